@@ -269,14 +269,18 @@ async def make_stage() -> AsyncIterator[StageMaker]:
         yield make
 
 
+MakeIdea = Callable[..., IdeaPayload]
+MakePacket = Callable[..., Packet]
+
+
 @pytest.fixture
-def idea() -> Callable[..., IdeaPayload]:
+def idea() -> MakeIdea:
     """Makes small valid IDEA payloads."""
     return _idea
 
 
 @pytest.fixture
-def make_packet() -> Callable[..., Packet]:
+def make_packet() -> MakePacket:
     """Makes packets as they stand in the log."""
     return _make_packet
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.agents.conftest import MakePacket
 
 from apc_agents import Agent, AgentInvalid, HandlerContext
 from apc_contracts import (
@@ -59,7 +60,7 @@ def test_a_concrete_packet_class_is_an_annotation_too(agent: Agent) -> None:
         async def wrong(idea: IdeaPacket, ctx: HandlerContext) -> None: ...
 
 
-def test_signal_handlers_are_told_apart_by_signal(agent: Agent, make_packet: Any) -> None:
+def test_signal_handlers_are_told_apart_by_signal(agent: Agent, make_packet: MakePacket) -> None:
     @agent.on(PacketType.SIGNAL, signal=Signal.SYNC)
     async def sync(packet: Packet[SignalPayload], ctx: HandlerContext) -> None: ...
 
@@ -133,7 +134,7 @@ def test_two_handlers_for_one_type_are_refused(agent: Agent) -> None:
         agent.on(PacketType.IDEA)(handler)
 
 
-def test_on_refused_takes_nacks(agent: Agent, make_packet: Any) -> None:
+def test_on_refused_takes_nacks(agent: Agent, make_packet: MakePacket) -> None:
     @agent.on_refused
     async def refused(nack: Packet[NackPayload], ctx: HandlerContext) -> None: ...
 

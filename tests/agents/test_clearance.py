@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_agents.actions import ToolRegistry
@@ -44,7 +45,7 @@ def test_the_id_counts_first_then_the_highest_of_swarm_and_rights(sender: Sender
     ],
 )
 def test_a_chain_has_the_lowest_level_of_all(
-    make_packet: Any, idea: Any, provenance: Any, level: SecurityLevel
+    make_packet: MakePacket, idea: MakeIdea, provenance: Any, level: SecurityLevel
 ) -> None:
     packet = make_packet(idea("m-1"), metadata=None if provenance is None else {PROVENANCE: provenance})
     clearance = Clearance(agents=CLEARANCE.agents, swarms={packet.sender.swarm_id: SecurityLevel.USER})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from tests.agents.conftest import MakeIdea
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Reject
 from apc_bus.observability import agent_label
@@ -17,7 +18,7 @@ def value(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: Any) -> None:
+async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: MakeIdea) -> None:
     agent = Agent("counted-1", role="r", swarm="s")
 
     @agent.on(PacketType.IDEA)

@@ -1,9 +1,9 @@
 """The agent under test, as its author sees it: what handlers may do and what comes of it."""
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
+from tests.agents.conftest import MakeIdea
 
 from apc_agents import (
     Agent,
@@ -47,7 +47,7 @@ def agent() -> Agent:
     return Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
 
-async def test_an_emitted_reply_inherits_everything_from_its_cause(agent: Agent, idea: Any) -> None:
+async def test_an_emitted_reply_inherits_everything_from_its_cause(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         await ctx.emit(claim(idea.payload.method_id), confidence=0.8, proof_bundle=PROOF)
@@ -69,7 +69,7 @@ async def test_an_emitted_reply_inherits_everything_from_its_cause(agent: Agent,
     assert dict(reply.trace.vector_clock or {}) == {"builder-9": 1, "sentinel-1": 1}
 
 
-async def test_a_receipt_batch_tells_the_three_steps(agent: Agent, idea: Any) -> None:
+async def test_a_receipt_batch_tells_the_three_steps(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.add_usage(tokens=30, cost=0.5)
@@ -83,7 +83,7 @@ async def test_a_receipt_batch_tells_the_three_steps(agent: Agent, idea: Any) ->
         assert usage is not None and (usage.tokens, usage.cost) == (34, 0.5)
 
 
-async def test_returned_payloads_are_emitted_in_order(agent: Agent, idea: Any) -> None:
+async def test_returned_payloads_are_emitted_in_order(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> list[IdeaPayload]:
         return [idea.payload, idea.payload.model_copy(update={"method_id": "second"})]
@@ -93,7 +93,7 @@ async def test_returned_payloads_are_emitted_in_order(agent: Agent, idea: Any) -
         assert [packet.payload_as(IdeaPayload).method_id for packet in client.emitted] == ["first", "second"]
 
 
-async def test_what_admit_refuses_is_refused_at_once(agent: Agent, idea: Any) -> None:
+async def test_what_admit_refuses_is_refused_at_once(agent: Agent, idea: MakeIdea) -> None:
     seen: list[EmitRefused] = []
 
     @agent.on(PacketType.IDEA)
@@ -114,7 +114,7 @@ async def test_what_admit_refuses_is_refused_at_once(agent: Agent, idea: Any) ->
     ]
 
 
-async def test_a_handler_that_raises_fails_the_test_and_tells_the_sender(agent: Agent, idea: Any) -> None:
+async def test_a_handler_that_raises_fails_the_test_and_tells_the_sender(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state["half"] = "done"
@@ -142,7 +142,7 @@ async def test_an_error_is_not_answered_by_an_error(agent: Agent) -> None:
     assert client.emitted == []
 
 
-async def test_reject_sends_a_nack(agent: Agent, idea: Any) -> None:
+async def test_reject_sends_a_nack(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         raise Reject("not my field")
@@ -155,7 +155,7 @@ async def test_reject_sends_a_nack(agent: Agent, idea: Any) -> None:
         assert client.receipts[-1].error == "not my field"
 
 
-async def test_a_type_without_handler_is_rejected(agent: Agent, idea: Any) -> None:
+async def test_a_type_without_handler_is_rejected(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None: ...
 
@@ -164,7 +164,7 @@ async def test_a_type_without_handler_is_rejected(agent: Agent, idea: Any) -> No
             await client.send(claim(), proof_bundle=PROOF)
 
 
-async def test_retry_asks_the_gate_and_forgets_the_state(agent: Agent, idea: Any) -> None:
+async def test_retry_asks_the_gate_and_forgets_the_state(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state["tries"] = ctx.state.get("tries", 0) + 1
@@ -191,7 +191,7 @@ def test_a_retry_before_now_is_refused_where_it_is_made() -> None:
         Retry(after=timedelta(seconds=-1))
 
 
-async def test_an_ack_is_sent_when_it_is_asked_for(agent: Agent, idea: Any) -> None:
+async def test_an_ack_is_sent_when_it_is_asked_for(agent: Agent, idea: MakeIdea) -> None:
     answers_itself = False
 
     @agent.on(PacketType.IDEA)
@@ -209,7 +209,7 @@ async def test_an_ack_is_sent_when_it_is_asked_for(agent: Agent, idea: Any) -> N
         assert len(client.emitted) == 2
 
 
-async def test_the_state_stays_from_packet_to_packet_and_by_session(agent: Agent, idea: Any) -> None:
+async def test_the_state_stays_from_packet_to_packet_and_by_session(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state.setdefault("methods", []).append(idea.payload.method_id)
@@ -221,7 +221,7 @@ async def test_the_state_stays_from_packet_to_packet_and_by_session(agent: Agent
         assert await client.state("session-2") == {"methods": ["b"]}
 
 
-async def test_a_state_that_is_not_json_fails_the_handler(agent: Agent, idea: Any) -> None:
+async def test_a_state_that_is_not_json_fails_the_handler(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state["agent"] = agent
@@ -232,7 +232,7 @@ async def test_a_state_that_is_not_json_fails_the_handler(agent: Agent, idea: An
         assert isinstance(failed.value.__cause__, StateInvalid)
 
 
-async def test_artifacts_are_available(agent: Agent, idea: Any) -> None:
+async def test_artifacts_are_available(agent: Agent, idea: MakeIdea) -> None:
     @agent.on(PacketType.IDEA)
     async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.state["hash"] = await ctx.artifacts.put(b"model")
@@ -242,7 +242,7 @@ async def test_artifacts_are_available(agent: Agent, idea: Any) -> None:
         assert await client.artifacts.get((await client.state())["hash"]) == b"model"
 
 
-async def test_on_start_emits_root_packets(agent: Agent, idea: Any) -> None:
+async def test_on_start_emits_root_packets(agent: Agent, idea: MakeIdea) -> None:
     @agent.on_start
     async def begin(ctx: HandlerContext) -> None:
         with pytest.raises(AgentError, match="no packet"):
@@ -270,7 +270,7 @@ async def test_what_on_start_raises_fails_the_client(agent: Agent) -> None:
             raise AssertionError("unreachable")
 
 
-async def test_what_is_sent_carries_all_that_a_packet_can(agent: Agent, idea: Any) -> None:
+async def test_what_is_sent_carries_all_that_a_packet_can(agent: Agent, idea: MakeIdea) -> None:
     seen: list[Packet] = []
 
     @agent.on(PacketType.IDEA)

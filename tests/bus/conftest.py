@@ -114,8 +114,11 @@ async def bus(place: Place) -> Bus:
     return await place.connect()
 
 
+MakeMessage = Callable[..., Message]
+
+
 @pytest.fixture
-def message() -> Callable[..., Message]:
+def message() -> MakeMessage:
     """Makes messages with ids 0, 1, 2, …"""
     count = 0
 

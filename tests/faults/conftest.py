@@ -401,8 +401,11 @@ def is_poison(packet: Packet) -> bool:
     return getattr(packet.payload, "intent", None) == POISON
 
 
+Deploy = Callable[[str, str], AbstractAsyncContextManager[Deployment]]
+
+
 @pytest.fixture
-def deploy(tmp_path: Path) -> Callable[[str, str], AbstractAsyncContextManager[Deployment]]:
+def deploy(tmp_path: Path) -> Deploy:
     """Makes a fresh deployment on given servers."""
     return lambda amqp_url, database_url: _deploy(amqp_url, database_url, tmp_path)
 

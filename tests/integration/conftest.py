@@ -157,6 +157,14 @@ async def house(amqp_vhost_url: str, postgres_url: str, tmp_path: Path, shards: 
 
 
 @pytest.fixture
+async def running(house: House) -> AsyncIterator[House]:
+    """A house with an open session."""
+    async with house.persister(), house.gate():
+        await house.open_session()
+        yield house
+
+
+@pytest.fixture
 def ids() -> Callable[[list[Delivery]], list[UUID]]:
     """The packets that deliveries carry."""
     return lambda deliveries: [parse_packet(delivery.message.body).packet_id for delivery in deliveries]

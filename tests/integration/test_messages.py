@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import orjson
 from pydantic import SecretStr
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, until
 from tests.support.traffic.packets import ROLE, SESSION
 
@@ -127,7 +128,7 @@ async def test_in_one_process(postgres_url: str, tmp_path: Path) -> None:
         await _check(system.pool)
 
 
-async def test_over_rabbitmq(house: Any) -> None:
+async def test_over_rabbitmq(house: House) -> None:
     async with house.persister(), house.gate():
         await house.agents.register()
         await register_schemas(house.agents.bus, house.pool, 1, SCHEMAS)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from prometheus_client import REGISTRY
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
 from apc_orchestrator.metrics import count_batch, follow_gates
 from apc_orchestrator.service_state import Serving, ShardState
@@ -32,7 +33,7 @@ class Growth:
         return value(name, **labels) - self._before[name, tuple(labels.items())]
 
 
-async def test_a_gate_and_its_log_writer_count(house: Any, start: Build, packet: Build, idea: Any) -> None:
+async def test_a_gate_and_its_log_writer_count(house: House, start: Build, packet: Build, idea: IdeaPayload) -> None:
     grown = Growth()
     for kind, verdict, code in (("IDEA", "accepted", ""), ("IDEA", "refused", "UNROUTABLE"), ("unread", "repeat", "")):
         grown.watch("apc_gate_packets_total", type=kind, verdict=verdict, code=code)

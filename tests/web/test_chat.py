@@ -37,7 +37,7 @@ class Scripted:
 
     async def answer(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[DeltaToolCalls | str]:
         self.asked += 1
-        told = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+        told = str(messages[-1].parts[-1].content)
         if told.startswith("fail"):
             raise RuntimeError("secret of the provider")
         if told.startswith("prose"):

@@ -50,7 +50,7 @@ async def test_a_snapshot_tells_the_packet_and_the_conversation(make_packet: Mak
     assert context.system_state.active_anomalies == ("session_paused",)
     assert context.narrative_state is not None and context.narrative_state.symbolic_focus == ("pump",)
     assert context.custom_data is not None
-    assert context.custom_data["apc"]["session_id"] == "session-1"  # type: ignore[index,call-overload]
+    assert context.custom_data["apc"]["session_id"] == "session-1"  # type: ignore[call-overload]
     again = await assembler.assemble(packet, "sentinel-1")
     assert again.context_id != context.context_id
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tests.agents.conftest import MakeIdea, MakePacket
+
 from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_agents.context import CompressionAudit, ContextSession, InMemoryContextStore, SessionConfig, emit_compressions
 from apc_agents.context.audit import MAX_FOLDED_PER_PACKET
@@ -88,7 +90,7 @@ async def talk(idea: Packet, ctx: HandlerContext) -> None:
         await session.save()
 
 
-async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(idea: Any) -> None:
+async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(idea: MakeIdea) -> None:
     async with AgentTestClient(agent) as client:
         await client.send(idea(), phase=RunPhase.DISCOVERY)
         await client.settled()
@@ -107,7 +109,7 @@ async def test_an_agent_tells_its_compressions_to_the_log_and_to_nobody_else(ide
     assert set(expanded.restored) <= listed
 
 
-async def test_a_handler_that_runs_again_tells_the_same(idea: Any, make_packet: Any) -> None:
+async def test_a_handler_that_runs_again_tells_the_same(idea: MakeIdea, make_packet: MakePacket) -> None:
     cause, told = make_packet(idea(), to="talker-1"), list[list[Packet]]()
     for _ in range(2):
         async with AgentTestClient(agent) as client:

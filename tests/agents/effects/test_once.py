@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import (
@@ -70,7 +71,7 @@ async def twice(payer: Payer, packet: Packet, client: AgentTestClient) -> tuple[
     return first, second
 
 
-async def test_a_second_attempt_gets_the_recorded_result(idea: Any, make_packet: Any) -> None:
+async def test_a_second_attempt_gets_the_recorded_result(idea: MakeIdea, make_packet: MakePacket) -> None:
     payer = Payer(lambda: {"receipt": ("r", 1), "at": datetime(2026, 1, 2, tzinfo=UTC)})
     async with AgentTestClient(payer.agent) as client:
         first, second = await twice(payer, make_packet(idea()), client)
@@ -79,7 +80,7 @@ async def test_a_second_attempt_gets_the_recorded_result(idea: Any, make_packet:
     assert payer.made == 2
 
 
-async def test_a_function_that_blocks_runs_beside_the_loop(idea: Any, make_packet: Any) -> None:
+async def test_a_function_that_blocks_runs_beside_the_loop(idea: MakeIdea, make_packet: MakePacket) -> None:
     agent, threads = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA)
@@ -91,7 +92,7 @@ async def test_a_function_that_blocks_runs_beside_the_loop(idea: Any, make_packe
     assert threads and threads[0] is not threading.main_thread()
 
 
-async def test_an_exception_leaves_the_effect_unknown(idea: Any, make_packet: Any) -> None:
+async def test_an_exception_leaves_the_effect_unknown(idea: MakeIdea, make_packet: MakePacket) -> None:
     payer = Payer(failing(TimeoutError("no answer\0")))
     async with AgentTestClient(payer.agent) as client:
         packet = make_packet(idea())
@@ -104,7 +105,7 @@ async def test_an_exception_leaves_the_effect_unknown(idea: Any, make_packet: An
     assert payer.made == 1
 
 
-async def test_an_unknown_effect_is_not_retried(idea: Any, make_packet: Any) -> None:
+async def test_an_unknown_effect_is_not_retried(idea: MakeIdea, make_packet: MakePacket) -> None:
     agent, runs = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
     @agent.on(PacketType.IDEA, retries=5)
@@ -131,7 +132,7 @@ async def test_an_unknown_effect_is_not_retried(idea: Any, make_packet: Any) -> 
     "error", [EffectNotMade("the service refused the connection"), Retry(reason="busy"), ConnectionError("refused")]
 )
 async def test_an_exception_that_says_nothing_has_happened_frees_it(
-    error: Exception, idea: Any, make_packet: Any
+    error: Exception, idea: MakeIdea, make_packet: MakePacket
 ) -> None:
     payer = Payer(failing(error), not_made=(ConnectionError,))
     async with AgentTestClient(payer.agent) as client:
@@ -149,7 +150,7 @@ async def test_an_exception_that_says_nothing_has_happened_frees_it(
     ],
 )
 async def test_a_result_that_cannot_be_kept_is_lost_but_the_effect_is_made(
-    result: Any, words: str, idea: Any, make_packet: Any
+    result: Any, words: str, idea: MakeIdea, make_packet: MakePacket
 ) -> None:
     payer = Payer(lambda: result)
     async with AgentTestClient(payer.agent) as client:
@@ -161,7 +162,7 @@ async def test_a_result_that_cannot_be_kept_is_lost_but_the_effect_is_made(
     assert (payer.made, kept.state) == (1, EffectState.RESULT_LOST)
 
 
-async def test_a_handler_settles_or_releases_what_is_unknown(idea: Any, make_packet: Any) -> None:
+async def test_a_handler_settles_or_releases_what_is_unknown(idea: MakeIdea, make_packet: MakePacket) -> None:
     agent, made, given = Agent("sentinel-1", role="sentinel", swarm="s"), [], []
 
     async def pay_and_lose() -> str:
@@ -195,7 +196,7 @@ async def test_a_handler_settles_or_releases_what_is_unknown(idea: Any, make_pac
         assert given == [expected, expected]
 
 
-async def test_a_second_claimant_waits_for_the_first(idea: Any, make_packet: Any) -> None:
+async def test_a_second_claimant_waits_for_the_first(idea: MakeIdea, make_packet: MakePacket) -> None:
     agent, made = Agent("sentinel-1", role="sentinel", swarm="s"), []
     given: list[Any] = []
     go_on = asyncio.Event()
@@ -222,7 +223,7 @@ async def test_a_second_claimant_waits_for_the_first(idea: Any, make_packet: Any
 @pytest.mark.parametrize(
     ("key", "words"), [("", "no key of an effect"), ("x" * 201, "no key"), ("a\0b", "no key"), (7, "no key")]
 )
-async def test_what_is_no_key(key: Any, words: str, idea: Any, make_packet: Any) -> None:
+async def test_what_is_no_key(key: Any, words: str, idea: MakeIdea, make_packet: MakePacket) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
 
     @agent.on(PacketType.IDEA)
@@ -235,7 +236,7 @@ async def test_what_is_no_key(key: Any, words: str, idea: Any, make_packet: Any)
     assert isinstance(failed.value.__cause__, AgentError) and words in str(failed.value.__cause__)
 
 
-async def test_an_effect_that_asks_for_itself_is_told_so(idea: Any, make_packet: Any) -> None:
+async def test_an_effect_that_asks_for_itself_is_told_so(idea: MakeIdea, make_packet: MakePacket) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
 
     @agent.on(PacketType.IDEA)
@@ -252,7 +253,7 @@ async def test_an_effect_that_asks_for_itself_is_told_so(idea: Any, make_packet:
 
 
 async def test_a_handler_that_is_stopped_in_the_middle_leaves_it_unknown(
-    make_stage: Any, idea: Any, make_packet: Any
+    make_stage: StageMaker, idea: MakeIdea, make_packet: MakePacket
 ) -> None:
     agent, store, began = Agent("sentinel-1", role="sentinel", swarm="s"), MemoryEffectStore(), asyncio.Event()
 
@@ -273,7 +274,9 @@ async def test_a_handler_that_is_stopped_in_the_middle_leaves_it_unknown(
     assert (kept.state, kept.problem) == (EffectState.UNKNOWN, "was cancelled while making it")
 
 
-async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(make_stage: Any, idea: Any, make_packet: Any) -> None:
+async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(
+    make_stage: StageMaker, idea: MakeIdea, make_packet: MakePacket
+) -> None:
     clock = [datetime.now(UTC)]
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
     given: list[Any] = []
@@ -309,7 +312,7 @@ async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(make_stage: An
     assert given == [EffectState.RUNNING, "made"]
 
 
-async def test_the_effect_of_a_sync_action_is_made_once(idea: Any, make_packet: Any) -> None:
+async def test_the_effect_of_a_sync_action_is_made_once(idea: MakeIdea, make_packet: MakePacket) -> None:
     tools, made = ToolRegistry(), []
     agent = Agent("sentinel-1", role="sentinel", swarm="s", tools=tools)
     reports: list[Any] = []
@@ -349,7 +352,7 @@ SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_eve
 
 
 async def test_what_was_made_is_recorded_although_the_database_throws_the_worker_out(
-    postgres_url: str, make_stage: Any, idea: Any, make_packet: Any
+    postgres_url: str, make_stage: StageMaker, idea: MakeIdea, make_packet: MakePacket
 ) -> None:
     agent, given = Agent("sentinel-1", role="sentinel", swarm="s"), []
     own, pool = await open_pool(postgres_url, max_size=2), await open_pool(postgres_url)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from structlog.testing import capture_logs
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import (
     Agent,
@@ -52,7 +53,9 @@ async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> t
     return gate, packet, gate.packets[0]
 
 
-async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_the_gates_refusal_is_raised_with_its_code(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     asking = Asking()
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     assert asked.routing.requires_ack
@@ -71,7 +74,9 @@ async def test_the_gates_refusal_is_raised_with_its_code(make_stage: Any, make_p
     assert error.retry_after_ms is None
 
 
-async def test_a_refusal_is_a_warning_without_any_handler(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_refusal_is_a_warning_without_any_handler(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
     @agent.on(PacketType.IDEA)
@@ -109,7 +114,9 @@ async def test_a_refusal_is_a_warning_without_any_handler(make_stage: Any, make_
     ]
 
 
-async def test_a_deferral_says_when_to_come_again(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_deferral_says_when_to_come_again(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     asking = Asking()
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     refusal = {"code": "QUOTA_EXCEEDED", "rule": "r", "path": "$", "message": "slower", "retry_after_ms": 40}
@@ -127,7 +134,7 @@ async def test_a_deferral_says_when_to_come_again(make_stage: Any, make_packet: 
     assert (error.code, error.retry_after_ms) == ("QUOTA_EXCEEDED", 40)
 
 
-async def test_a_recipients_nack_is_raised(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_recipients_nack_is_raised(make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea) -> None:
     asking = Asking()
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     payload = NackPayload(acked_packet_id=asked.packet_id, ack_status="REJECTED", reason="no time")
@@ -138,7 +145,7 @@ async def test_a_recipients_nack_is_raised(make_stage: Any, make_packet: Any, id
     assert error.nack.payload.reason == "no time"
 
 
-async def test_the_timeout_ends_the_wait(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_the_timeout_ends_the_wait(make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea) -> None:
     asking = Asking(timeout=timedelta(milliseconds=5))
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     await gate.ended(packet)
@@ -148,7 +155,7 @@ async def test_the_timeout_ends_the_wait(make_stage: Any, make_packet: Any, idea
     assert asked.routing.ack_timeout_ms == 5
 
 
-async def test_the_gate_says_who_is_missing(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_the_gate_says_who_is_missing(make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea) -> None:
     asking = Asking()
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     assert asked.routing.ack_timeout_ms == 30_000, "the gate waits as long as the worker does"
@@ -161,7 +168,9 @@ async def test_the_gate_says_who_is_missing(make_stage: Any, make_packet: Any, i
     assert error.missing == {"b-1": "ROUTED"} and "no ACK from b-1" in str(error)
 
 
-async def test_a_broadcast_is_acked_by_the_first(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_broadcast_is_acked_by_the_first(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     asking = Asking(to="_all")
     gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
     payload = AckPayload(acked_packet_id=asked.packet_id, ack_status="ACCEPTED")
@@ -170,7 +179,9 @@ async def test_a_broadcast_is_acked_by_the_first(make_stage: Any, make_packet: A
     assert asking.ends == ["acked"]
 
 
-async def test_modules_of_one_agent_talk_in_its_process(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_modules_of_one_agent_talk_in_its_process(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     seen: list[tuple[Channel, str]] = []
     is_done = asyncio.Event()

@@ -7,6 +7,7 @@ from typing import Any
 
 import obstore
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Retry
 from apc_agents.emitting.claim_checks import ClaimChecks
@@ -33,7 +34,7 @@ def echoing() -> tuple[Agent, list[Packet]]:
     return agent, given
 
 
-async def test_a_handler_is_given_the_text_and_may_emit_one(idea: Any) -> None:
+async def test_a_handler_is_given_the_text_and_may_emit_one(idea: MakeIdea) -> None:
     agent, given = echoing()
     async with AgentTestClient(agent) as client:
         payload = idea().model_copy(update={"intent": TEXT})
@@ -51,7 +52,7 @@ async def test_a_handler_is_given_the_text_and_may_emit_one(idea: Any) -> None:
 
 
 async def test_what_travels_is_small_and_the_same_in_every_attempt(
-    make_stage: Any, idea: Any, make_packet: Any, tmp_path: Path
+    make_stage: StageMaker, idea: MakeIdea, make_packet: MakePacket, tmp_path: Path
 ) -> None:
     agent, _ = echoing()
     store = ArtifactStore(tmp_path)
@@ -77,7 +78,7 @@ def checked(packet: Packet, store: ArtifactStore) -> Packet:
 
 @pytest.mark.parametrize("is_missing", [True, False])
 async def test_a_text_that_the_store_does_not_hold_dead_letters_its_packet(
-    idea: Any, make_packet: Any, tmp_path: Path, is_missing: bool
+    idea: MakeIdea, make_packet: MakePacket, tmp_path: Path, is_missing: bool
 ) -> None:
     agent, given = echoing()
     store = ArtifactStore(tmp_path)
@@ -96,7 +97,9 @@ async def test_a_text_that_the_store_does_not_hold_dead_letters_its_packet(
     assert given[0].payload_as(IdeaPayload).intent == TEXT
 
 
-async def test_a_store_that_is_away_asks_for_another_attempt(idea: Any, make_packet: Any, tmp_path: Path) -> None:
+async def test_a_store_that_is_away_asks_for_another_attempt(
+    idea: MakeIdea, make_packet: MakePacket, tmp_path: Path
+) -> None:
     agent, given = echoing()
     packet = checked(make_packet(idea().model_copy(update={"intent": TEXT})), ArtifactStore(tmp_path))
     away = ArtifactStore(tmp_path / "away")
@@ -120,7 +123,7 @@ async def test_a_store_that_is_away_asks_for_another_attempt(idea: Any, make_pac
     ],
 )
 async def test_a_claim_check_that_does_not_fit_is_rejected(
-    idea: Any, make_packet: Any, tmp_path: Path, changed: dict[str, Any], words: str
+    idea: MakeIdea, make_packet: MakePacket, tmp_path: Path, changed: dict[str, Any], words: str
 ) -> None:
     agent, given = echoing()
     store = ArtifactStore(tmp_path)
@@ -143,7 +146,13 @@ async def test_a_claim_check_that_does_not_fit_is_rejected(
     ],
 )
 async def test_what_cannot_be_made_to_fit_is_refused_and_names_the_claim_check(
-    make_stage: Any, idea: Any, make_packet: Any, tmp_path: Path, fields: dict[str, Any], has_store: bool, words: str
+    make_stage: StageMaker,
+    idea: MakeIdea,
+    make_packet: MakePacket,
+    tmp_path: Path,
+    fields: dict[str, Any],
+    has_store: bool,
+    words: str,
 ) -> None:
     agent, refused = Agent("sentinel-1", role="sentinel", swarm="s"), []
 
@@ -165,7 +174,7 @@ async def test_what_cannot_be_made_to_fit_is_refused_and_names_the_claim_check(
         assert [page async for page in obstore.list(store._store) if page] == []
 
 
-async def test_the_texts_come_back_in_a_larger_packet_than_may_be_sent(idea: Any, make_packet: Any) -> None:
+async def test_the_texts_come_back_in_a_larger_packet_than_may_be_sent(idea: MakeIdea, make_packet: MakePacket) -> None:
     store = ArtifactStore("memory:///")
     checks = ClaimChecks(store, 16 << 20)
     payload = idea().model_copy(update={"assumptions": tuple(letter * 1_000_000 for letter in "abc")})

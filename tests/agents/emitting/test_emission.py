@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
 from apc_agents.emitting.draft import Draft
@@ -45,14 +46,14 @@ def builder(sessions: KnownSessions) -> Builder:
     ],
 )
 def test_the_destination_decides_the_delivery_mode(
-    builder: Builder, make_packet: Any, idea: Any, to: Any, mode: DeliveryMode, recipients: list[str]
+    builder: Builder, make_packet: MakePacket, idea: MakeIdea, to: Any, mode: DeliveryMode, recipients: list[str]
 ) -> None:
     packet = builder.build(Draft(payload=idea(), to=to), make_packet(idea()), 0).packet
     assert packet.routing.delivery_mode is mode
     assert [recipient.agent_id for recipient in packet.recipients] == recipients
 
 
-def test_the_same_run_makes_the_same_ids(builder: Builder, make_packet: Any, idea: Any) -> None:
+def test_the_same_run_makes_the_same_ids(builder: Builder, make_packet: MakePacket, idea: MakeIdea) -> None:
     cause = make_packet(idea())
     first, second = (builder.build(Draft(payload=idea()), cause, ordinal) for ordinal in (0, 1))
     assert first.packet.packet_id == reply_id(cause.packet_id, "sentinel-1", 0)
@@ -61,7 +62,9 @@ def test_the_same_run_makes_the_same_ids(builder: Builder, make_packet: Any, ide
     assert builder.build(Draft(payload=idea()), cause, 0).packet.packet_id == first.packet.packet_id
 
 
-def test_a_parent_keeps_its_root(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
+def test_a_parent_keeps_its_root(
+    builder: Builder, sessions: KnownSessions, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     grandparent, other = make_packet(idea()), make_packet(idea())
     cause = make_packet(idea(), parent=grandparent)
     sessions.learn(cause, None)
@@ -78,27 +81,27 @@ def test_a_parent_keeps_its_root(builder: Builder, sessions: KnownSessions, make
     assert ancestors(unknown) == (unknown, grandparent.packet_id), "an unknown parent is taken for a relative"
 
 
-def test_a_caused_packet_may_be_a_root(builder: Builder, make_packet: Any, idea: Any) -> None:
+def test_a_caused_packet_may_be_a_root(builder: Builder, make_packet: MakePacket, idea: MakeIdea) -> None:
     cause = make_packet(idea())
     built = builder.build(Draft(payload=idea(), parent=ROOT), cause, 3)
     assert built.packet.is_root and built.packet.trace.root_packet_id == built.packet.packet_id
     assert (built.cause, built.ordinal) == (cause.packet_id, 3)
 
 
-def test_a_given_id_is_no_derived_one(builder: Builder, make_packet: Any, idea: Any) -> None:
+def test_a_given_id_is_no_derived_one(builder: Builder, make_packet: MakePacket, idea: MakeIdea) -> None:
     packet_id = uuid4()
     built = builder.build(Draft(payload=idea(), packet_id=packet_id), make_packet(idea()), 0)
     assert (built.packet.packet_id, built.cause, built.ordinal) == (packet_id, None, None)
 
 
-def test_another_session_knows_no_cause(builder: Builder, make_packet: Any, idea: Any) -> None:
+def test_another_session_knows_no_cause(builder: Builder, make_packet: MakePacket, idea: MakeIdea) -> None:
     built = builder.build(Draft(payload=idea(), session_id="s-2", to="b-1"), make_packet(idea()), 0)
     assert (built.packet.packet_id.version, built.cause) == (7, None)
     assert built.packet.is_root
     assert (built.packet.trace.run_id, built.packet.trace.task_id) == ("s-2", "s-2")
 
 
-def test_a_refusal_of_the_gate_is_no_cause(builder: Builder, make_packet: Any, idea: Any) -> None:
+def test_a_refusal_of_the_gate_is_no_cause(builder: Builder, make_packet: MakePacket, idea: MakeIdea) -> None:
     lost = make_packet(idea())
     payload = NackPayload(acked_packet_id=lost.packet_id, ack_status="REJECTED")
     nack_id = reply_id(lost.packet_id, ORCHESTRATOR, "nack")
@@ -110,7 +113,9 @@ def test_a_refusal_of_the_gate_is_no_cause(builder: Builder, make_packet: Any, i
     assert again.packet.trace.parent_packet_id == lost.packet_id
 
 
-def test_the_newest_moment_is_stamped(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
+def test_the_newest_moment_is_stamped(
+    builder: Builder, sessions: KnownSessions, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     cause = make_packet(idea())
     sessions.learn(cause, SessionPosition(9, RunPhase.REFINEMENT, 1, 12))
     sessions.learn(cause, SessionPosition(8, RunPhase.DISCOVERY, 1, 10))
@@ -120,7 +125,9 @@ def test_the_newest_moment_is_stamped(builder: Builder, sessions: KnownSessions,
     assert (own.run_phase, own.trace.generation, own.trace.step) == (RunPhase.RESEARCH, 2, 9)
 
 
-def test_the_vector_clock_grows(builder: Builder, sessions: KnownSessions, make_packet: Any, idea: Any) -> None:
+def test_the_vector_clock_grows(
+    builder: Builder, sessions: KnownSessions, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     cause = make_packet(idea(), vector_clock={"builder-1": 4})
     sessions.learn(cause, None)
     builder.build(Draft(payload=idea()), cause, 0)
@@ -142,7 +149,7 @@ def test_the_vector_clock_grows(builder: Builder, sessions: KnownSessions, make_
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_place(
-    builder: Builder, idea: Any, draft: dict[str, Any], code: str, path: str
+    builder: Builder, idea: MakeIdea, draft: dict[str, Any], code: str, path: str
 ) -> None:
     with pytest.raises(EmitRefused) as refused:
         builder.build(Draft(payload=idea(), **draft), None, 0)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import Agent, AgentError, AgentTestClient, EmitRefused, EmitTimeout, HandlerContext, HandlerFailed
 from apc_agents.handling.coordination import LocalCoordination, LocalTransition
@@ -55,7 +56,7 @@ async def run(handler: Any, payload: IdeaPayload, **options: Any) -> list[tuple[
         return [steps for runs in client.invocations.values() for steps in runs]
 
 
-async def test_an_emission_walks_from_the_task_back_to_idle(idea: Any) -> None:
+async def test_an_emission_walks_from_the_task_back_to_idle(idea: MakeIdea) -> None:
     states: list[str] = []
 
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
@@ -69,7 +70,7 @@ async def test_an_emission_walks_from_the_task_back_to_idle(idea: Any) -> None:
     assert MACHINE.walk(events(steps)) == ("LOCAL_IDLE", *(one.to_state for one in steps))
 
 
-async def test_every_emission_is_a_lap(idea: Any) -> None:
+async def test_every_emission_is_a_lap(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         await ctx.emit(packet.payload)
         await ctx.emit(packet.payload)
@@ -78,7 +79,7 @@ async def test_every_emission_is_a_lap(idea: Any) -> None:
     assert events(steps) == LAP + LAP
 
 
-async def test_an_emission_beside_another_is_not_followed(idea: Any) -> None:
+async def test_an_emission_beside_another_is_not_followed(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         await asyncio.gather(ctx.emit(packet.payload), ctx.emit(packet.payload))
 
@@ -86,14 +87,14 @@ async def test_an_emission_beside_another_is_not_followed(idea: Any) -> None:
     assert events(steps) == LAP
 
 
-async def test_a_handler_that_emits_nothing_has_no_instance(idea: Any) -> None:
+async def test_a_handler_that_emits_nothing_has_no_instance(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         assert ctx.local_transitions == ()
 
     assert await run(handler, idea(), requires_ack=True) == [], "the ACK of the SDK is no emission of the handler"
 
 
-async def test_what_the_local_admit_refuses_goes_back_to_synthesis(idea: Any) -> None:
+async def test_what_the_local_admit_refuses_goes_back_to_synthesis(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         with pytest.raises(EmitRefused):
             await ctx.emit(UNPROVEN)
@@ -104,7 +105,7 @@ async def test_what_the_local_admit_refuses_goes_back_to_synthesis(idea: Any) ->
     assert events(steps) == (*LAP[:3], "critique_fail", *LAP[2:])
 
 
-async def test_a_handler_judges_for_itself(idea: Any) -> None:
+async def test_a_handler_judges_for_itself(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         ctx.critique_fail("too costly")
         ctx.local_checks_fail("does not converge")
@@ -116,7 +117,7 @@ async def test_a_handler_judges_for_itself(idea: Any) -> None:
     assert [one.reason for one in steps if one.reason] == ["too costly", "does not converge"]
 
 
-async def test_nothing_is_judged_in_the_middle_of_an_emission(idea: Any) -> None:
+async def test_nothing_is_judged_in_the_middle_of_an_emission(idea: MakeIdea) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         emitting = asyncio.create_task(ctx.emit(packet.payload))
         await asyncio.sleep(0)
@@ -129,7 +130,7 @@ async def test_nothing_is_judged_in_the_middle_of_an_emission(idea: Any) -> None
 
 
 @pytest.mark.parametrize("emits", [True, False])
-async def test_an_error_halts_the_invocation(idea: Any, emits: bool) -> None:
+async def test_an_error_halts_the_invocation(idea: MakeIdea, emits: bool) -> None:
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
         if emits:
             await ctx.emit(packet.payload)
@@ -140,7 +141,9 @@ async def test_an_error_halts_the_invocation(idea: Any, emits: bool) -> None:
     assert all(one[-1].to_state == "LOCAL_HALT" for one in steps)
 
 
-async def test_the_ack_is_waited_for_where_one_is_required(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_the_ack_is_waited_for_where_one_is_required(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     seen: list[tuple[str, ...]] = []
 
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:
@@ -159,7 +162,9 @@ async def test_the_ack_is_waited_for_where_one_is_required(make_stage: Any, make
     assert seen == [(*LAP[:-1], "ack_rejected_or_deferred", *LAP[2:])]
 
 
-async def test_replicas_of_an_agent_share_what_its_modules_say(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_replicas_of_an_agent_share_what_its_modules_say(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     seen: list[tuple[Channel, str]] = []
     is_done = asyncio.Event()
 
@@ -183,7 +188,9 @@ async def test_replicas_of_an_agent_share_what_its_modules_say(make_stage: Any, 
     assert gate.kinds(inner) == []
 
 
-async def test_a_stranger_cannot_speak_inside_an_agent(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_stranger_cannot_speak_inside_an_agent(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     heard: list[str] = []
 
     async def handler(packet: Packet[IdeaPayload], ctx: HandlerContext) -> None:

@@ -42,6 +42,6 @@ def test_what_the_operator_and_the_user_say_is_no_data() -> None:
 def test_what_is_remembered_and_the_tasks_are_data_before_the_turns() -> None:
     messages = messages_of([turn(TurnRole.USER, "Hello")], FENCE, remembered={"name": "Ada"}, tasks="[1]")
     assert all(isinstance(message, ModelRequest) for message in messages)
-    texts = [str(message.parts[0].content) for message in messages]  # type: ignore[union-attr]
+    texts = [str(message.parts[0].content) for message in messages]
     assert '{"name":"Ada"}' in texts[0] and "[1]" in texts[1] and texts[2] == "Hello"
     assert all(text.startswith("<<data") for text in texts[:2])

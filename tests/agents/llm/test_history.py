@@ -6,6 +6,7 @@ from typing import Any
 import asyncpg
 import pytest
 from pydantic_ai.usage import RunUsage
+from tests.agents.conftest import MakeIdea
 
 from apc_agents import AgentTestClient, MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.actions import ToolRegistry
@@ -84,7 +85,7 @@ def states(memory: BaseMemoryStore, request: pytest.FixtureRequest) -> StateStor
 
 
 async def test_an_agent_on_the_bus_keeps_its_turns(
-    memory: BaseMemoryStore, states: StateStore, tools: ToolRegistry, idea: Any
+    memory: BaseMemoryStore, states: StateStore, tools: ToolRegistry, idea: MakeIdea
 ) -> None:
     agent = agent_saying(tools, document("Noted."), "prose", "prose", "prose")
     async with AgentTestClient(agent, memory=memory, states=states) as client:

@@ -10,6 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
+from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import AgentTestClient
 from apc_agents.context import SessionConfig
@@ -54,7 +55,7 @@ def conversation_of(state: dict[str, Any]) -> Any:
     return orjson.loads(kept_for_strangers(state)["conversation"]["document"])
 
 
-async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> None:
+async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: MakeIdea) -> None:
     model = model_saying(document("Done.", actions=[PROPOSE, REMEMBER], stop=True))
     async with AgentTestClient(agent_with(model)) as client:
         reply = await client.send(idea("m-1"), phase=RunPhase.DISCOVERY)
@@ -65,7 +66,7 @@ async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: Any) -> Non
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
 
-async def test_what_it_has_cost_travels_in_the_outcome(idea: Any) -> None:
+async def test_what_it_has_cost_travels_in_the_outcome(idea: MakeIdea) -> None:
     def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         text = '{"status": "SUCCESS", "stop": true, "response": "yes"}'
         usage = RequestUsage(input_tokens=100, output_tokens=20, cost=Decimal("0.25"))
@@ -77,7 +78,7 @@ async def test_what_it_has_cost_travels_in_the_outcome(idea: Any) -> None:
     assert usage is not None and (usage.tokens, usage.cost) == (120, 0.25)
 
 
-async def test_the_conversation_goes_on_in_the_next_packet(idea: Any) -> None:
+async def test_the_conversation_goes_on_in_the_next_packet(idea: MakeIdea) -> None:
     seen: list[int] = []
 
     def think(messages: list[ModelMessage], info: AgentInfo) -> Any:
@@ -91,7 +92,7 @@ async def test_the_conversation_goes_on_in_the_next_packet(idea: Any) -> None:
     assert seen == [1, 3, 5]
 
 
-async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_packet: Any) -> None:
+async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: MakeIdea, make_packet: MakePacket) -> None:
     """A worker that died before it saved anything: the next one has the memory, and a model that must not be asked."""
     memory = InMemoryMemoryStore()
     packet = make_packet(idea("m-1"), to="thinker-1")
@@ -107,7 +108,7 @@ async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: Any, make_
     assert len(runs[0][0]) == 1
 
 
-async def test_endless_prose_ends_in_an_error_that_is_paid_for_and_changes_nothing(idea: Any) -> None:
+async def test_endless_prose_ends_in_an_error_that_is_paid_for_and_changes_nothing(idea: MakeIdea) -> None:
     async with AgentTestClient(
         agent_with(model_saying(document(actions=[REMEMBER], stop=False), *["prose"] * 3))
     ) as client:
@@ -120,7 +121,7 @@ async def test_endless_prose_ends_in_an_error_that_is_paid_for_and_changes_nothi
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
 
 
-async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> None:
+async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: MakeIdea) -> None:
     agent = agent_with(silent_model(), config=SessionConfig(max_tokens=60))
     async with AgentTestClient(agent) as client:
         reply = await client.send(idea("m-" + "x" * 200))
@@ -128,7 +129,7 @@ async def test_a_packet_that_the_window_cannot_hold_is_rejected(idea: Any) -> No
         assert client.receipts[-1].kind is ReceiptKind.REJECT
 
 
-async def test_the_constraints_of_a_packet_are_honoured(idea: Any, make_packet: Any) -> None:
+async def test_the_constraints_of_a_packet_are_honoured(idea: MakeIdea, make_packet: MakePacket) -> None:
     asked = {"agent_context": {"processing_directives": {"response_constraints": {"max_length": 10}}}}
     async with AgentTestClient(agent_with(model_saying(document("far too long"), document("short")))) as client:
         await client.deliver(make_packet(idea("m-1"), to="thinker-1", metadata=asked))
@@ -136,7 +137,7 @@ async def test_the_constraints_of_a_packet_are_honoured(idea: Any, make_packet: 
     assert turns[-1]["content"] == "short"
 
 
-async def test_a_model_that_does_not_answer_is_asked_again_later(idea: Any) -> None:
+async def test_a_model_that_does_not_answer_is_asked_again_later(idea: MakeIdea) -> None:
     async def wait(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         await asyncio.Event().wait()
         raise AssertionError
@@ -164,7 +165,7 @@ async def test_the_model_is_made_when_it_is_first_needed() -> None:
         _ = agent.mind
 
 
-def test_the_context_of_a_packet_is_told(idea: Any, make_packet: Any) -> None:
+def test_the_context_of_a_packet_is_told(idea: MakeIdea, make_packet: MakePacket) -> None:
     given = {
         "narrative_state": {"current_realm": "harbour", "symbolic_focus": ["crane", "tide"]},
         "user_profile": {"archetypal_alignment": {"primary_archetype": "Sage"}},
@@ -181,5 +182,5 @@ def test_the_context_of_a_packet_is_told(idea: Any, make_packet: Any) -> None:
     assert orjson.loads(plain) == {"realm": "DISCOVERY"}
 
 
-def test_a_packet_is_told_by_type_sender_and_payload(idea: Any, make_packet: Any) -> None:
+def test_a_packet_is_told_by_type_sender_and_payload(idea: MakeIdea, make_packet: MakePacket) -> None:
     assert told(make_packet(idea("m-9"))).startswith("IDEA from builder-1 (")

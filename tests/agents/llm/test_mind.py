@@ -60,7 +60,7 @@ async def test_the_prompt_has_persona_constraints_tools_and_what_is_remembered(t
 
     def think(messages: list[ModelMessage], info: AgentInfo) -> Answer:
         prompts.append(str(info.instructions))
-        data.append(str(messages[0].parts[0].content))  # type: ignore[union-attr]
+        data.append(str(messages[0].parts[0].content))
         return document("yes")
 
     mind = Mind(model_of(think), tools=tools, persona=Persona("assistant", {"warmth": 0.9}, ["Be brief."]))

@@ -1,16 +1,19 @@
 """Urgent first, never more than eight in a row while a normal one waits, and one session at a time."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.receiving.inbox import Inbox
 from apc_contracts.payloads.by_type import IdeaPayload
 
+MakeInbound = Callable[..., Inbound]
+
 
 @pytest.fixture
-def make_inbound(make_packet: Any, idea: Any) -> Any:
+def make_inbound(make_packet: MakePacket, idea: MakeIdea) -> MakeInbound:
     def make(name: str, *, urgent: bool = False, session: str | None = None) -> Inbound:
         packet = make_packet(idea(name), session_id=session or name)
         return Inbound(packet, 1, 0, has_receipts=True, is_urgent=urgent)
@@ -28,7 +31,7 @@ async def drain(inbox: Inbox, count: int) -> list[str]:
     return names
 
 
-async def test_eight_urgent_packets_then_a_normal_one(make_inbound: Any) -> None:
+async def test_eight_urgent_packets_then_a_normal_one(make_inbound: MakeInbound) -> None:
     inbox = Inbox()
     for number in range(3):
         inbox.put(make_inbound(f"n{number}"))
@@ -40,7 +43,7 @@ async def test_eight_urgent_packets_then_a_normal_one(make_inbound: Any) -> None
     assert names[-3:] == ["u16", "u17", "n2"]
 
 
-async def test_a_busy_session_waits_and_keeps_its_order(make_inbound: Any) -> None:
+async def test_a_busy_session_waits_and_keeps_its_order(make_inbound: MakeInbound) -> None:
     inbox = Inbox()
     for name, session in (("a1", "a"), ("a2", "a"), ("b1", "b")):
         inbox.put(make_inbound(name, session=session))
@@ -55,7 +58,7 @@ async def test_a_busy_session_waits_and_keeps_its_order(make_inbound: Any) -> No
     assert third is not None and third.packet.payload_as(IdeaPayload).method_id == "a2"
 
 
-async def test_a_closed_inbox_gives_back_what_waits(make_inbound: Any) -> None:
+async def test_a_closed_inbox_gives_back_what_waits(make_inbound: MakeInbound) -> None:
     inbox = Inbox()
     inbox.put(make_inbound("a"))
     assert [inbound.packet.payload_as(IdeaPayload).method_id for inbound in inbox.close()] == ["a"]

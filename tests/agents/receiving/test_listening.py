@@ -1,8 +1,7 @@
 """What an agent hears on the substrate."""
 
-from typing import Any
-
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import Agent, AgentInvalid, HandlerContext
@@ -30,7 +29,9 @@ def listening_agent(heard: list[str]) -> Agent:
     return agent
 
 
-async def test_a_packet_of_the_substrate_is_heard_and_answered(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_packet_of_the_substrate_is_heard_and_answered(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     heard: list[str] = []
     gate = await (await make_stage(listening_agent(heard))).start()
 

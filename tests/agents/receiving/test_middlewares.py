@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from faststream import BaseMiddleware
 from structlog.testing import capture_logs
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext
@@ -92,7 +93,7 @@ def _fresh() -> None:
 
 
 async def test_middlewares_see_the_packet_in_their_order_and_do_not_change_it(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     agent, handled = agent_with(Outer, Inner)
     stage = await make_stage(agent)
@@ -110,7 +111,9 @@ async def test_middlewares_see_the_packet_in_their_order_and_do_not_change_it(
     assert await gate.depth() == 0
 
 
-async def test_a_packet_that_is_not_passed_on_is_a_dead_letter(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_packet_that_is_not_passed_on_is_a_dead_letter(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent, handled = agent_with(Dropping)
     gate = await (await make_stage(agent)).start()
     await gate.deliver(make_packet(idea()))
@@ -119,7 +122,7 @@ async def test_a_packet_that_is_not_passed_on_is_a_dead_letter(make_stage: Any, 
 
 
 async def test_a_middleware_that_fails_first_gives_the_packet_back(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     agent, handled = agent_with(FailingBefore)
     gate = await (await make_stage(agent)).start()
@@ -129,7 +132,9 @@ async def test_a_middleware_that_fails_first_gives_the_packet_back(
     assert FailingBefore.calls == 2 and handled == [str(packet.packet_id)]
 
 
-async def test_a_middleware_that_fails_afterwards_changes_nothing(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_middleware_that_fails_afterwards_changes_nothing(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent, handled = agent_with(FailingAfter)
     stage = await make_stage(agent)
     with capture_logs() as logs:

@@ -4,12 +4,14 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from tests.agents.conftest import StageMaker
+
 from apc_agents import Agent
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_contracts import PRESENCE_SESSION, PacketType, Signal, parse_packet
 
 
-async def test_an_agent_says_that_it_lives_at_start_and_after_silence(make_stage: Any) -> None:
+async def test_an_agent_says_that_it_lives_at_start_and_after_silence(make_stage: StageMaker) -> None:
     stage = await make_stage(
         Agent("sentinel-1", role="sentinel", swarm="hybrid"), heartbeat_silence=timedelta(milliseconds=5)
     )
@@ -27,7 +29,7 @@ async def test_an_agent_says_that_it_lives_at_start_and_after_silence(make_stage
     assert len({beat.packet_id for beat in beats()}) == len(beats())
 
 
-async def test_an_agent_that_emits_needs_no_heartbeat(make_stage: Any) -> None:
+async def test_an_agent_that_emits_needs_no_heartbeat(make_stage: StageMaker) -> None:
     stage = await make_stage(Agent("sentinel-1", role="sentinel", swarm="hybrid"))
     gate = await stage.start()
     await gate.until(lambda: len(gate.messages) == 1)

@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
+
 from apc_agents import Agent, HandlerContext
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown
@@ -25,7 +27,9 @@ def answering_agent(idea: Any) -> Agent:
     return agent
 
 
-async def test_the_end_of_a_delivery_rides_on_the_next_answer(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_the_end_of_a_delivery_rides_on_the_next_answer(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     stage = await make_stage(answering_agent(idea), outcome_linger=LINGER, receipt_linger=LINGER)
     gate = await stage.start()
     first, second = make_packet(idea("m-1")), make_packet(idea("m-2"))
@@ -44,7 +48,7 @@ async def test_the_end_of_a_delivery_rides_on_the_next_answer(make_stage: Any, m
 
 
 async def test_receipts_of_an_answer_without_a_confirm_are_sent_again(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(
         answering_agent(idea),

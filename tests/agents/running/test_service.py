@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import Agent, AgentError, HandlerContext, WorkerSettings, run_worker
 from apc_bus import headers
@@ -54,7 +55,7 @@ def delivery_of(packet: Packet) -> Publication:
 
 
 async def test_a_worker_waits_for_its_queues_handles_and_leaves_at_sigterm(
-    agent: Agent, settings: BusSettings, bus: RabbitBus, make_packet: Any, idea: Any
+    agent: Agent, settings: BusSettings, bus: RabbitBus, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     running = asyncio.create_task(run_worker(agent, WorkerSettings(), bus_settings=settings))
     url = settings.amqp_nodes[0]

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
@@ -71,7 +72,7 @@ def sync(step: int, phase: RunPhase, generation: int) -> SignalPayload:
 
 
 async def test_the_three_receipts_of_a_fast_handler_travel_in_one_message(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     gate = await (await make_stage(sentinel.agent)).start()
     packet = make_packet(idea())
@@ -85,7 +86,7 @@ async def test_the_three_receipts_of_a_fast_handler_travel_in_one_message(
 
 
 async def test_a_slow_handler_is_announced_before_it_ends(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     gate = await (await make_stage(sentinel.agent)).start()
     sentinel.go_on.clear()
@@ -98,7 +99,7 @@ async def test_a_slow_handler_is_announced_before_it_ends(
 
 
 async def test_emissions_carry_what_the_gate_needs(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     sentinel.reply = True
     gate = await (await make_stage(sentinel.agent)).start()
@@ -115,7 +116,7 @@ async def test_emissions_carry_what_the_gate_needs(
 
 
 async def test_a_delivery_is_acknowledged_after_its_receipts_are_confirmed(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent)
     gate = await stage.start()
@@ -143,7 +144,7 @@ async def test_a_delivery_is_acknowledged_after_its_receipts_are_confirmed(
 
 
 async def test_the_same_delivery_is_handled_once(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent)
     gate = await stage.start()
@@ -163,7 +164,9 @@ async def test_the_same_delivery_is_handled_once(
     assert await gate.depth() == 0
 
 
-async def test_another_attempt_is_handled_again(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_another_attempt_is_handled_again(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     attempts = []
 
@@ -185,7 +188,7 @@ async def test_another_attempt_is_handled_again(make_stage: Any, make_packet: An
 
 
 async def test_a_packet_whose_state_is_saved_is_not_handled_under_another_attempt(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     """The gate gave the first attempt up before its handler had ended."""
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
@@ -209,7 +212,7 @@ def ends(gate: Any) -> list[tuple[int, ReceiptKind]]:
 
 
 async def test_an_expired_packet_never_starts_a_handler(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     gate = await (await make_stage(sentinel.agent)).start()
     packet = make_packet(idea(), age=timedelta(seconds=2), ttl=timedelta(seconds=1))
@@ -220,7 +223,7 @@ async def test_an_expired_packet_never_starts_a_handler(
 
 
 async def test_a_batch_that_was_never_committed_is_dropped(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent)
     gate = await stage.start()
@@ -237,7 +240,7 @@ async def test_a_batch_that_was_never_committed_is_dropped(
 
 
 async def test_a_nack_of_a_newer_epoch_fences_nothing(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     gate = await (await make_stage(sentinel.agent)).start()
     lost = make_packet(idea())
@@ -253,7 +256,7 @@ async def test_a_nack_of_a_newer_epoch_fences_nothing(
 
 
 async def test_a_failed_handler_is_dead_lettered_and_its_sender_told(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
@@ -274,7 +277,7 @@ async def test_a_failed_handler_is_dead_lettered_and_its_sender_told(
 
 
 async def test_bytes_that_are_no_packet_are_dead_lettered(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent)
     gate = await stage.start()
@@ -287,7 +290,9 @@ async def test_bytes_that_are_no_packet_are_dead_lettered(
     assert await gate.dead_letters() == 2
 
 
-async def test_sync_is_known_while_a_handler_runs(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_sync_is_known_while_a_handler_runs(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     seen: list[Any] = []
 
@@ -319,7 +324,7 @@ async def test_sync_is_known_while_a_handler_runs(make_stage: Any, make_packet: 
 
 
 async def test_only_the_orchestrator_can_move_the_phase(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     sentinel.reply = True
     gate = await (await make_stage(sentinel.agent)).start()
@@ -332,7 +337,7 @@ async def test_only_the_orchestrator_can_move_the_phase(
 
 
 async def test_control_packets_without_handler_are_applied(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket
 ) -> None:
     gate = await (await make_stage(sentinel.agent)).start()
     packet = make_packet(sync(9, RunPhase.REFINEMENT, 11), sender=ORCHESTRATOR)
@@ -342,7 +347,7 @@ async def test_control_packets_without_handler_are_applied(
 
 
 async def test_the_gates_own_nack_reaches_on_refused_and_has_no_receipts(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     refused_packets: list[Any] = []
@@ -372,7 +377,7 @@ async def test_the_gates_own_nack_reaches_on_refused_and_has_no_receipts(
 
 
 async def test_what_waits_goes_back_to_the_queue_when_the_worker_stops(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent)
     gate = await stage.start()
@@ -391,7 +396,7 @@ async def test_what_waits_goes_back_to_the_queue_when_the_worker_stops(
 
 
 async def test_a_handler_that_does_not_end_is_given_back(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent, drain_timeout=timedelta(milliseconds=20))
     gate = await stage.start()
@@ -403,7 +408,7 @@ async def test_a_handler_that_does_not_end_is_given_back(
 
 
 async def test_a_worker_that_cannot_confirm_its_receipts_leaves_the_packet_in_the_queue(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     stage = await make_stage(sentinel.agent, drain_timeout=timedelta(milliseconds=20))
     gate = await stage.start()
@@ -419,7 +424,7 @@ async def test_a_worker_that_cannot_confirm_its_receipts_leaves_the_packet_in_th
 
 
 async def test_a_worker_that_cannot_emit_gives_the_packet_back(
-    sentinel: Sentinel, make_stage: Any, make_packet: Any, idea: Any
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     sentinel.reply = True
     stage = await make_stage(sentinel.agent, publish_deadline=timedelta(milliseconds=1))
@@ -444,7 +449,7 @@ async def test_a_worker_that_cannot_emit_gives_the_packet_back(
 
 
 async def test_a_handler_that_raises_is_tried_again_as_often_as_it_says(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
@@ -466,7 +471,9 @@ async def test_a_handler_that_raises_is_tried_again_as_often_as_it_says(
     assert gate.kinds(packet).count(ReceiptKind.RETRY) == 1
 
 
-async def test_a_handler_that_may_crash_has_no_packet_behind_it(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_a_handler_that_may_crash_has_no_packet_behind_it(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     started, go_on = asyncio.Event(), asyncio.Event()
 
@@ -486,7 +493,9 @@ async def test_a_handler_that_may_crash_has_no_packet_behind_it(make_stage: Any,
         await gate.ended(packet)
 
 
-async def test_sessions_run_side_by_side_and_each_in_order(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_sessions_run_side_by_side_and_each_in_order(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     sentinel = Sentinel(concurrency=2)
     gate = await (await make_stage(sentinel.agent)).start()
     sentinel.go_on.clear()
@@ -503,7 +512,7 @@ async def test_sessions_run_side_by_side_and_each_in_order(make_stage: Any, make
 
 
 async def test_a_restarted_worker_does_not_apply_a_packet_to_its_state_twice(
-    make_stage: Any, make_packet: Any, idea: Any
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
     states = MemoryStateStore()
     packet = make_packet(idea())
@@ -523,7 +532,9 @@ async def test_a_restarted_worker_does_not_apply_a_packet_to_its_state_twice(
     assert stored is not None and b'"count":1' in stored[0]
 
 
-async def test_two_workers_that_share_a_session_lose_no_change(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_two_workers_that_share_a_session_lose_no_change(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
     states = MemoryStateStore()
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
@@ -551,7 +562,7 @@ async def test_an_agent_without_queues_is_told_at_once(sentinel: Sentinel) -> No
         await worker.run(asyncio.Event())
 
 
-async def test_an_emit_waits_for_its_ack(make_stage: Any, make_packet: Any, idea: Any) -> None:
+async def test_an_emit_waits_for_its_ack(make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea) -> None:
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
     acked: list[Packet] = []
 

@@ -39,7 +39,7 @@ async def count_up(call: ToolCall) -> str:
 
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Starts the task; says how it stands when it is asked."""
-    told = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+    told = str(messages[-1].parts[-1].content)
     has_ended = '"SUCCEEDED"' in str(messages[0])
     document: dict[str, Any] = {"status": "SUCCESS", "stop": True}
     if told == "start":

@@ -72,7 +72,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
 
 def think(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     assert "xylophone" in str(info.instructions) and "zanzibar" in str(info.instructions)
-    told = str(messages[-1].parts[-1].content)  # type: ignore[union-attr]
+    told = str(messages[-1].parts[-1].content)
     if found := next((actions for word, actions in ACTIONS.items() if told.startswith(word)), None):
         answer = {"status": "EXECUTING", "thoughts": [], "actions": [found], "stop": False, "response": None}
         return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, answer)])

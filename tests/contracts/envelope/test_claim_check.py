@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.contracts.conftest import Documents
 
 from apc_contracts import parse_packet, payload_hash, seal
 from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
@@ -33,7 +34,7 @@ def idea(document: Any, *, metadata: Any = None, **payload: Any) -> Packet:
     return parse_packet(canonical_json(fields), DocumentLimits(size_bytes=1 << 30))
 
 
-def test_a_long_text_becomes_its_hash_and_comes_back(document: Any) -> None:
+def test_a_long_text_becomes_its_hash_and_comes_back(document: Documents) -> None:
     intent = "größer als alles " * 30_000
     packet = idea(document, intent=intent)
     checked = check_in(packet, somewhere)
@@ -52,13 +53,13 @@ def test_a_long_text_becomes_its_hash_and_comes_back(document: Any) -> None:
     assert redeem(checked.packet, checked.texts) == packet
 
 
-def test_the_hashes_of_payload_and_packet_commit_to_the_text(document: Any) -> None:
+def test_the_hashes_of_payload_and_packet_commit_to_the_text(document: Documents) -> None:
     packets = [check_in(idea(document, intent=letter * 300_000), somewhere) for letter in "ab"]
     hashes = {payload_hash(one.packet.payload) for one in packets if one is not None}
     assert len(hashes) == 2
 
 
-def test_only_as_many_texts_as_it_takes_are_replaced_the_longest_first(document: Any) -> None:
+def test_only_as_many_texts_as_it_takes_are_replaced_the_longest_first(document: Documents) -> None:
     assumptions = ["s" * 900, "m" * 100_000, "l" * 200_000, "m" * 100_000]
     checked = check_in(idea(document, assumptions=assumptions), somewhere)
     assert checked is not None
@@ -71,7 +72,7 @@ def test_only_as_many_texts_as_it_takes_are_replaced_the_longest_first(document:
     )
 
 
-def test_texts_of_metadata_too_whatever_their_keys(document: Any) -> None:
+def test_texts_of_metadata_too_whatever_their_keys(document: Documents) -> None:
     metadata = {"a/b~c": {"": ["x" * 300_000]}, "note": "short"}
     packet = idea(document, metadata=metadata)
     checked = check_in(packet, lambda _: None)
@@ -81,14 +82,14 @@ def test_texts_of_metadata_too_whatever_their_keys(document: Any) -> None:
     assert redeem(checked.packet, checked.texts) == packet
 
 
-def test_what_cannot_be_made_to_fit(document: Any) -> None:
+def test_what_cannot_be_made_to_fit(document: Documents) -> None:
     assert check_in(idea(document, assumptions=["x" * 900] * 400), somewhere) is None
     assert check_in(idea(document, assumptions=["x" * 1_100] * 1_000), somewhere) is None
     with pytest.raises(ClaimCheckInvalid, match=r"metadata\.claim_check: is made by the SDK"):
         check_in(idea(document, intent="x" * 300_000, metadata={"claim_check": []}), somewhere)
 
 
-def test_the_text_that_the_gate_reads_stays(document: Any) -> None:
+def test_the_text_that_the_gate_reads_stays(document: Documents) -> None:
     header = {"task_id": "t", "run_id": "r", "swarm_id": "s", "dialect_id": "d", "dialect_hash": "h"}
     budget = {"type": "Constraint", "id": "c", "constraint_kind": "BUDGET", "expression": "packets=1" + " " * 300_000}
     task = {**document("TASK_IR"), "payload": {"ir_header": header, "objects": [budget]}}
@@ -120,7 +121,7 @@ REFERENCE = {
     ],
 )
 def test_a_reference_that_does_not_fit_is_refused_with_its_place(
-    document: Any, changed: dict[str, Any], words: str
+    document: Documents, changed: dict[str, Any], words: str
 ) -> None:
     packet = idea(document, intent=hash_of(TEXT), metadata={"claim_check": [{**REFERENCE, **changed}]})
     with pytest.raises(ClaimCheckInvalid, match=words):
@@ -128,7 +129,7 @@ def test_a_reference_that_does_not_fit_is_refused_with_its_place(
 
 
 @pytest.mark.parametrize("given", [7, "x", {"path": "/payload/intent"}, [7], [REFERENCE] * 257])
-def test_what_is_no_list_of_references(document: Any, given: Any) -> None:
+def test_what_is_no_list_of_references(document: Documents, given: Any) -> None:
     packet = idea(document, metadata={"claim_check": given})
     with pytest.raises(ClaimCheckInvalid, match=r"metadata\.claim_check"):
         references_of(packet)
@@ -137,7 +138,7 @@ def test_what_is_no_list_of_references(document: Any, given: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "words"), [(b"\xff", "is no UTF-8"), (b"\0", "with its texts the packet is refused: MALFORMED")]
 )
-def test_bytes_that_are_no_text_are_refused(document: Any, text: bytes, words: str) -> None:
+def test_bytes_that_are_no_text_are_refused(document: Documents, text: bytes, words: str) -> None:
     artifact_hash = f"sha256:{sha256(text).hexdigest()}"
     reference = {**REFERENCE, "hash": artifact_hash, "size": len(text)}
     packet = idea(document, intent=artifact_hash, metadata={"claim_check": [reference]})
@@ -145,7 +146,7 @@ def test_bytes_that_are_no_text_are_refused(document: Any, text: bytes, words: s
         redeem(packet, {artifact_hash: text})
 
 
-def test_a_text_that_its_place_does_not_take(document: Any) -> None:
+def test_a_text_that_its_place_does_not_take(document: Documents) -> None:
     reference = {**REFERENCE, "path": "/payload/method_id"}
     packet = idea(document, method_id=hash_of(TEXT), metadata={"claim_check": [reference]})
     with pytest.raises(ClaimCheckInvalid, match=r"refused: SCHEMA_INVALID at payload\.method_id"):
@@ -163,7 +164,9 @@ values = texts | st.lists(texts, max_size=3) | st.dictionaries(words, texts, max
     assumptions=st.lists(texts, max_size=5),
     metadata=st.dictionaries(st.sampled_from(["", "a", "a/b", "~0", "~1", "0"]), values),
 )
-def test_whatever_was_checked_in_comes_back(document: Any, intent: str, assumptions: list[str], metadata: Any) -> None:
+def test_whatever_was_checked_in_comes_back(
+    document: Documents, intent: str, assumptions: list[str], metadata: Any
+) -> None:
     limits = DocumentLimits(size_bytes=8_000, levels=100)
     packet = idea(document, intent=intent, assumptions=assumptions, metadata=metadata or None)
     checked = check_in(packet, somewhere, limits)

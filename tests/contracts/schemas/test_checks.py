@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.contracts.conftest import Documents
 
 from apc_contracts.errors import PacketRefused, SchemaUnusable
 from apc_contracts.identity.registry_change import parse_registry_change
@@ -60,7 +61,7 @@ def doubled(levels: int, keyword: str, wrap: bool) -> dict[str, Any]:
         ({"const": float("nan")}, "$", "no canonical JSON"),
     ],
 )
-def test_schemas_that_are_refused(document: Any, place: str, message: str) -> None:
+def test_schemas_that_are_refused(document: Documents, place: str, message: str) -> None:
     found = refusal(document)
     assert message in found[1], found
     assert found[0].startswith(place) or place in found[0]

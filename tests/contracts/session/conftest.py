@@ -86,7 +86,7 @@ class Simulation:
     """Sends packets as agents, acknowledges deliveries, moves the clock. Nothing waits: time is a number."""
 
     contract: Contract
-    session: Session | None = None
+    opened: Session | None = None
     now: datetime = BEGINNING
     transitions: list[Transition] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
@@ -133,7 +133,7 @@ class Simulation:
         **fields: Any,
     ) -> Packet:
         """Return a packet of an agent in the session as it is now."""
-        session = self.session
+        session = self.opened
         who = REGISTRY[agent]
         packet_type = TYPE_OF_PAYLOAD[type(payload)]
         packet_id = fields.pop("packet_id", None) or new_packet_id()
@@ -191,13 +191,13 @@ class Simulation:
             payload_hash=received.payload_hash,
             is_cause_delivered=True,
         )
-        verdict = admit(packet, self.session, facts, self.contract)
+        verdict = admit(packet, self.opened, facts, self.contract)
         if verdict.kind in (VerdictKind.REPEAT, VerdictKind.RERUN):
             return verdict
-        if self.session is None:
+        if self.opened is None:
             if verdict.kind is VerdictKind.REFUSED:
                 return verdict
-            self.session = open_session(packet, self.now, self.contract)
+            self.opened = open_session(packet, self.now, self.contract)
         recipients = resolve_recipients(packet, self.session, REGISTRY)
         if verdict.kind is VerdictKind.ACCEPTED:
             self.packets.append(packet)
@@ -237,18 +237,15 @@ class Simulation:
             )
             for kind in kinds or HANDLED
         )
-        assert self.session is not None
         self._apply(advance(self.session, ReceiptsInput(found, self.now, self.decayed), self.contract))
 
     def confirm(self, packet: Packet) -> None:
         """The substrate stream has the packet."""
-        assert self.session is not None
         self._apply(confirm_substrate(self.session, packet.packet_id, self.now, self.contract))
 
     def pass_time(self, **duration: float) -> None:
         """Move the clock, firing every timer that comes due on the way; then the delay queue gives back what it has."""
         end = self.now + timedelta(**duration)
-        assert self.session is not None
         while (due := self.session.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
             deadlines = self.session.document.deadlines
@@ -257,6 +254,12 @@ class Simulation:
         waiting, self.put_off = self.put_off, []
         for packet, recipient, attempt in waiting:
             self.receipts(packet, recipient, attempt, (ReceiptKind.RETRY_DUE,))
+
+    @property
+    def session(self) -> Session:
+        """The session. Raises AssertionError when nothing has opened it."""
+        assert self.opened is not None, "no START has opened the session"
+        return self.opened
 
     @property
     def events(self) -> list[str]:
@@ -280,7 +283,6 @@ class Simulation:
             assert verdict.kind is VerdictKind.ACCEPTED, (packet, verdict.refusal)
 
     def _release(self, item: HeldPacket, *, is_last: bool) -> None:
-        assert self.session is not None
         received = item.received
         facts = Facts(
             now=self.now, registry=REGISTRY, packet_hash=received.packet_hash, payload_hash=received.payload_hash
@@ -312,7 +314,10 @@ def simulation(contract: Contract) -> Simulation:
     return Simulation(contract)
 
 
+Simulate = Callable[[], Simulation]
+
+
 @pytest.fixture
-def simulate(contract: Contract) -> Callable[[], Simulation]:
+def simulate(contract: Contract) -> Simulate:
     """For property tests: a new simulation for each example."""
     return lambda: Simulation(contract)

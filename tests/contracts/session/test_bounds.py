@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from tests.contracts.session.conftest import Simulate, Simulation
+
 from apc_contracts import Packet, RetractionPayload, SignalPayload, load_contract
+from apc_contracts.payloads.by_type import ArbitrationPayload, ArtifactPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.session.emissions import sync
@@ -23,7 +26,7 @@ from .path.test_path import (
 )
 
 
-def test_usage_beyond_all_numbers_is_still_a_number(simulation: Any) -> None:
+def test_usage_beyond_all_numbers_is_still_a_number(simulation: Simulation) -> None:
     start = simulation.start()
     simulation.acknowledge()
     for _ in range(3):
@@ -42,7 +45,7 @@ def test_usage_beyond_all_numbers_is_still_a_number(simulation: Any) -> None:
     assert decode_document(document.encode()) == document
 
 
-def test_keys_and_tasks_do_not_fill_the_document(simulation: Any) -> None:
+def test_keys_and_tasks_do_not_fill_the_document(simulation: Simulation) -> None:
     start = simulation.start()
     for number in range(60):
         keys = tuple(f"{number}-{place}-{'k' * 200}" for place in range(32))
@@ -54,7 +57,7 @@ def test_keys_and_tasks_do_not_fill_the_document(simulation: Any) -> None:
     assert len(simulation.session.document.encode()) < 200_000
 
 
-def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Any) -> None:
+def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Simulation) -> None:
     start = to_arbitration(simulation)
     simulation.pass_time(seconds=3)
     simulation.acknowledge()
@@ -67,10 +70,11 @@ def test_a_long_uri_does_not_travel_into_the_protocol(simulation: Any) -> None:
     assert simulation.session.state == "PROMOTION"
     protocol = simulation.packets[-1]
     assert protocol.packet_type is PacketType.ARTIFACT
-    assert protocol.payload.artifact_uri == protocol.payload.artifact_hash
+    payload = protocol.payload_as(ArtifactPayload)
+    assert payload.artifact_uri == payload.artifact_hash
 
 
-def test_a_flood_of_transfers_is_arbitrated_in_parts(simulation: Any) -> None:
+def test_a_flood_of_transfers_is_arbitrated_in_parts(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=13)
     research(simulation, start)
     for _ in range(11):
@@ -79,13 +83,13 @@ def test_a_flood_of_transfers_is_arbitrated_in_parts(simulation: Any) -> None:
         simulation.send("red-1", transfer(0.9 - number / 10_000, 0.1), "blue-1", parent=start, lineage=lineage())
     generation(simulation, start, 0.9, 0.2)
     parts = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
-    assert [len(part.payload.candidates) for part in parts] == [401, 401, 101]
+    assert [len(part.payload_as(ArbitrationPayload).candidates) for part in parts] == [401, 401, 101]
     assert all(len(seal(part).body) < 200_000 for part in parts)
-    ranks = sorted(rank for part in parts for rank in part.payload.scoring.values())
+    ranks = sorted(rank for part in parts for rank in part.payload_as(ArbitrationPayload).scoring.values())
     assert ranks == [1.0, 2.0]
 
 
-def test_an_operator_stops_a_later_round_under_an_old_parent(simulation: Any) -> None:
+def test_an_operator_stops_a_later_round_under_an_old_parent(simulation: Simulation) -> None:
     start, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.3), parent=artifact)
     assert simulation.session.round == 2
@@ -93,7 +97,7 @@ def test_an_operator_stops_a_later_round_under_an_old_parent(simulation: Any) ->
     assert simulation.session.state == "HALTED"
 
 
-def test_a_delivery_that_expires_does_not_bring_its_recipient_back(simulation: Any) -> None:
+def test_a_delivery_that_expires_does_not_bring_its_recipient_back(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=5)
     research(simulation, start)
     packet, _ = simulation.send("red-1", evaluation(0.5), "sentinel", parent=start)
@@ -105,7 +109,7 @@ def test_a_delivery_that_expires_does_not_bring_its_recipient_back(simulation: A
     assert "sentinel" not in simulation.session.document.dead_agents
 
 
-def test_a_transfer_that_comes_after_the_last_barrier_is_judged_at_once(simulation: Any) -> None:
+def test_a_transfer_that_comes_after_the_last_barrier_is_judged_at_once(simulation: Simulation) -> None:
     to_arbitration_through_convergence(simulation)
     parent = next(one for one in simulation.packets if one.run_phase == "CONVERGENCE" and one.packet_type == "EVAL")
 
@@ -133,7 +137,7 @@ def to_arbitration_through_convergence(simulation: Any) -> Packet:
     return start
 
 
-def test_retracting_what_is_held_takes_it_off_the_barrier(simulation: Any) -> None:
+def test_retracting_what_is_held_takes_it_off_the_barrier(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=13)
     research(simulation, start)
     for _ in range(11):
@@ -144,7 +148,7 @@ def test_retracting_what_is_held_takes_it_off_the_barrier(simulation: Any) -> No
     assert not simulation.session.document.protocols
 
 
-def test_a_session_has_no_more_swarms_than_a_sync_has_room_for(simulate: Any) -> None:
+def test_a_session_has_no_more_swarms_than_a_sync_has_room_for(simulate: Simulate) -> None:
     bound = load_contract().limits.swarms
     swarms = tuple(SwarmSpec(swarm_id=f"{number:064}", agents=(f"a{number:063}",)) for number in range(bound + 1))
     refused = simulate()

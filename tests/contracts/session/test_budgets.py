@@ -60,7 +60,6 @@ class Tree:
 
     @property
     def document(self) -> Any:
-        assert self.simulation.session is not None
         return self.simulation.session.document
 
     def send(self, task: str, payload: Any, agent: str = "librarian", **fields: Any) -> Any:
@@ -81,7 +80,6 @@ class Tree:
 
     def usage(self, kind: ReceiptKind, tokens: int, cost: float = 0.0, attempt: int = 1) -> None:
         """The sentinel reports what the last packet cost it."""
-        assert self.simulation.session is not None
         receipt = Receipt(
             packet_id=self.last.packet_id,
             session_id="s-1",
@@ -97,7 +95,6 @@ class Tree:
         self.simulation._apply(advanced)
 
     def left(self, task: str) -> dict[str, float]:
-        assert self.simulation.session is not None
         parts = self.simulation.session.budget_parts(task, self.simulation.now)
         return {name: part.left for name, part in parts.items()}
 
@@ -123,7 +120,7 @@ def test_an_expression_is_wholly_of_the_form_or_reserves_nothing(expression: str
     assert parse_budget(expression) == asked
 
 
-def test_a_task_spends_its_part_and_nobody_elses(simulation: Any) -> None:
+def test_a_task_spends_its_part_and_nobody_elses(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=10)
     assert tree.give("task-2", "packets=3") is None
     assert (tree.left("task-1"), tree.left("task-2")) == ({"packets": 6}, {"packets": 3})
@@ -138,7 +135,7 @@ def test_a_task_spends_its_part_and_nobody_elses(simulation: Any) -> None:
     assert tree.document.halt_reason == "BUDGET_EXHAUSTED packets" and simulation.session.state == "HALTED"
 
 
-def test_a_spent_part_does_not_end_the_session_nor_a_session_whose_rest_is_reserved(simulation: Any) -> None:
+def test_a_spent_part_does_not_end_the_session_nor_a_session_whose_rest_is_reserved(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=5)
     tree.give("task-2", "packets=4")
     refusal = tree.send("task-1", IDEA)
@@ -147,7 +144,7 @@ def test_a_spent_part_does_not_end_the_session_nor_a_session_whose_rest_is_reser
     assert tree.send("task-2", IDEA) is None
 
 
-def test_done_gives_the_unspent_part_back_and_is_free(simulation: Any) -> None:
+def test_done_gives_the_unspent_part_back_and_is_free(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=10)
     tree.give("task-2", "packets=4")
     for _ in range(3):
@@ -159,7 +156,7 @@ def test_done_gives_the_unspent_part_back_and_is_free(simulation: Any) -> None:
     assert not tree.document.task_budgets
 
 
-def test_a_spent_part_can_be_ended(simulation: Any) -> None:
+def test_a_spent_part_can_be_ended(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=10)
     tree.give("task-2", "packets=1")
     tree.send("task-2", IDEA)
@@ -168,7 +165,7 @@ def test_a_spent_part_can_be_ended(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize(("agent", "is_released"), [("red-1", False), ("librarian", True), ("judge", True)])
-def test_who_ends_a_task(simulation: Any, agent: str, is_released: bool) -> None:
+def test_who_ends_a_task(simulation: Simulation, agent: str, is_released: bool) -> None:
     tree = Tree(simulation, packets=10)
     tree.give("task-2", "packets=4")
     assert tree.done("task-2", agent) is None
@@ -176,7 +173,7 @@ def test_who_ends_a_task(simulation: Any, agent: str, is_released: bool) -> None
     assert tree.document.spent["packets"] == (1 if is_released else 2)
 
 
-def test_a_nested_task_reserves_from_its_parents_part(simulation: Any) -> None:
+def test_a_nested_task_reserves_from_its_parents_part(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=20)
     tree.give("task-2", "packets=8")
     assert tree.give("task-3", "packets=5", under="task-2") is None
@@ -198,7 +195,7 @@ def test_a_nested_task_reserves_from_its_parents_part(simulation: Any) -> None:
     assert tree.left("task-1") == {"packets": 16} and not tree.document.task_budgets
 
 
-def test_a_task_without_a_budget_draws_from_the_task_that_gave_it(simulation: Any) -> None:
+def test_a_task_without_a_budget_draws_from_the_task_that_gave_it(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=20)
     tree.give("task-2", "packets=3")
     tree.give("task-3", under="task-2")
@@ -206,7 +203,7 @@ def test_a_task_without_a_budget_draws_from_the_task_that_gave_it(simulation: An
     assert tree.left("task-3") == tree.left("task-2") == {"packets": 1}
 
 
-def test_a_brief_that_is_sent_twice_reserves_once(simulation: Any) -> None:
+def test_a_brief_that_is_sent_twice_reserves_once(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=20)
     for _ in range(3):
         assert tree.give("task-2", "packets=8", "packets=5; tokens=9") is None
@@ -214,7 +211,7 @@ def test_a_brief_that_is_sent_twice_reserves_once(simulation: Any) -> None:
     assert tree.left("task-1") == {"packets": 12}
 
 
-def test_tokens_beyond_a_part_are_drawn_from_the_next_one(simulation: Any) -> None:
+def test_tokens_beyond_a_part_are_drawn_from_the_next_one(simulation: Simulation) -> None:
     tree = Tree(simulation, tokens=100)
     tree.give("task-2", "tokens=30; cost=0.5")
     tree.send("task-2", IDEA)
@@ -227,7 +224,7 @@ def test_tokens_beyond_a_part_are_drawn_from_the_next_one(simulation: Any) -> No
     assert tree.document.spent == {"packets": 2, "tokens": 45, "cost": 0.375}
 
 
-def test_the_session_ends_when_its_tokens_are_spent_in_whatever_part(simulation: Any) -> None:
+def test_the_session_ends_when_its_tokens_are_spent_in_whatever_part(simulation: Simulation) -> None:
     tree = Tree(simulation, tokens=100)
     tree.give("task-2", "tokens=100")
     tree.send("task-2", IDEA)
@@ -235,7 +232,7 @@ def test_the_session_ends_when_its_tokens_are_spent_in_whatever_part(simulation:
     assert tree.document.halt_reason == "BUDGET_EXHAUSTED tokens"
 
 
-def test_one_report_does_not_end_a_session(simulation: Any) -> None:
+def test_one_report_does_not_end_a_session(simulation: Simulation) -> None:
     tree = Tree(simulation, tokens=100)
     tree.send("task-1", IDEA)
     tree.usage(ReceiptKind.OUTCOME, 2**53 - 1, 1e300)
@@ -245,7 +242,7 @@ def test_one_report_does_not_end_a_session(simulation: Any) -> None:
     assert told["usage"]["tokens"] == 2**53 - 1 and told["usage_refused"]["tokens"] == 2**53 - 51
 
 
-def test_one_report_draws_no_more_than_was_reserved_for_its_task(simulation: Any) -> None:
+def test_one_report_draws_no_more_than_was_reserved_for_its_task(simulation: Simulation) -> None:
     tree = Tree(simulation, tokens=100)
     tree.give("task-2", "tokens=30")
     tree.send("task-2", IDEA)
@@ -253,7 +250,7 @@ def test_one_report_draws_no_more_than_was_reserved_for_its_task(simulation: Any
     assert (tree.left("task-1"), tree.left("task-2")) == ({"tokens": 70}, {"tokens": 0})
 
 
-def test_the_time_of_a_task_ends_and_stands_still_in_a_pause(simulation: Any) -> None:
+def test_the_time_of_a_task_ends_and_stands_still_in_a_pause(simulation: Simulation) -> None:
     tree = Tree(simulation, wall_ms=50_000)
     assert tree.give("task-2", "wall_ms=60000").code == "BUDGET_EXHAUSTED"
     assert tree.give("task-2", "wall_ms=10000") is None
@@ -269,7 +266,7 @@ def test_the_time_of_a_task_ends_and_stands_still_in_a_pause(simulation: Any) ->
     assert tree.send("task-1", IDEA) is None
 
 
-def test_what_a_pause_held_reserves_at_resume_if_it_still_fits(simulation: Any) -> None:
+def test_what_a_pause_held_reserves_at_resume_if_it_still_fits(simulation: Simulation) -> None:
     tree = Tree(simulation, packets=10)
     simulation.send("librarian", SignalPayload(signal=Signal.PAUSE))
     assert tree.give("task-2", "packets=5") is None
@@ -283,7 +280,7 @@ def test_what_a_pause_held_reserves_at_resume_if_it_still_fits(simulation: Any) 
     ]
 
 
-def test_the_tree_is_bounded(simulation: Any) -> None:
+def test_the_tree_is_bounded(simulation: Simulation) -> None:
     bound = CONTRACT.limits.task_budgets
     tree = Tree(simulation, packets=100_000)
     refusals = [tree.give(f"t-{number}", "packets=2; tokens=5; cost=0.5; wall_ms=9") for number in range(bound + 1)]
@@ -413,7 +410,7 @@ def test_no_tree_of_parts_loses_or_makes_a_coin(seed: int) -> None:
     tree, reference = Tree(Simulation(CONTRACT), packets=packets, tokens=tokens), Reference(packets, tokens)
     largest = 0
     for act, task, under, amount in some_acts(random):
-        if tree.simulation.session is None or tree.simulation.session.is_terminal:
+        if tree.simulation.opened is None or tree.simulation.opened.is_terminal:
             break
         if act == "give":
             refusal = tree.give(task, f"packets={amount}; tokens={amount}", under=under)
@@ -439,7 +436,7 @@ def test_no_tree_of_parts_loses_or_makes_a_coin(seed: int) -> None:
             assert left_of(document, "", "packets") == packets - spent.get("packets", 0)
 
 
-def test_the_orchestrator_spends_nothing(simulation: Any) -> None:
+def test_the_orchestrator_spends_nothing(simulation: Simulation) -> None:
     Tree(simulation, packets=1)
     simulation.pass_time(seconds=1)
     own = [one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR]

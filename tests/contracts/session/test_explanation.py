@@ -47,7 +47,6 @@ def held_in(session: Session) -> tuple[HeldNote, ...]:
 
 
 def told(simulation: Simulation, **changes: Any) -> Explanation:
-    assert simulation.session is not None
     return explain(simulation.session.document, around(simulation, **changes), simulation.contract)
 
 
@@ -202,7 +201,6 @@ def test_a_worker_that_works_is_not_called_absent(simulation: Simulation) -> Non
 
 def test_a_retry_says_when_and_why(simulation: Simulation) -> None:
     handler_at_work(simulation)
-    assert simulation.session is not None
     (first, *_) = open_in(simulation.session)
     due = simulation.now + timedelta(seconds=4)
     waits = OpenDelivery(first.packet_id, "EVAL", "sentinel", 2, error="model is away", retry_at=due)
@@ -234,7 +232,6 @@ def test_held_transfers_are_named(simulation: Simulation) -> None:
 
 def test_a_closed_session_waits_for_nothing(simulation: Simulation) -> None:
     simulation.start()
-    assert simulation.session is not None
     simulation.session.document.state = "CLOSED"
     explanation = told(simulation)
     assert explanation.waits == () and explanation.standing.startswith("CLOSED in round 1")

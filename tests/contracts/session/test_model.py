@@ -39,13 +39,13 @@ class Disturbed(Simulation):
     """The same session through crashes: each input is judged twice, and the first time forgotten."""
 
     def take(self, packet: Packet) -> Verdict:
-        if self.session is not None and self.crashes:
-            kept = copy.deepcopy((self.session, self.inboxes, self.put_off, self.stream))
+        if self.opened is not None and self.crashes:
+            kept = copy.deepcopy((self.opened, self.inboxes, self.put_off, self.stream))
             lists = [len(one) for one in (self.transitions, self.packets, self.effects)]
             denied = dict(self.denied)
             self.crashes -= 1
             super().take(packet)
-            self.session, self.inboxes, self.put_off, self.stream = kept
+            self.opened, self.inboxes, self.put_off, self.stream = kept
             self.session.document = decode_document(self.session.document.encode())
             for one, length in zip((self.transitions, self.packets, self.effects), lists, strict=True):
                 del one[length:]  # type: ignore[attr-defined]

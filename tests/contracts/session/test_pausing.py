@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import Packet, SignalPayload
 from apc_contracts.payloads.by_type import SignalFields
@@ -29,7 +30,7 @@ def state_in(sync: Packet) -> SessionState:
 
 
 @pytest.mark.parametrize("signal", [Signal.PAUSE, Signal.RESUME, Signal.STOP, Signal.CANCEL])
-def test_only_operators_do_it(simulation: Any, signal: Signal) -> None:
+def test_only_operators_do_it(simulation: Simulation, signal: Signal) -> None:
     simulation.start()
     for agent in ("red-1", "sentinel", "judge"):
         _, verdict = simulation.send(agent, SignalPayload(signal=signal))
@@ -37,7 +38,7 @@ def test_only_operators_do_it(simulation: Any, signal: Signal) -> None:
     assert operate(simulation, signal).refusal is None
 
 
-def test_a_resume_that_moves_the_session_says_so_once(simulation: Any) -> None:
+def test_a_resume_that_moves_the_session_says_so_once(simulation: Simulation) -> None:
     start = simulation.start()
     operate(simulation, Signal.PAUSE)
     for agent, keys in (("red-1", ("a", "b")), ("blue-1", ("c", "d"))):
@@ -49,7 +50,7 @@ def test_a_resume_that_moves_the_session_says_so_once(simulation: Any) -> None:
     assert (state_in(said).state, state_in(said).paused) == ("DIFFERENTIATED_RESEARCH", False)
 
 
-def test_a_resume_that_releases_nothing_says_so_once(simulation: Any) -> None:
+def test_a_resume_that_releases_nothing_says_so_once(simulation: Simulation) -> None:
     simulation.start()
     operate(simulation, Signal.PAUSE)
     before = len(syncs(simulation))
@@ -59,7 +60,7 @@ def test_a_resume_that_releases_nothing_says_so_once(simulation: Any) -> None:
     assert not state_in(said).paused
 
 
-def test_what_a_resume_releases_may_close_a_barrier(simulation: Any) -> None:
+def test_what_a_resume_releases_may_close_a_barrier(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     simulation.acknowledge()
@@ -75,7 +76,7 @@ def test_what_a_resume_releases_may_close_a_barrier(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize("signal", [Signal.STOP, Signal.CANCEL])
-def test_a_paused_session_can_be_ended(simulation: Any, signal: Signal) -> None:
+def test_a_paused_session_can_be_ended(simulation: Simulation, signal: Signal) -> None:
     start = simulation.start()
     operate(simulation, Signal.PAUSE)
     held, _ = simulation.send("librarian", brief(), "red-1", parent=start)
@@ -86,7 +87,7 @@ def test_a_paused_session_can_be_ended(simulation: Any, signal: Signal) -> None:
     assert operate(simulation, Signal.RESUME).refusal.code == "SESSION_TERMINAL"
 
 
-def test_wall_budget_and_deadlines_stand_still(simulation: Any) -> None:
+def test_wall_budget_and_deadlines_stand_still(simulation: Simulation) -> None:
     simulation.start()
     due = simulation.session.next_deadline
     operate(simulation, Signal.PAUSE)
@@ -94,4 +95,5 @@ def test_wall_budget_and_deadlines_stand_still(simulation: Any) -> None:
     assert simulation.session.next_deadline is None and not simulation.session.is_terminal
     operate(simulation, Signal.PAUSE)
     operate(simulation, Signal.RESUME)
-    assert (simulation.session.next_deadline - due).total_seconds() == 5 * 3600
+    again = simulation.session.next_deadline
+    assert due is not None and again is not None and (again - due).total_seconds() == 5 * 3600

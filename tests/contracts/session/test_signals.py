@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
@@ -18,7 +19,7 @@ def state_of(simulation: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("signal", [Signal.QUERY, Signal.HEARTBEAT, Signal.READY_FOR_TRANSFER, Signal.RETRY])
 @pytest.mark.parametrize("to", [ORCHESTRATOR, "sentinel"])
-def test_these_are_delivered_and_do_nothing(simulation: Any, signal: Signal, to: str) -> None:
+def test_these_are_delivered_and_do_nothing(simulation: Simulation, signal: Signal, to: str) -> None:
     start = simulation.start()
     before = state_of(simulation)
     _, verdict = simulation.send("red-1", SignalPayload(signal=signal), to, parent=start)
@@ -27,7 +28,7 @@ def test_these_are_delivered_and_do_nothing(simulation: Any, signal: Signal, to:
     assert state_of(simulation) == before
 
 
-def test_a_sync_before_the_briefs_counts_as_ready(simulation: Any) -> None:
+def test_a_sync_before_the_briefs_counts_as_ready(simulation: Simulation) -> None:
     start = simulation.start()
     for agent in ("red-1", "blue-1"):
         simulation.send(agent, SignalPayload(signal=Signal.SYNC), parent=start)
@@ -36,7 +37,7 @@ def test_a_sync_before_the_briefs_counts_as_ready(simulation: Any) -> None:
     assert simulation.session.state == "INDEPENDENT_DISCOVERY"
 
 
-def test_a_sync_to_somebody_else_does_not(simulation: Any) -> None:
+def test_a_sync_to_somebody_else_does_not(simulation: Simulation) -> None:
     start = simulation.start()
     simulation.send("red-1", SignalPayload(signal=Signal.SYNC), "sentinel", parent=start)
     assert simulation.session.document.round_state.ready == []

@@ -51,7 +51,7 @@ def working(**spec: Any) -> tuple[Simulation, Packet]:
 
 
 def reason(simulation: Simulation) -> str:
-    assert simulation.session is not None and simulation.session.state == "HALTED"
+    assert simulation.session.state == "HALTED"
     return str(simulation.session.document.halt_reason)
 
 
@@ -65,7 +65,7 @@ def test_a_session_without_task_does_not_wait_for_its_deadline() -> None:
 def test_the_deadline_ends_a_task_that_is_at_work() -> None:
     simulation, _ = working(deadline_ms=600_000)
     simulation.pass_time(seconds=599)
-    assert simulation.session is not None and simulation.session.state == "WORKING"
+    assert simulation.session.state == "WORKING"
     simulation.pass_time(seconds=2)
 
     assert reason(simulation) == "DEADLINE in WORKING"
@@ -76,7 +76,7 @@ def test_a_session_in_which_nothing_is_open_stalls() -> None:
     simulation, task = working()
     simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY))
     simulation.pass_time(seconds=3000)
-    assert simulation.session is not None and simulation.session.state == "WORKING"
+    assert simulation.session.state == "WORKING"
     simulation.receipts(task, "red-1", 1, (ReceiptKind.OUTCOME,))
     simulation.pass_time(seconds=59)
     assert simulation.session.state == "WORKING"
@@ -89,7 +89,7 @@ def test_a_dead_letter_keeps_a_session_open() -> None:
     simulation, task = working(on_failure="continue", deadline_ms=600_000)
     simulation.receipts(task, "red-1", 1, (ReceiptKind.DEAD_LETTERED,), error="handler_error")
     simulation.pass_time(seconds=300)
-    assert simulation.session is not None and simulation.session.state == "WORKING"
+    assert simulation.session.state == "WORKING"
     simulation.pass_time(seconds=301)
 
     assert reason(simulation) == "DEADLINE in WORKING"
@@ -100,7 +100,7 @@ def test_a_dead_letter_of_another_kind_halts_nothing(on_failure: str) -> None:
     simulation, task = working(on_failure=on_failure)
     simulation.receipts(task, "red-1", 1, (ReceiptKind.DEAD_LETTERED,), error="overflow")
 
-    assert simulation.session is not None and simulation.session.state == "WORKING"
+    assert simulation.session.state == "WORKING"
 
 
 def test_a_claim_needs_no_proof_and_a_budget_ends_the_work() -> None:
@@ -116,7 +116,6 @@ def test_a_claim_needs_no_proof_and_a_budget_ends_the_work() -> None:
 
 def test_the_document_is_read_back() -> None:
     simulation, _ = working(reviewers=("blue-1",))
-    assert simulation.session is not None
     document = simulation.session.document
 
     assert decode_document(document.encode()) == document

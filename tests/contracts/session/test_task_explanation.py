@@ -49,7 +49,7 @@ def test_handlers_that_wait() -> None:
     simulation, _ = working()
     wake(simulation, "remind", after_ms=600_000)
     handled(simulation)
-    assert simulation.session is not None and simulation.session.work is not None
+    assert simulation.session.work is not None
     asked, requested = UUID(int=1), UUID(int=2)
     due = simulation.now + timedelta(minutes=5)
     common: dict[str, Any] = {"role": "", "payload_hash": "", "asked_at": simulation.now, "due_at": due}

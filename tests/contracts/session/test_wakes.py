@@ -94,7 +94,7 @@ def test_a_pending_timer_keeps_a_session_from_stalling() -> None:
     simulation, _ = working()
     wake(simulation, after_ms=HOUR_MS)
     simulation.pass_time(seconds=HOUR_MS / 1000 - 1)
-    assert simulation.session is not None and simulation.session.state == "WORKING"
+    assert simulation.session.state == "WORKING"
 
 
 def test_the_end_of_the_session_cancels_it() -> None:
@@ -135,7 +135,6 @@ def test_a_session_has_room_for_256_timers() -> None:
 def test_timers_survive_in_the_document() -> None:
     simulation, _ = working()
     wake(simulation, after_ms=HOUR_MS)
-    assert simulation.session is not None
     document = simulation.session.document
     assert decode_document(document.encode()) == document
 

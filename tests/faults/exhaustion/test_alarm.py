@@ -11,6 +11,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tests.faults.conftest import Deploy
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
 
@@ -63,7 +64,7 @@ def says(port: int, status: int, *words: str) -> Callable[[], Awaitable[bool]]:
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 async def test_a_disk_alarm_under_load(
-    rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+    rabbit_node: PrivateNode, postgres_url: str, deploy: Deploy, record: Record
 ) -> None:
     """Matrix row 38: as much must be free as no disk has."""
     alarm = Alarm("disk", ("set_disk_free_limit", "1000000GB"), ("set_disk_free_limit", "50MB"))
@@ -73,7 +74,7 @@ async def test_a_disk_alarm_under_load(
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 async def test_a_memory_alarm_under_load(
-    rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+    rabbit_node: PrivateNode, postgres_url: str, deploy: Deploy, record: Record
 ) -> None:
     """Matrix row 39: less may be used than any node needs."""
     command = "set_vm_memory_high_watermark"

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deploy
 from tests.support.log import kill_embedded
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
@@ -27,7 +28,7 @@ Record = Callable[[str, Any, float], None]
 @pytest.mark.faults
 @pytest.mark.timeout(900)
 async def test_the_database_is_away_for_minutes(
-    rabbit_node: PrivateNode, own_data: Path, own_database: str, deploy: Any, record: Record
+    rabbit_node: PrivateNode, own_data: Path, own_database: str, deploy: Deploy, record: Record
 ) -> None:
     """What is confirmed meanwhile waits in bounded queues; what is beyond them is refused, and is sent again."""
     async with deploy(rabbit_node.url(), own_database) as deployment:

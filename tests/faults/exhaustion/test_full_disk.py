@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deploy
 from tests.support.traffic import until
 
 from apc_persister.database.embedded import start_embedded
@@ -65,7 +66,7 @@ def empty(folder: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(300)
 async def test_the_disk_of_the_database_is_full(
-    amqp_vhost_url: str, small_disk: Path, small_database: str, deploy: Any, record: Record
+    amqp_vhost_url: str, small_disk: Path, small_database: str, deploy: Deploy, record: Record
 ) -> None:
     """The log writer calls the database away, whatever it says of the disk; senders go on meanwhile."""
     async with deploy(amqp_vhost_url, small_database) as deployment:

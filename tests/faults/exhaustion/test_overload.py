@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.faults.conftest import Deployment
 from tests.support.traffic import AGENTS, ScriptedWorker, make_idea, make_packet, until
 
 from apc_contracts import Packet
@@ -93,7 +94,7 @@ def refused_for(deployment: Any, sender: str) -> Counter[str]:
     return Counter(deployment.workers[sender].nacks.values())
 
 
-async def test_a_stopped_agent_is_refused_more_and_holds_up_nobody(deployment: Any, record: Record) -> None:
+async def test_a_stopped_agent_is_refused_more_and_holds_up_nobody(deployment: Deployment, record: Record) -> None:
     """Row 36: its process stands still; beyond its bound it is refused, the others go on, and it catches up."""
     settings = {"APC_CONTRACT": contract_file(deployment.folder, outstanding_deliveries=BOUND)}
     sleeper, blue = Sleeper(deployment), deployment.workers["blue-1"]
@@ -228,7 +229,7 @@ def show(capsys: pytest.CaptureFixture[str], title: str, lines: Sequence[str]) -
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_an_agent_stopped_for_two_minutes_under_load(
-    deployment: Any, record: Record, capsys: pytest.CaptureFixture[str]
+    deployment: Deployment, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Row 36, long enough for its connection to be given up and its deliveries to come again."""
     sleeper, watch = Sleeper(deployment), Stopwatch()
@@ -265,7 +266,7 @@ async def test_an_agent_stopped_for_two_minutes_under_load(
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_a_noisy_agent_is_refused_by_its_quota(
-    deployment: Any, record: Record, capsys: pytest.CaptureFixture[str]
+    deployment: Deployment, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Row 37: twenty times what its quota allows; the others' p99 is printed beside what it was before."""
     quota = {"packets_per_second": 10_000, "burst": 10_000, "roles": {}, "agents": {"librarian": QUOTA}}

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.faults.conftest import Deployment
 from tests.faults.hostile.attacks import DOZENS
 from tests.support.traffic import make_idea, make_packet, until
 
@@ -32,7 +33,7 @@ def contract_file(path: Path, change: Change) -> str:
     return str(path)
 
 
-async def test_the_contract_is_changed_under_load(deployment: Any, record: Callable[..., None]) -> None:
+async def test_the_contract_is_changed_under_load(deployment: Deployment, record: Callable[..., None]) -> None:
     """With a hole in it no gate starts, and the one that runs goes on. An open session keeps its own contract."""
     path = deployment.folder / "contract.json"
     await deployment.open_session()

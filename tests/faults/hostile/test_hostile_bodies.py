@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
-from tests.faults.hostile.attacks import DOZENS
+from tests.faults.hostile.attacks import DOZENS, Attack
 
 from apc_contracts import seal
 
@@ -85,7 +85,7 @@ async def put_in(attack: Any, *damages: Damage) -> None:
         await attack.put(packet, body=damaged)
 
 
-async def test_bodies_that_are_too_large(attack: Any) -> None:
+async def test_bodies_that_are_too_large(attack: Attack) -> None:
     """Row 22."""
     async with attack.amid_load():
         await put_in(attack, oversize)
@@ -93,7 +93,7 @@ async def test_bodies_that_are_too_large(attack: Any) -> None:
     assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
-async def test_malformed_bodies(attack: Any) -> None:
+async def test_malformed_bodies(attack: Attack) -> None:
     """Row 23."""
     async with attack.amid_load():
         await put_in(attack, *MALFORMED)
@@ -101,7 +101,7 @@ async def test_malformed_bodies(attack: Any) -> None:
     assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
-async def test_what_readers_of_json_disagree_about(attack: Any) -> None:
+async def test_what_readers_of_json_disagree_about(attack: Attack) -> None:
     """Row 24."""
     async with attack.amid_load():
         await put_in(attack, *DISPUTED)
@@ -110,7 +110,7 @@ async def test_what_readers_of_json_disagree_about(attack: Any) -> None:
     assert await attack.kept() == Counter(sha256(body).digest() for body in attack.bodies)
 
 
-async def test_packets_against_their_schema(attack: Any) -> None:
+async def test_packets_against_their_schema(attack: Attack) -> None:
     """Row 25."""
     async with attack.amid_load():
         await put_in(attack, *AGAINST_THE_SCHEMA)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import aiormq
 import pytest
-from tests.faults.hostile.attacks import AWAY, DOZENS, POISON
+from tests.faults.hostile.attacks import AWAY, DOZENS, POISON, Attack
 from tests.support.traffic import make_idea, until
 
 from apc_bus.rabbit import apply_rabbit
@@ -42,7 +42,7 @@ async def send_to_who_is_away(attack: Any, **fields: Any) -> list[Packet]:
     return sent
 
 
-async def test_arrivals_out_of_order(attack: Any) -> None:
+async def test_arrivals_out_of_order(attack: Attack) -> None:
     """Row 19: whatever comes again, each sender's packets are first handled in the order in which they were sent."""
     pairs = [(sender, to) for sender in ("red-1", "librarian") for to in ("blue-1", AWAY)]
     sent = {(sender, to): [attack.idea(sender, to) for _ in range(DOZENS)] for sender, to in pairs}
@@ -62,7 +62,7 @@ async def test_arrivals_out_of_order(attack: Any) -> None:
         assert first_handled(attack.deployment.workers[to], packets) == ids(packets)
 
 
-async def test_packets_that_no_handler_survives(attack: Any) -> None:
+async def test_packets_that_no_handler_survives(attack: Attack) -> None:
     """Row 20: the dead letters are these and no other."""
     poison = [attack.idea(to=to, payload=make_idea(POISON)) for _ in range(DOZENS) for to in ("blue-1", "sentinel")]
     async with attack.amid_load():
@@ -73,7 +73,7 @@ async def test_packets_that_no_handler_survives(attack: Any) -> None:
     assert {(row["packet_id"], row["reason"]) for row in rows} == {(one, "handler_error") for one in ids(poison)}
 
 
-async def test_packets_that_expire(attack: Any) -> None:
+async def test_packets_that_expire(attack: Attack) -> None:
     """Row 26: before the gate sees them, or before their recipient does; no handler starts."""
     long_ago = datetime.now(UTC) - timedelta(minutes=10)
     too_late = [attack.idea(created_at=long_ago, ttl_ms=1000) for _ in range(DOZENS)]
@@ -89,7 +89,7 @@ async def test_packets_that_expire(attack: Any) -> None:
     assert attack.handled.isdisjoint(ids([*too_late, *unread])) and not sleeper.effects
 
 
-async def test_clocks_that_are_wrong(attack: Any) -> None:
+async def test_clocks_that_are_wrong(attack: Attack) -> None:
     """Row 27: the gate goes by its own; what comes from too far ahead is refused, and the order is that of arrival."""
     minutes = (-10, 4, -4, 10)
     async with attack.amid_load():
@@ -105,7 +105,7 @@ async def test_clocks_that_are_wrong(attack: Any) -> None:
     assert first_handled(attack.deployment.workers["blue-1"], sent) == ids(taken)
 
 
-async def test_recipients_that_are_not_there(attack: Any) -> None:
+async def test_recipients_that_are_not_there(attack: Attack) -> None:
     """Row 34: nobody of that name is told to the sender; an inbox that is missing is no loss for other recipients."""
     deployment = attack.deployment
     to_nobody = [attack.idea(to="nobody") for _ in range(DOZENS)]
@@ -128,7 +128,7 @@ async def test_recipients_that_are_not_there(attack: Any) -> None:
     assert set(ids(to_both)) <= set(deployment.workers["blue-1"].effects)
 
 
-async def test_a_recipient_that_is_away(attack: Any) -> None:
+async def test_a_recipient_that_is_away(attack: Attack) -> None:
     """Row 35: what lives long enough waits for it, the rest expires."""
     async with attack.amid_load():
         short = await send_to_who_is_away(attack, ttl_ms=SOON_MS)

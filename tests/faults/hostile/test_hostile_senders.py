@@ -2,12 +2,11 @@
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
-from tests.faults.hostile.attacks import AWAY, DOZENS
+from tests.faults.hostile.attacks import AWAY, DOZENS, Attack
 from tests.support.traffic import until
 
 from apc_agents.keys import make_key
@@ -28,7 +27,7 @@ UNION ALL SELECT packet_id FROM apc_log.packet_conflicts WHERE packet_id = ANY($
 """
 
 
-async def test_the_same_bytes_several_times(attack: Any) -> None:
+async def test_the_same_bytes_several_times(attack: Attack) -> None:
     """Row 17: accepted and confirmed, it is not delivered again; refused, it is answered again."""
     open_ones = [attack.idea(to=AWAY) for _ in range(DOZENS)]
     refused = [attack.idea(to="nobody") for _ in range(DOZENS)]
@@ -49,7 +48,7 @@ async def test_the_same_bytes_several_times(attack: Any) -> None:
     assert set(sleeper.effects) == {packet.packet_id for packet in open_ones}
 
 
-async def test_other_content_under_an_old_id(attack: Any) -> None:
+async def test_other_content_under_an_old_id(attack: Attack) -> None:
     """Row 18: the first one stands, the second is kept, and its sender is told."""
     first: dict[UUID, bytes] = {}
     second: dict[UUID, bytes] = {}
@@ -70,7 +69,7 @@ async def test_other_content_under_an_old_id(attack: Any) -> None:
     }
 
 
-async def test_captured_packets_again(attack: Any, tmp_path: Path) -> None:
+async def test_captured_packets_again(attack: Attack, tmp_path: Path) -> None:
     """Row 28: once it has been handled, the same bytes with the same signature have no second effect."""
     attack.key = make_key(tmp_path / "red-1.pem")
     async with attack.amid_load():
@@ -85,7 +84,7 @@ async def test_captured_packets_again(attack: Any, tmp_path: Path) -> None:
     assert {effects[packet.packet_id] for packet in captured} == {1}
 
 
-async def test_captured_packets_under_new_ids(attack: Any, tmp_path: Path) -> None:
+async def test_captured_packets_under_new_ids(attack: Attack, tmp_path: Path) -> None:
     """Row 29: the signature covers the id, and without one it is no better."""
     attack.key = make_key(tmp_path / "red-1.pem")
     renamed = []
@@ -101,7 +100,7 @@ async def test_captured_packets_under_new_ids(attack: Any, tmp_path: Path) -> No
     assert attack.handled.isdisjoint(packet.packet_id for packet in renamed)
 
 
-async def test_the_user_id_of_another(attack: Any) -> None:
+async def test_the_user_id_of_another(attack: Attack) -> None:
     """Row 30: the broker closes the channel, and nothing arrives."""
     forged = [attack.idea() for _ in range(DOZENS)]
     async with AsyncExitStack() as resources, attack.amid_load():
@@ -117,7 +116,7 @@ async def test_the_user_id_of_another(attack: Any) -> None:
     assert not await attack.deployment.pool.fetch(TRACES, [packet.packet_id for packet in forged])
 
 
-async def test_senders_that_are_not_who_they_say(attack: Any, tmp_path: Path) -> None:
+async def test_senders_that_are_not_who_they_say(attack: Attack, tmp_path: Path) -> None:
     """Row 31: no user_id, the name of an agent of another user, a signature of a key that nobody has registered."""
     key = make_key(tmp_path / "stranger.pem")
     unsigned = [attack.idea() for _ in range(DOZENS)]
@@ -136,7 +135,7 @@ async def test_senders_that_are_not_who_they_say(attack: Any, tmp_path: Path) ->
     assert attack.handled.isdisjoint(packet.packet_id for packet in (*unsigned, *borrowed, *badly_signed))
 
 
-async def test_copies_past_the_gate(attack: Any) -> None:
+async def test_copies_past_the_gate(attack: Attack) -> None:
     """Row 33: CC is refused; BCC, which the broker strips, leads nowhere."""
     copied, blind = ([attack.idea() for _ in range(DOZENS)] for _ in range(2))
     to_sentinel = ["idea.watch.sentinel", "apc.agent.sentinel.normal"]

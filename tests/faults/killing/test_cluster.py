@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deploy, Deployment
 from tests.support.servers import PrivateCluster, PrivateNode
 from tests.support.traffic import until
 
@@ -37,7 +38,7 @@ def cluster() -> Iterator[PrivateCluster]:
 
 
 @pytest.fixture
-async def deployment(cluster: PrivateCluster, postgres_url: str, deploy: Any) -> AsyncIterator[Any]:
+async def deployment(cluster: PrivateCluster, postgres_url: str, deploy: Deploy) -> AsyncIterator[Deployment]:
     """A fresh deployment on the cluster, every queue on every node, with one gate and one log writer."""
     await asyncio.to_thread(cluster.nodes[0].add_vhosts, [VHOST])
     async with deploy(cluster.url(VHOST), postgres_url) as deployed:
@@ -89,7 +90,7 @@ async def finish(deployment: Any, fault: str, repaired_at: float, record: Record
 
 
 @pytest.mark.parametrize("seed", range(LEADER_ROUNDS))
-async def test_the_leader_is_killed(cluster: PrivateCluster, deployment: Any, seed: int, record: Record) -> None:
+async def test_the_leader_is_killed(cluster: PrivateCluster, deployment: Deployment, seed: int, record: Record) -> None:
     """Matrix row 10: another member leads, and confirms go on before the node is back."""
     async with deployment.working():
         async with deployment.sending(random.Random(seed)):
@@ -104,7 +105,7 @@ async def test_the_leader_is_killed(cluster: PrivateCluster, deployment: Any, se
         await finish(deployment, "SIGKILL of the leading node", repaired_at, record)
 
 
-async def test_a_follower_is_killed(cluster: PrivateCluster, deployment: Any, record: Record) -> None:
+async def test_a_follower_is_killed(cluster: PrivateCluster, deployment: Deployment, record: Record) -> None:
     """Matrix row 10, the other way: two of three are a majority."""
     async with deployment.working():
         async with deployment.sending(random.Random(10)):
@@ -119,7 +120,7 @@ async def test_a_follower_is_killed(cluster: PrivateCluster, deployment: Any, re
         await finish(deployment, "SIGKILL of a following node", repaired_at, record)
 
 
-async def test_the_majority_is_lost(cluster: PrivateCluster, deployment: Any, record: Record) -> None:
+async def test_the_majority_is_lost(cluster: PrivateCluster, deployment: Deployment, record: Record) -> None:
     """Matrix row 11: nothing is confirmed until a majority is back, and then nothing that was confirmed is lost."""
     async with deployment.working():
         async with deployment.sending(random.Random(11)):
@@ -142,7 +143,7 @@ async def has_failed(deployment: Any, before: int) -> bool:
     return bool(deployment.confirms.failures > before)
 
 
-async def test_all_nodes_are_killed(cluster: PrivateCluster, deployment: Any, record: Record) -> None:
+async def test_all_nodes_are_killed(cluster: PrivateCluster, deployment: Deployment, record: Record) -> None:
     """Matrix row 12, of a cluster: what was confirmed stands on the disks."""
     async with deployment.working():
         async with deployment.sending(random.Random(12)):
@@ -157,7 +158,7 @@ async def test_all_nodes_are_killed(cluster: PrivateCluster, deployment: Any, re
         await finish(deployment, "SIGKILL of all three nodes", repaired_at, record)
 
 
-async def test_the_leader_is_frozen(cluster: PrivateCluster, deployment: Any, record: Record) -> None:
+async def test_the_leader_is_frozen(cluster: PrivateCluster, deployment: Deployment, record: Record) -> None:
     """Matrix row 13: the others declare it down and go on; when it wakes, it leads nobody."""
     async with deployment.working():
         async with deployment.sending(random.Random(13)):

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deployment
 
 BACKLOG, MORE = 300, 100
 """Packets that wait when the services start, and packets that are sent while they work, die and come back."""
@@ -73,24 +74,26 @@ async def kill_the_persister(deployment: Any, point: str, seed: int, record: Rec
 
 
 @pytest.mark.parametrize("point", GATE_POINTS)
-async def test_the_gate_killed(deployment: Any, point: str, record: Record) -> None:
+async def test_the_gate_killed(deployment: Deployment, point: str, record: Record) -> None:
     await kill_the_gate(deployment, point, 0, record)
 
 
 @pytest.mark.parametrize("point", PERSISTER_POINTS)
-async def test_the_persister_killed(deployment: Any, point: str, record: Record) -> None:
+async def test_the_persister_killed(deployment: Deployment, point: str, record: Record) -> None:
     await kill_the_persister(deployment, point, 0, record)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(1, ROUNDS["gate"] + 1))
 @pytest.mark.parametrize("point", GATE_POINTS)
-async def test_the_gate_killed_again_and_again(deployment: Any, point: str, seed: int, record: Record) -> None:
+async def test_the_gate_killed_again_and_again(deployment: Deployment, point: str, seed: int, record: Record) -> None:
     await kill_the_gate(deployment, point, seed, record)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(1, ROUNDS["persister"] + 1))
 @pytest.mark.parametrize("point", PERSISTER_POINTS)
-async def test_the_persister_killed_again_and_again(deployment: Any, point: str, seed: int, record: Record) -> None:
+async def test_the_persister_killed_again_and_again(
+    deployment: Deployment, point: str, seed: int, record: Record
+) -> None:
     await kill_the_persister(deployment, point, seed, record)

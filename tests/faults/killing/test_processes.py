@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deployment
 from tests.support.traffic import until
 
 BACKLOG, MORE = 200, 200
@@ -34,7 +35,7 @@ def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
     return holds
 
 
-async def test_a_rolling_restart_under_load(deployment: Any, record: Record) -> None:
+async def test_a_rolling_restart_under_load(deployment: Deployment, record: Record) -> None:
     """Matrix row 46: SIGTERM of gate and log writer, each with a standby; all leave with 0, nothing is out of order."""
     chance = random.Random(46)
     await deployment.open_session()
@@ -56,7 +57,7 @@ async def test_a_rolling_restart_under_load(deployment: Any, record: Record) -> 
     record("SIGTERM of both, with standbys", deployment, repaired_at)
 
 
-async def test_a_frozen_gate_comes_back(deployment: Any, record: Record) -> None:
+async def test_a_frozen_gate_comes_back(deployment: Deployment, record: Record) -> None:
     """Matrix row 16: frozen until its shard has gone to the standby; then it must not act on what it remembers."""
     chance = random.Random(16)
     await deployment.open_session()
@@ -81,7 +82,7 @@ async def test_a_frozen_gate_comes_back(deployment: Any, record: Record) -> None
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(ROUNDS))
-async def test_killed_at_any_moment(deployment: Any, seed: int, record: Record) -> None:
+async def test_killed_at_any_moment(deployment: Deployment, seed: int, record: Record) -> None:
     """Either service, several times, wherever it happens to be."""
     chance = random.Random(seed)
     await deployment.open_session()

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.faults.conftest import Deployment
 from tests.faults.hostile.attacks import AWAY
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, until
 
@@ -48,7 +49,7 @@ async def handled(deployment: Any) -> Counter[UUID]:
     return Counter(map(UUID, orjson.loads(found or "[]")))
 
 
-async def test_a_recipient_killed_in_its_handler(deployment: Any, record: Callable[..., None]) -> None:
+async def test_a_recipient_killed_in_its_handler(deployment: Deployment, record: Callable[..., None]) -> None:
     """It starts more often than it ends; what its handlers did to its state is there once."""
     chance = random.Random(9)
     (deployment.folder / "dying.py").write_text(AGENT)

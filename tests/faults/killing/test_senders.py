@@ -10,6 +10,7 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.faults.conftest import Deployment
 from tests.faults.matrix import ROOT
 from tests.support.traffic import Journal, until
 
@@ -101,23 +102,23 @@ async def kill_after_the_confirm(deployment: Any, seed: int, record: Record) -> 
     record("SIGKILL of a sender after the confirm", deployment, repaired_at)
 
 
-async def test_killed_before_the_confirm(deployment: Any, record: Record) -> None:
+async def test_killed_before_the_confirm(deployment: Deployment, record: Record) -> None:
     """Matrix row 1: the outcome is unknown; sent again under the same ids, each is one row and one effect."""
     await kill_before_the_confirm(deployment, 0, record)
 
 
-async def test_killed_after_the_confirm(deployment: Any, record: Record) -> None:
+async def test_killed_after_the_confirm(deployment: Deployment, record: Record) -> None:
     """Matrix row 2: nobody sends again, and what was confirmed goes its way without its sender."""
     await kill_after_the_confirm(deployment, 0, record)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
-async def test_killed_before_the_confirm_again_and_again(deployment: Any, seed: int, record: Record) -> None:
+async def test_killed_before_the_confirm_again_and_again(deployment: Deployment, seed: int, record: Record) -> None:
     await kill_before_the_confirm(deployment, seed, record)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(1, ROUNDS + 1))
-async def test_killed_after_the_confirm_again_and_again(deployment: Any, seed: int, record: Record) -> None:
+async def test_killed_after_the_confirm_again_and_again(deployment: Deployment, seed: int, record: Record) -> None:
     await kill_after_the_confirm(deployment, seed, record)

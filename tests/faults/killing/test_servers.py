@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from tests.faults.conftest import Deploy
 from tests.support.log import kill_embedded
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
@@ -32,7 +33,7 @@ def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_the_broker_is_killed(
-    seed: int, own_node: PrivateNode, postgres_url: str, deploy: Any, record: Record
+    seed: int, own_node: PrivateNode, postgres_url: str, deploy: Deploy, record: Record
 ) -> None:
     """Matrix row 12: what was confirmed is there again; the others were told nothing, and send again."""
     chance = random.Random(seed)
@@ -57,7 +58,7 @@ async def test_the_broker_is_killed(
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_the_database_is_killed(
-    seed: int, amqp_vhost_url: str, own_data: Path, own_database: str, deploy: Any, record: Record
+    seed: int, amqp_vhost_url: str, own_data: Path, own_database: str, deploy: Deploy, record: Record
 ) -> None:
     """Matrix row 14: the log waits in the broker; what was acknowledged had been committed."""
     chance = random.Random(seed)

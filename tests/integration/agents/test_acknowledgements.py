@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
@@ -54,7 +55,7 @@ def answer(asked: Any, payload_type: Any = AckPayload, status: AckStatus = AckSt
     return make_packet("sentinel", payload, (asked.sender.agent_id,), parent=asked)
 
 
-async def test_a_new_holder_of_the_shard_chases_what_the_old_one_routed(house: Any) -> None:
+async def test_a_new_holder_of_the_shard_chases_what_the_old_one_routed(house: House) -> None:
     asking = Asking("red-1", ack_timeout=timedelta(seconds=1), retry_limit=10)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate() as (_, running):
@@ -64,7 +65,7 @@ async def test_a_new_holder_of_the_shard_chases_what_the_old_one_routed(house: A
             (first,) = await house.agents.receive("sentinel")
             asked: Any = parse_packet(first.message.body)
             await running.bus.close()
-            attempts = [first.message.headers[headers.ATTEMPT]]
+            attempts: list[Any] = [first.message.headers[headers.ATTEMPT]]
             while attempts[-1] < 2:
                 (again,) = await house.agents.receive("sentinel")
                 assert again.message.body == first.message.body
@@ -78,7 +79,7 @@ async def test_a_new_holder_of_the_shard_chases_what_the_old_one_routed(house: A
     assert [row[0] for row in rows] == ["settled"]
 
 
-async def test_who_does_not_answer_is_named_and_may_answer_late(house: Any) -> None:
+async def test_who_does_not_answer_is_named_and_may_answer_late(house: House) -> None:
     asking = Asking("red-1", ack_timeout=timedelta(milliseconds=300), retry_limit=1)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate():

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from tests.agents.llm.model_service import model_service, written
 from tests.integration.agents.worker_process import PYTHONPATH
+from tests.integration.conftest import House
 from tests.support.traffic.packets import SESSION
 
 TOLD = """
@@ -26,7 +27,7 @@ async def reply(body: dict[str, Any]) -> str:
 
 @pytest.mark.timeout(300)
 async def test_the_log_has_the_compressions_of_a_chat_and_refuses_those_of_a_stranger(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
     async with house.persister(), house.gate(), model_service(reply) as service:
         await house.open_session()

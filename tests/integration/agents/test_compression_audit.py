@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from pydantic import SecretStr
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
@@ -104,7 +105,7 @@ async def test_the_log_has_every_compression_with_its_digests(postgres_url: str,
     assert (await session.expand()).missing == ()
 
 
-async def test_over_a_broker_the_log_has_them_and_postgres_gives_every_turn_back(house: Any) -> None:
+async def test_over_a_broker_the_log_has_them_and_postgres_gives_every_turn_back(house: House) -> None:
     said: dict[str, bytes] = {}
     agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
 

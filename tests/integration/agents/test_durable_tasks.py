@@ -4,12 +4,12 @@ import random
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 from tests.integration.agents.counting_agent import GO_ON, HANGS_IN_EFFECT, STEPS, WALK, WALKS
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
@@ -40,7 +40,7 @@ async def by_age(store: PostgresTaskStore) -> list[Task]:
 
 @pytest.mark.parametrize("hangs_in_effect", [False, True])
 async def test_a_task_of_a_killed_worker_ends_once_and_its_effect_counts_once(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, hangs_in_effect: bool
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, hangs_in_effect: bool
 ) -> None:
     go_on = tmp_path / "go-on"
     settings = {GO_ON: str(go_on), "APC_TASK_LEASE": "PT2S"}
@@ -89,7 +89,7 @@ async def test_a_task_of_a_killed_worker_ends_once_and_its_effect_counts_once(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 async def test_tasks_of_a_worker_that_is_killed_at_any_moment_end_once(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, seed: int
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, seed: int
 ) -> None:
     """SIGKILL again and again, wherever the tasks are: each ends once, and each effect of each step counts once."""
     chance = random.Random(seed)

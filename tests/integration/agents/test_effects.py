@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from tests.integration.agents.paying_agent import RETRIES
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.integration.conftest import House
 from tests.support.account import ACCOUNT
 from tests.support.traffic import make_idea, make_packet, until
 
@@ -25,7 +25,7 @@ def payer(amqp_url: str, database_url: str, folder: Path) -> WorkerProcess:
 
 
 async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, exercised: Callable[..., None]
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, exercised: Callable[..., None]
 ) -> None:
     """Matrix row 9."""
     worker, store = payer(amqp_vhost_url, postgres_url, tmp_path), PostgresEffectStore(house.pool)
@@ -56,7 +56,7 @@ async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
 
 
 async def test_an_effect_whose_worker_died_before_the_record_is_unknown_until_an_operator_settles_it(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
     worker, store = payer(amqp_vhost_url, postgres_url, tmp_path), PostgresEffectStore(house.pool)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)

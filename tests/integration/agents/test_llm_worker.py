@@ -10,6 +10,7 @@ import pytest
 from tests.agents.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
 from tests.integration.agents.thinking_agent import CONFIG
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 from tests.support.traffic.packets import SESSION
 
@@ -65,7 +66,7 @@ class Model:
 
 @pytest.mark.timeout(300)
 async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
-    house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
     model = Model()
 

@@ -15,6 +15,7 @@ import orjson
 import pytest
 from tests.integration.agents.crashing_agent import HANDLED, MAY_CRASH, POISON
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
@@ -41,7 +42,7 @@ async def errors_to(house: Any, agent: str, count: int) -> list[dict[str, Any]]:
     return [packet["payload"] | {"sender": packet["sender"]["agent_id"]} for packet in packets]
 
 
-async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: Any) -> None:
+async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: House) -> None:
     """Matrix row 20."""
     agent, runs = Agent("red-1", role="role", swarm="red"), Counter[str]()
 
@@ -97,7 +98,7 @@ class Crashes:
 
 
 @pytest.fixture
-def crash(house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Callable[[str], Awaitable[Crashes]]:
+def crash(house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Callable[[str], Awaitable[Crashes]]:
     """Sends six packets to a worker that one of them kills, and starts it again until all is over."""
 
     async def run(may_crash: str) -> Crashes:

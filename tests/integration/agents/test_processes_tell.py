@@ -15,6 +15,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.agents.worker_process import PYTHONPATH
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
@@ -99,7 +100,7 @@ def key(tmp_path: Path) -> AgentKey:
 
 
 @pytest.fixture
-def processes(house: Any, key: AgentKey, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Processes:
+def processes(house: House, key: AgentKey, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Processes:
     given = {
         "APC_AMQP_URL": amqp_vhost_url,
         "APC_DATABASE_URL": postgres_url,
@@ -120,7 +121,7 @@ def about(lines: Lines, event: str, packet_id: str) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 async def test_its_ids_are_in_the_lines_and_nothing_of_its_content(
-    house: Any, key: AgentKey, processes: Processes, tmp_path: Path
+    house: House, key: AgentKey, processes: Processes, tmp_path: Path
 ) -> None:
     agents = house.agents
     async with processes.running():

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
@@ -60,7 +61,7 @@ async def at_work(house: Any, *agents: Agent) -> AsyncIterator[None]:
         yield
 
 
-async def test_a_large_body_goes_from_handler_to_handler_and_its_text_round_the_gate(house: Any) -> None:
+async def test_a_large_body_goes_from_handler_to_handler_and_its_text_round_the_gate(house: House) -> None:
     read: list[Packet] = []
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, ScriptedAgents, make_idea, make_packet, make_start, until
 from tests.support.traffic.packets import ROLE, Cast
 
@@ -79,7 +80,7 @@ async def node_agent(folder: Path, environment: Mapping[str, str]) -> AsyncItera
 
 
 @pytest.fixture
-async def running(house: Any, amqp_vhost_url: str) -> AsyncIterator[Any]:
+async def running(house: House, amqp_vhost_url: str) -> AsyncIterator[House]:
     """A house in which the agent in Node.js is registered and has its queues."""
     house.agents = ScriptedAgents(house.agents.bus, CAST)
     house.opening = make_start(cast=CAST, members=("sentinel", NODE_AGENT))
@@ -101,7 +102,7 @@ def environment_of(amqp_url: str) -> dict[str, str]:
 
 
 async def test_it_joins_and_answers_an_idea_with_a_claim(
-    running: Any, installed: Path, amqp_vhost_url: str, tmp_path: Path
+    running: House, installed: Path, amqp_vhost_url: str, tmp_path: Path
 ) -> None:
     key = make_key(tmp_path / "key.pem")
     registration = running.agents.registration(NODE_AGENT, public_keys={key.key_id: key.public_key})

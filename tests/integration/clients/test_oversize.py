@@ -6,6 +6,7 @@ from typing import Any
 
 import aiormq
 import pytest
+from tests.integration.conftest import House
 from tests.support.servers import PrivateNode
 from tests.support.traffic import make_idea, make_packet, until
 
@@ -42,7 +43,7 @@ async def publish_raw(url: str, packet: Any, body: bytes) -> None:
 
 
 async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
-    house: Any, amqp_vhost_url: str, exercised: Callable[..., None]
+    house: House, amqp_vhost_url: str, exercised: Callable[..., None]
 ) -> None:
     def an_idea() -> Any:
         return make_packet("red-1", make_idea(), parent=house.opening)

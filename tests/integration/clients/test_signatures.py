@@ -9,6 +9,7 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
@@ -22,7 +23,7 @@ from apc_contracts.identity.ids import new_packet_id
 
 
 @pytest.fixture
-async def running(house: Any, tmp_path: Path) -> AsyncIterator[Any]:
+async def running(house: House, tmp_path: Path) -> AsyncIterator[House]:
     """An open session under a contract that wants every IDEA signed."""
     document = load_contract().file.model_dump(mode="json", by_alias=True, exclude_none=True)
     document["required"]["signature"] = ["IDEA"]
@@ -34,7 +35,7 @@ async def running(house: Any, tmp_path: Path) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def key(running: Any, tmp_path: Path) -> AgentKey:
+async def key(running: House, tmp_path: Path) -> AgentKey:
     """The registered key of red-1."""
     key = make_key(tmp_path / "red-1.pem")
     await publish_changes(running.agents.bus, [registered(running, "red-1", key)], 1)
@@ -57,7 +58,7 @@ async def refusal_of(house: Any, packet_id: UUID) -> Any:
     return nack.metadata["refusal"]
 
 
-async def test_what_must_be_signed_is_refused_without_a_good_signature(running: Any, key: AgentKey) -> None:
+async def test_what_must_be_signed_is_refused_without_a_good_signature(running: House, key: AgentKey) -> None:
     send = running.agents.publish
     unsigned = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await send(unsigned)
@@ -74,7 +75,7 @@ async def test_what_must_be_signed_is_refused_without_a_good_signature(running: 
     assert await running.count("agent_packets", "packet_type = 'IDEA'") == 1
 
 
-async def test_a_captured_packet_is_of_no_use(running: Any, key: AgentKey) -> None:
+async def test_a_captured_packet_is_of_no_use(running: House, key: AgentKey) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     captured = signed(key, sent)
     await running.agents.publish(sent, headers=captured)
@@ -99,7 +100,7 @@ async def test_a_captured_packet_is_of_no_use(running: Any, key: AgentKey) -> No
 
 
 async def test_an_operator_registers_the_key_of_a_worker(
-    running: Any, key: AgentKey, postgres_url: str, tmp_path: Path
+    running: House, key: AgentKey, postgres_url: str, tmp_path: Path
 ) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
@@ -141,7 +142,7 @@ async def test_an_operator_registers_the_key_of_a_worker(
         "SELECT facts ->> 'signature' AS state, signature FROM apc_log.agent_packets WHERE packet_id = $1",
         answered.packet_id,
     )
-    assert tuple(row) == ("valid", read_key(file).sign(seal(answered)))
+    assert row is not None and tuple(row) == ("valid", read_key(file).sign(seal(answered)))
 
     replaced = await run("register", "blue-1", "--only", "--file", str(tmp_path / "red-1.pem"))
     assert replaced.returncode == 0, replaced.stderr

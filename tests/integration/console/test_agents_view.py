@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import QueueDepth
@@ -26,7 +27,7 @@ async def one(house: Any, agent: str, now: datetime | None = None) -> dict[str, 
     return rows[agent]
 
 
-async def test_alive_open_and_dead(house: Any) -> None:
+async def test_alive_open_and_dead(house: House) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
         never = await one(house, "sentinel")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
 
@@ -92,7 +93,7 @@ def brief(expression: str, **fields: Any) -> Packet:
     return make_packet("librarian", TaskIrPayload(ir_header=header, objects=(budget,)), ("red-1",), **fields)
 
 
-async def test_each_mistake_has_one_answer_and_moves_nothing(house: Any) -> None:
+async def test_each_mistake_has_one_answer_and_moves_nothing(house: House) -> None:
     house.opening = make_start(budgets=Budgets(packets=10))
     idea = make_packet("red-1", make_idea(), parent=house.opening)
     async with house.persister(), house.gate():
@@ -117,7 +118,7 @@ async def test_each_mistake_has_one_answer_and_moves_nothing(house: Any) -> None
     assert json.loads(after["spent"]) == {"packets": 2}, "what is refused costs nothing"
 
 
-async def test_what_names_nothing_is_recorded_and_moves_nothing(house: Any) -> None:
+async def test_what_names_nothing_is_recorded_and_moves_nothing(house: House) -> None:
     """A text that is no budget, an ACK of nothing, a VETO without an arbitration."""
     async with house.persister(), house.gate():
         await house.open_session()
@@ -132,7 +133,7 @@ async def test_what_names_nothing_is_recorded_and_moves_nothing(house: Any) -> N
         assert await house.pool.fetchval(NOTE, ack.packet_id) == "unknown"
 
 
-async def test_commands_that_name_what_is_not_there(house: Any, postgres_url: str, tmp_path: Path) -> None:
+async def test_commands_that_name_what_is_not_there(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, until
 
@@ -25,7 +27,7 @@ ANY = Filter()
 
 
 @pytest.fixture
-async def running(house: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+async def running(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     """A house with an open session, and its addresses in the environment."""
     monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
     monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
@@ -46,7 +48,7 @@ async def die(house: Any, *recipients: str, **fields: Any) -> Any:
     return sent
 
 
-async def test_an_operator_requeues_and_discards(running: Any) -> None:
+async def test_an_operator_requeues_and_discards(running: House) -> None:
     first, both = await die(running, "blue-1"), await die(running, "blue-1", "sentinel")
     limited = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, retry_limit=0)
     await running.agents.publish(limited)
@@ -87,7 +89,7 @@ async def test_an_operator_requeues_and_discards(running: Any) -> None:
     ]
 
 
-async def test_what_cannot_be_done_is_said_in_a_line(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch: pytest.MonkeyPatch) -> None:
     dead, gone = await die(running, "blue-1"), await die(running, "blue-1", ttl_ms=2_000)
     alive = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(alive)
@@ -128,7 +130,7 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: Any, monkeypatch: 
         await settle_dead(DISCARD, [], ANY, is_all=True)
 
 
-async def test_the_command_prints_json_and_one_line_of_error(running: Any, postgres_url: str, tmp_path: Path) -> None:
+async def test_the_command_prints_json_and_one_line_of_error(running: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
     dead = await die(running, "blue-1")

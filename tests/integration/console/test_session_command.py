@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
 
@@ -20,7 +21,7 @@ def brief() -> TaskIrPayload:
 
 
 async def test_an_operator_starts_a_session_and_a_wrong_name_is_refused_first(
-    house: Any, postgres_url: str, tmp_path: Path
+    house: House, postgres_url: str, tmp_path: Path
 ) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
@@ -53,7 +54,7 @@ async def test_an_operator_starts_a_session_and_a_wrong_name_is_refused_first(
 
 
 async def test_an_operator_starts_a_task_and_is_told_what_it_waits_for(
-    house: Any, postgres_url: str, tmp_path: Path
+    house: House, postgres_url: str, tmp_path: Path
 ) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
@@ -71,7 +72,7 @@ async def test_an_operator_starts_a_task_and_is_told_what_it_waits_for(
     assert "the opener's TASK_IR or MESSAGE" in said.stdout, said.stderr
 
 
-async def test_an_operator_looks_at_a_session_and_moves_it(house: Any, postgres_url: str, tmp_path: Path) -> None:
+async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
 

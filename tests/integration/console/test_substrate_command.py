@@ -6,20 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_console.commands.packet.substrate_view import offset_of
 from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import DeliveryMode
-
-
-@pytest.fixture
-async def running(house: Any) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.open_session()
-        yield house
 
 
 async def say(house: Any) -> str:
@@ -30,7 +23,7 @@ async def say(house: Any) -> str:
     return str(sent.packet_id)
 
 
-async def test_the_stream_is_read_from_any_offset_and_followed(running: Any, tmp_path: Path) -> None:
+async def test_the_stream_is_read_from_any_offset_and_followed(running: House, tmp_path: Path) -> None:
     apc, given = ApcCommand(tmp_path), {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value()}
 
     async def read(*arguments: str) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from tests.integration.conftest import House
 from tests.support.traffic import SESSION, make_idea, make_packet, until
 
 from apc_bus.settings import BusSettings
@@ -17,7 +18,7 @@ from apc_web.reading.pool import open_reader
 from apc_web.services import Services
 
 
-async def test_an_operator_acts_over_http(house: Any, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_acts_over_http(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
     pool = await open_reader(postgres_url, timedelta(seconds=10))
     contract = load_contract()

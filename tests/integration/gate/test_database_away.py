@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.log import kill_embedded
 from tests.support.traffic import make_idea, make_packet, make_start, until
 
@@ -57,7 +58,7 @@ async def open_two_sessions(house: Any) -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["the gate stays", "the gate is replaced"])
-async def test_only_what_is_not_in_memory_waits(house: Any, data: Path, is_replaced: bool) -> None:
+async def test_only_what_is_not_in_memory_waits(house: House, data: Path, is_replaced: bool) -> None:
     await open_two_sessions(house)
     known = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
     waits = make_packet("red-1", make_idea(), ("blue-1",), session_id=OTHER)

@@ -6,6 +6,7 @@ from typing import Any
 import aiormq
 import pytest
 from msgspec.structs import replace
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery
@@ -21,14 +22,6 @@ SELECT metadata ->> 'error' FROM apc_log.packet_events WHERE packet_id = $1 AND 
 INBOX = agent_queue("blue-1", urgent=False)
 
 
-@pytest.fixture
-async def running(house: Any) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.open_session()
-        yield house
-
-
 async def delete(url: str, *queues: str) -> None:
     """Delete queues under the one who uses them."""
     async with aiormq.connect(url) as connection:
@@ -37,7 +30,7 @@ async def delete(url: str, *queues: str) -> None:
             await channel.queue_delete(queue)
 
 
-async def test_a_rejected_delivery(running: Any) -> None:
+async def test_a_rejected_delivery(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
     await running.agents.publish(sent)
     async with running.agents.bus.subscribe(INBOX) as inbox:
@@ -48,14 +41,14 @@ async def test_a_rejected_delivery(running: Any) -> None:
     assert (await running.agents.bus.depth(DEAD_QUEUE)).messages == 0
 
 
-async def test_a_delivery_that_nobody_fetches_in_time(running: Any) -> None:
+async def test_a_delivery_that_nobody_fetches_in_time(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, ttl_ms=300)
     await running.agents.publish(sent)
     await until(running.has_come_to("EXPIRED", sent.packet_id, "blue-1"))
     assert (await running.agents.bus.depth(INBOX)).messages == 0
 
 
-async def test_an_inbox_that_is_missing(running: Any, amqp_vhost_url: str) -> None:
+async def test_an_inbox_that_is_missing(running: House, amqp_vhost_url: str) -> None:
     await delete(amqp_vhost_url, INBOX)
     sent = make_packet("red-1", make_idea(), ("blue-1", "sentinel"), parent=running.opening)
     await running.agents.publish(sent)
@@ -65,7 +58,7 @@ async def test_an_inbox_that_is_missing(running: Any, amqp_vhost_url: str) -> No
     assert delivery.message.message_id == str(sent.packet_id), "the other recipient gets it"
 
 
-async def test_an_inbox_that_is_full(running: Any, amqp_vhost_url: str) -> None:
+async def test_an_inbox_that_is_full(running: House, amqp_vhost_url: str) -> None:
     """Inboxes are twice the gate's bound; a smaller one, made by hand, refuses, and the gate goes on."""
     await delete(amqp_vhost_url, INBOX, agent_queue("blue-1", urgent=True))
     small = AgentQueues("blue-1", "blue", frozenset(PacketType))
@@ -87,7 +80,7 @@ async def test_an_inbox_that_is_full(running: Any, amqp_vhost_url: str) -> None:
     assert len(kept) + refused == len(sent)
 
 
-async def test_a_delivery_that_comes_back_too_often(running: Any) -> None:
+async def test_a_delivery_that_comes_back_too_often(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
     await running.agents.publish(sent)
     async with running.agents.bus.subscribe(INBOX) as inbox:
@@ -105,7 +98,7 @@ async def test_a_delivery_that_comes_back_too_often(running: Any) -> None:
 
 
 @pytest.mark.parametrize("urgent", [True, False])
-async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: Any, amqp_vhost_url: str, urgent: bool) -> None:
+async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: House, amqp_vhost_url: str, urgent: bool) -> None:
     """The broker refuses to declare a queue again with any other argument: these are the ones it has."""
     demanded: dict[str, Any] = {
         "x-queue-type": "quorum",
@@ -125,7 +118,7 @@ async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: Any, amqp_vho
                 await channel.queue_declare(queue, durable=True, arguments=demanded | {name: value})
 
 
-async def test_an_input_that_dies_while_the_gate_is_away(house: Any) -> None:
+async def test_an_input_that_dies_while_the_gate_is_away(house: House) -> None:
     """Confirmed, and then expired in the gate's queue: in the log with its bytes, and its sender knows."""
     async with house.persister():
         async with house.gate():

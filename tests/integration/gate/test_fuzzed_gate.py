@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.hostile_bytes import HostileBytes
 from tests.support.traffic import make_idea, make_packet, make_start, until
 
@@ -91,11 +92,11 @@ async def judge_all(house: Any, count: int, exercised: Callable[..., None]) -> N
     } <= set(kinds)
 
 
-async def test_a_thousand_hostile_bodies(house: Any, exercised: Callable[..., None]) -> None:
+async def test_a_thousand_hostile_bodies(house: House, exercised: Callable[..., None]) -> None:
     await judge_all(house, 1000, exercised)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-async def test_fifty_thousand_hostile_bodies(house: Any, exercised: Callable[..., None]) -> None:
+async def test_fifty_thousand_hostile_bodies(house: House, exercised: Callable[..., None]) -> None:
     await judge_all(house, 50_000, exercised)

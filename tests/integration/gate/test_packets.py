@@ -5,6 +5,7 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus import headers
@@ -15,15 +16,7 @@ from apc_contracts.vocabulary import DeliveryMode, PacketType
 from apc_contracts.wire.sealing import seal
 
 
-@pytest.fixture
-async def running(house: Any) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.open_session()
-        yield house
-
-
-async def test_a_packet_from_end_to_end(running: Any) -> None:
+async def test_a_packet_from_end_to_end(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(sent)
     (delivery,) = await running.agents.receive("sentinel")
@@ -46,7 +39,7 @@ async def test_a_packet_from_end_to_end(running: Any) -> None:
     assert document["spent"] == {"packets": 1}
 
 
-async def test_a_refusal_is_answered(running: Any) -> None:
+async def test_a_refusal_is_answered(running: House) -> None:
     refused = make_packet("red-1", make_idea(), ("nobody",), parent=running.opening)
     await running.agents.publish(refused)
     (delivery,) = await running.agents.receive("red-1", urgent=True)
@@ -58,7 +51,7 @@ async def test_a_refusal_is_answered(running: Any) -> None:
     row = await running.pool.fetchrow(
         "SELECT verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
     )
-    assert tuple(row) == ("refused", "UNROUTABLE")
+    assert row is not None and tuple(row) == ("refused", "UNROUTABLE")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +62,7 @@ async def test_a_refusal_is_answered(running: Any) -> None:
         ({"body": b"\xff no packet"}, "MALFORMED"),
     ],
 )
-async def test_what_takes_no_id_is_kept_with_its_bytes(running: Any, properties: dict[str, Any], code: str) -> None:
+async def test_what_takes_no_id_is_kept_with_its_bytes(running: House, properties: dict[str, Any], code: str) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(sent, **properties)
 
@@ -78,14 +71,14 @@ async def test_what_takes_no_id_is_kept_with_its_bytes(running: Any, properties:
 
     await until(is_recorded)
     row = await running.pool.fetchrow("SELECT code, raw FROM apc_log.packet_conflicts")
-    assert tuple(row) == (code, properties.get("body", seal(sent).body))
+    assert row is not None and tuple(row) == (code, properties.get("body", seal(sent).body))
     behind = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(behind)
     (delivery,) = await running.agents.receive("sentinel")
     assert delivery.message.message_id == str(behind.packet_id), "the refused one was not delivered"
 
 
-async def test_a_blind_copy_reaches_nobody(running: Any) -> None:
+async def test_a_blind_copy_reaches_nobody(running: House) -> None:
     """The broker strips BCC, so the gate cannot refuse it: ingress leads to gate queues only."""
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(sent, headers={"BCC": ["idea.blue.blue-1"]})
@@ -94,7 +87,7 @@ async def test_a_blind_copy_reaches_nobody(running: Any) -> None:
     assert (await running.agents.bus.depth(agent_queue("blue-1", urgent=False))).messages == 0
 
 
-async def test_a_multicast_is_one_row_and_a_delivery_each(running: Any) -> None:
+async def test_a_multicast_is_one_row_and_a_delivery_each(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel", "blue-1"), parent=running.opening)
     await running.agents.publish(sent)
     for agent in ("sentinel", "blue-1"):
@@ -107,7 +100,7 @@ async def test_a_multicast_is_one_row_and_a_delivery_each(running: Any) -> None:
     assert await running.count("agent_packets", f"packet_id = '{sent.packet_id}'") == 1
 
 
-async def test_a_broadcast_reaches_all_members_but_its_sender(running: Any) -> None:
+async def test_a_broadcast_reaches_all_members_but_its_sender(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("_all",), parent=running.opening, mode=DeliveryMode.BROADCAST)
     await running.agents.publish(sent)
     await until(running.is_logged(sent.packet_id))
@@ -120,7 +113,7 @@ async def test_a_broadcast_reaches_all_members_but_its_sender(running: Any) -> N
         assert delivery.message.message_id == str(sent.packet_id)
 
 
-async def test_a_substrate_packet_is_in_the_stream(running: Any) -> None:
+async def test_a_substrate_packet_is_in_the_stream(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("_substrate",), parent=running.opening, mode=DeliveryMode.SUBSTRATE)
     await running.agents.publish(sent)
     await until(running.has_come_to("ARCHIVED", sent.packet_id, "_substrate"))
@@ -130,7 +123,7 @@ async def test_a_substrate_packet_is_in_the_stream(running: Any) -> None:
     assert delivery.message.body == seal(sent).body
 
 
-async def test_receipts_of_strangers_change_nothing(running: Any) -> None:
+async def test_receipts_of_strangers_change_nothing(running: House) -> None:
     stranger = uuid4()
     await running.agents.report("blue-1", [stranger])
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery
@@ -16,14 +17,6 @@ SELECT metadata -> 'retry' FROM apc_log.packet_events
 WHERE packet_id = $1 AND recipient = 'blue-1' AND 'retry_scheduled' = ANY (events) ORDER BY seq DESC LIMIT 1
 """
 INBOX = agent_queue("blue-1", urgent=False)
-
-
-@pytest.fixture
-async def running(house: Any) -> Any:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.open_session()
-        yield house
 
 
 async def send(house: Any, **fields: Any) -> Any:
@@ -53,7 +46,7 @@ async def check_second_attempt(house: Any, packet: Any, not_before: datetime) ->
     return delivery
 
 
-async def test_a_retry_comes_after_the_time_that_was_asked_for(running: Any) -> None:
+async def test_a_retry_comes_after_the_time_that_was_asked_for(running: House) -> None:
     sent = await send(running)
     asked = datetime.now(UTC) + timedelta(milliseconds=700)
     await running.agents.report("blue-1", [sent.packet_id], ReceiptKind.RETRY, after_ms=700)
@@ -64,7 +57,7 @@ async def test_a_retry_comes_after_the_time_that_was_asked_for(running: Any) -> 
     await until(running.has_nothing_open)
 
 
-async def test_a_retry_without_a_time_waits_as_the_contract_says(running: Any) -> None:
+async def test_a_retry_without_a_time_waits_as_the_contract_says(running: House) -> None:
     sent = await send(running)
     await running.agents.report("blue-1", [sent.packet_id], ReceiptKind.RETRY)
     found = await planned(running, sent)
@@ -72,7 +65,7 @@ async def test_a_retry_without_a_time_waits_as_the_contract_says(running: Any) -
     await check_second_attempt(running, sent, datetime.fromisoformat(found["due_at"]))
 
 
-async def test_a_packet_that_expires_while_it_is_put_off(running: Any) -> None:
+async def test_a_packet_that_expires_while_it_is_put_off(running: House) -> None:
     sent = await send(running, ttl_ms=1_200)
     await running.agents.report("blue-1", [sent.packet_id], ReceiptKind.RETRY, after_ms=60_000)
     await until(running.has_come_to("EXPIRED", sent.packet_id, "blue-1"))
@@ -80,7 +73,7 @@ async def test_a_packet_that_expires_while_it_is_put_off(running: Any) -> None:
     assert (await running.agents.bus.depth(INBOX)).messages == 0
 
 
-async def test_the_limit_ends_a_packet_that_is_always_retried(running: Any) -> None:
+async def test_the_limit_ends_a_packet_that_is_always_retried(running: House) -> None:
     sent = await send(running, retry_limit=1)
     await running.agents.report("blue-1", [sent.packet_id], ReceiptKind.RETRY, after_ms=1)
     await running.agents.receive("blue-1")
@@ -89,7 +82,7 @@ async def test_the_limit_ends_a_packet_that_is_always_retried(running: Any) -> N
 
 
 @pytest.mark.parametrize("wait_ms", [1_500, 1])
-async def test_a_takeover_keeps_the_delay(house: Any, wait_ms: int) -> None:
+async def test_a_takeover_keeps_the_delay(house: House, wait_ms: int) -> None:
     """Another gate comes before the retry is due, or after it; it puts off again what waits, and only that."""
     async with house.persister():
         async with house.gate():

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
 from tests.support.traffic.equalities import Sent
@@ -34,7 +35,7 @@ def shards() -> int:
     return 2
 
 
-async def test_sessions_of_two_shards(house: Any) -> None:
+async def test_sessions_of_two_shards(house: House) -> None:
     sent = Sent()
     workers = [ScriptedWorker(house.agents.bus, agent, shards=2) for agent in house.agents.cast]
     async with house.persister(), house.gate() as (first, _), workers[0].working(), workers[1].working():
@@ -86,7 +87,7 @@ def offer(protocol_id: str, session_id: str, opening: Packet, score: float = 0.9
 
 
 async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_own_acks(
-    house: Any, tmp_path: Path, postgres_url: str
+    house: House, tmp_path: Path, postgres_url: str
 ) -> None:
     async def judged(packet: Packet) -> Any:
         await house.agents.publish(packet)

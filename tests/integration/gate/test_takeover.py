@@ -1,18 +1,22 @@
 """A gate that goes and one that comes, over a real broker: nothing judged twice, nothing lost."""
 
 import time
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import orjson
 import pytest
 from pydantic import SecretStr
+from tests.integration.conftest import House
 from tests.support.servers import Proxy
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
+from apc_bus.settings import BusSettings
 from apc_bus.topology import LOG, agent_queue, gate_queue, log_queue
 from apc_contracts import parse_packet
 from apc_contracts.vocabulary import PacketType
@@ -33,7 +37,7 @@ def is_active(gate: Orchestrator, *, epoch: int | None = None) -> Any:
     return holds
 
 
-async def test_a_standby_takes_over_when_the_connection_closes(house: Any) -> None:
+async def test_a_standby_takes_over_when_the_connection_closes(house: House) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
     refused = make_packet("red-1", make_idea(), ("nobody",), parent=house.opening)
     async with house.persister(), house.gate() as (first, running):
@@ -70,7 +74,7 @@ async def _is_left(gate: Orchestrator) -> bool:
     return not gate.shards[0].is_active
 
 
-async def test_without_a_persister_inputs_wait_and_then_all_goes_on(house: Any) -> None:
+async def test_without_a_persister_inputs_wait_and_then_all_goes_on(house: House) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
     async with house.gate() as (gate, _):
         await house.agents.register()
@@ -98,7 +102,7 @@ async def _waits_for_its_epoch(house: Any) -> bool:
     return (await bus.depth(gate_queue(0))).messages == 0 and (await bus.depth(log_queue(0))).messages == 1
 
 
-async def test_a_gate_stops_while_it_waits_for_the_persister(house: Any) -> None:
+async def test_a_gate_stops_while_it_waits_for_the_persister(house: House) -> None:
     async with house.gate():
         await house.agents.register()
         await until(lambda: _waits_for_its_epoch(house))
@@ -107,13 +111,26 @@ async def test_a_gate_stops_while_it_waits_for_the_persister(house: Any) -> None
         await house.open_session()
 
 
+@dataclass(frozen=True, slots=True)
+class FarHouse:
+    """A house, and settings by way of a proxy, with short patience."""
+
+    house: House
+    proxy: Proxy
+    settings: BusSettings
+
+    async def gate(self, resources: AsyncExitStack) -> Orchestrator:
+        """Return a gate behind the proxy, with a heartbeat of a second."""
+        near, self.house.settings = self.house.settings, self.settings
+        gate, _ = await resources.enter_async_context(self.house.gate(heartbeat=timedelta(seconds=1)))
+        self.house.settings = near
+        return gate
+
+
 @pytest.fixture
-async def far_house(house: Any, amqp_vhost_url: str) -> Any:
-    """A house, and its settings by way of a proxy, with short patience."""
+async def far_house(house: House, amqp_vhost_url: str) -> AsyncIterator[FarHouse]:
     async with Proxy.open(amqp_vhost_url) as proxy:
-        house.proxy = proxy
-        house.near = house.settings
-        house.far = house.settings.model_copy(
+        far = house.settings.model_copy(
             update={
                 "amqp_url": SecretStr(proxy.url),
                 "heartbeat": timedelta(seconds=1),
@@ -122,19 +139,10 @@ async def far_house(house: Any, amqp_vhost_url: str) -> Any:
                 "connect_patience": timedelta(seconds=1),
             }
         )
-        yield house
+        yield FarHouse(house, proxy, far)
 
 
-async def far_gate(house: Any, resources: AsyncExitStack) -> Orchestrator:
-    """Return a gate behind the proxy, with a heartbeat of a second."""
-    house.settings = house.far
-    gate, _ = await resources.enter_async_context(house.gate(heartbeat=timedelta(seconds=1)))
-    house.settings = house.near
-    assert isinstance(gate, Orchestrator)
-    return gate
-
-
-async def test_an_idle_gate_keeps_its_shard(house: Any) -> None:
+async def test_an_idle_gate_keeps_its_shard(house: House) -> None:
     """Nobody speaks, and the bus asks nothing: the fence must not take the broker's pauses for its death."""
     heartbeat = timedelta(seconds=1)
     house.settings = house.settings.model_copy(update={"heartbeat": heartbeat, "consumer_check": timedelta(minutes=5)})
@@ -149,10 +157,10 @@ async def _has_passed(moment: float) -> bool:
     return time.monotonic() > moment
 
 
-async def test_a_cut_connection_is_opened_again(far_house: Any) -> None:
-    house = far_house
+async def test_a_cut_connection_is_opened_again(far_house: FarHouse) -> None:
+    house = far_house.house
     async with house.persister(), AsyncExitStack() as resources:
-        gate = await far_gate(house, resources)
+        gate = await far_house.gate(resources)
         await house.open_session()
         for number in range(3):
             sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
@@ -161,22 +169,22 @@ async def test_a_cut_connection_is_opened_again(far_house: Any) -> None:
             assert delivery.message.message_id == str(sent.packet_id)
             await house.agents.report("sentinel", [sent.packet_id])
             await until(house.has_come_to("ARCHIVED", sent.packet_id, "sentinel"))
-            house.proxy.cut()
+            far_house.proxy.cut()
             await until(is_active(gate, epoch=number + 2))
 
 
-async def test_one_that_waited_for_a_lost_shard_is_a_standby_again(far_house: Any) -> None:
+async def test_one_that_waited_for_a_lost_shard_is_a_standby_again(far_house: FarHouse) -> None:
     """Its epoch is given and taken away before it looks: it must notice, or nobody is left to take over."""
-    house = far_house
+    house = far_house.house
     async with AsyncExitStack() as resources:
-        first = await far_gate(house, resources)
+        first = await far_house.gate(resources)
         await house.agents.register()
         await until(lambda: _waits_for_its_epoch(house))
-        house.proxy.freeze()
+        far_house.proxy.freeze()
         second_stack = await resources.enter_async_context(AsyncExitStack())
         second, _ = await second_stack.enter_async_context(house.gate())
         await until(lambda: _has_openings(house, 2))
-        house.proxy.thaw()
+        far_house.proxy.thaw()
         await resources.enter_async_context(house.persister())
         await until(is_active(second, epoch=2))
         await second_stack.aclose()
@@ -187,23 +195,23 @@ async def _has_openings(house: Any, count: int) -> bool:
     return bool((await house.agents.bus.depth(log_queue(0))).messages >= count)
 
 
-async def test_a_lost_confirm_is_no_lost_batch(far_house: Any) -> None:
+async def test_a_lost_confirm_is_no_lost_batch(far_house: FarHouse) -> None:
     """The broker has the batch, the gate does not know: it leaves, the next one finds the recorded verdict."""
-    house = far_house
+    house = far_house.house
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening)
     async with house.persister(), AsyncExitStack() as resources:
-        first = await far_gate(house, resources)
+        first = await far_house.gate(resources)
         await house.open_session()
         second, _ = await resources.enter_async_context(house.gate())
-        house.proxy.freeze_after(LOG.encode())
+        far_house.proxy.freeze_after(LOG.encode())
         await house.agents.publish(sent)
         await until(house.is_logged(sent.packet_id))
-        assert house.proxy.is_frozen
+        assert far_house.proxy.is_frozen
         assert (await house.agents.bus.depth(INBOX)).messages == 0, "not delivered before it is known to be logged"
         await until(is_active(second, epoch=2))
         (delivery,) = await house.agents.receive("sentinel")
         await until(lambda: _is_left(first))
-        house.proxy.thaw()
+        far_house.proxy.thaw()
         await house.agents.report("sentinel", [sent.packet_id])
         await until(house.has_come_to("ARCHIVED", sent.packet_id, "sentinel"))
     assert delivery.message.headers[headers.EPOCH] == 2
@@ -213,7 +221,7 @@ async def test_a_lost_confirm_is_no_lost_batch(far_house: Any) -> None:
     assert spent == {"packets": 1}
 
 
-async def test_a_late_batch_is_fenced_and_recorded(house: Any) -> None:
+async def test_a_late_batch_is_fenced_and_recorded(house: House) -> None:
     async with house.persister():
         async with house.gate():
             await house.open_session()
@@ -230,7 +238,7 @@ async def test_a_late_batch_is_fenced_and_recorded(house: Any) -> None:
             await house.agents.publish(sent)
             await until(house.is_logged(sent.packet_id))
     assert await house.count("packet_conflicts", "kind = 'security'") == 0
-    (raw,) = await house.pool.fetchrow("SELECT raw FROM apc_log.packet_conflicts WHERE kind = 'fenced'")
+    raw = await house.pool.fetchval("SELECT raw FROM apc_log.packet_conflicts WHERE kind = 'fenced'")
     assert raw == message.body
 
 

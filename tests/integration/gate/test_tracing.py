@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
@@ -30,14 +31,6 @@ def exporter() -> Iterator[InMemorySpanExporter]:
     use_tracer_provider(provider)
     yield memory
     use_tracer_provider(None)
-
-
-@pytest.fixture
-async def running(house: Any) -> AsyncIterator[Any]:
-    """A house with an open session."""
-    async with house.persister(), house.gate():
-        await house.open_session()
-        yield house
 
 
 @asynccontextmanager
@@ -73,7 +66,7 @@ def linked(spans: tuple[ReadableSpan, ...], name: str) -> list[int]:
 
 
 async def test_one_trace_from_the_sender_to_the_handler_of_the_answer(
-    running: Any, exporter: InMemorySpanExporter
+    running: House, exporter: InMemorySpanExporter
 ) -> None:
     answerer = Agent("blue-1", role=ROLE, swarm=AGENTS["blue-1"][0])
     asker = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
@@ -119,7 +112,7 @@ async def test_one_trace_from_the_sender_to_the_handler_of_the_answer(
 
 
 async def test_a_log_batch_links_to_its_packets_and_a_transaction_to_its_batches(
-    house: Any, exporter: InMemorySpanExporter
+    house: House, exporter: InMemorySpanExporter
 ) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
@@ -139,7 +132,7 @@ async def test_a_log_batch_links_to_its_packets_and_a_transaction_to_its_batches
     assert len(batches) == len(set(batches))
 
 
-async def test_while_tracing_is_off_the_sender_s_context_is_handed_on(running: Any) -> None:
+async def test_while_tracing_is_off_the_sender_s_context_is_handed_on(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     refused = make_packet("red-1", make_idea(), ("nobody",), parent=running.opening)
     await running.agents.publish(sent, refused, headers=HANDED_ON)
@@ -171,7 +164,7 @@ async def test_while_tracing_is_off_the_sender_s_context_is_handed_on(running: A
         {},
     ],
 )
-async def test_what_is_no_trace_context_is_not_handed_on(running: Any, given: dict[str, Any]) -> None:
+async def test_what_is_no_trace_context_is_not_handed_on(running: House, given: dict[str, Any]) -> None:
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(sent, headers=given)
     (delivery,) = await running.agents.receive("sentinel")

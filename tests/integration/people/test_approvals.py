@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from tests.integration.agents.asking_agent import CHANGED
 from tests.integration.agents.worker_process import WorkerProcess
+from tests.integration.conftest import House
 from tests.support.account import ACCOUNT
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_packet, until
@@ -116,7 +117,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(house: Any, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Desk:
+def desk(house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> Desk:
     return Desk(house, amqp_vhost_url, postgres_url, tmp_path)
 
 

@@ -7,6 +7,8 @@ import json
 from typing import Any
 from uuid import uuid4
 
+from tests.orchestrator.conftest import House
+
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
@@ -46,7 +48,7 @@ async def send(house: Any, task: Packet, payload: MessagePayload, *to: str, **fi
     return packet
 
 
-async def test_content_is_judged_by_its_schema_also_after_a_takeover(house: Any) -> None:
+async def test_content_is_judged_by_its_schema_also_after_a_takeover(house: House) -> None:
     async with house.persister():
         async with house.gate():
             task = await begin(house, open_task())
@@ -69,7 +71,7 @@ async def test_content_is_judged_by_its_schema_also_after_a_takeover(house: Any)
     assert any("register it with `apc schema register`" in reason for reason in told)
 
 
-async def test_a_version_never_changes_but_its_words_may(house: Any) -> None:
+async def test_a_version_never_changes_but_its_words_may(house: House) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task())
         await register(house, FINDING)
@@ -84,7 +86,7 @@ async def test_a_version_never_changes_but_its_words_may(house: Any) -> None:
     assert await house.state_of(good) == "ROUTED"
 
 
-async def test_a_stranger_registers_no_schema(house: Any) -> None:
+async def test_a_stranger_registers_no_schema(house: House) -> None:
     """The same change by the operator is taken."""
     async with house.persister(), house.gate():
         await begin(house, open_task())
@@ -96,7 +98,7 @@ async def test_a_stranger_registers_no_schema(house: Any) -> None:
     assert kinds == ["security"]
 
 
-async def test_who_takes_a_schema_gets_it(house: Any) -> None:
+async def test_who_takes_a_schema_gets_it(house: House) -> None:
     """blue-1 takes finding/1 alone: another schema is UNROUTABLE to it, and a BROADCAST leaves it out."""
     async with house.persister(), house.gate():
         task = await begin(house, open_task())
@@ -127,7 +129,7 @@ async def test_who_takes_a_schema_gets_it(house: Any) -> None:
     assert "blue-1" not in reached and "sentinel" in reached
 
 
-async def test_research_forbids_messages(house: Any) -> None:
+async def test_research_forbids_messages(house: House) -> None:
     from ..conftest import make_packet, make_start
 
     opening = make_start()
@@ -140,7 +142,7 @@ async def test_research_forbids_messages(house: Any) -> None:
     assert await refusal_of(house, packet) == ("PHASE_FORBIDS_TYPE", "packet_type")
 
 
-async def test_a_message_that_a_pause_held_is_judged_at_resume(house: Any) -> None:
+async def test_a_message_that_a_pause_held_is_judged_at_resume(house: House) -> None:
     from apc_contracts import SignalPayload
 
     async with house.persister(), house.gate():
@@ -155,7 +157,7 @@ async def test_a_message_that_a_pause_held_is_judged_at_resume(house: Any) -> No
     assert "CONTENT_INVALID" in str(told) and SESSION
 
 
-async def test_the_result_of_a_decision_is_judged(house: Any) -> None:
+async def test_the_result_of_a_decision_is_judged(house: House) -> None:
     """A wrong result ends nothing; the right one closes the session."""
 
     def done(**content: Any) -> DecisionPayload:

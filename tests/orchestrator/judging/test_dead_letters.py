@@ -8,7 +8,7 @@ import pytest
 from apc_bus import headers
 from apc_bus.port import Delivery, Message
 from apc_bus.topology import agent_queue
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, report_of
@@ -23,21 +23,21 @@ def letter(packet: Packet, **changed: Any) -> Delivery:
     return Delivery(Message(seal(packet).body, str(packet.packet_id), **fields), 1, "", False)
 
 
-def test_a_delivery_of_the_gate_that_expired(packet: Build, idea: Any) -> None:
+def test_a_delivery_of_the_gate_that_expired(packet: Build, idea: IdeaPayload) -> None:
     found = receipt_of(letter(packet("red-1", idea, ("sentinel",))), "orchestrator", DEFAULT_LIMITS)
     assert found is not None
     assert (found.recipient, found.kind, found.attempt) == ("sentinel", "expired", 2)
 
 
 @pytest.mark.parametrize("attempt", [0, -1, "x", None])
-def test_an_attempt_that_is_none_stops_nothing(packet: Build, idea: Any, attempt: Any) -> None:
+def test_an_attempt_that_is_none_stops_nothing(packet: Build, idea: IdeaPayload, attempt: Any) -> None:
     dead = letter(packet("red-1", idea, ("sentinel",)), headers={headers.ATTEMPT: attempt})
     found = receipt_of(dead, "orchestrator", DEFAULT_LIMITS)
     assert found is not None and found.attempt == 1
 
 
 @pytest.mark.parametrize("changed", [{"user_id": "agent.red-1"}, {"type": "NACK"}, {"headers": {DEATH_QUEUE: "apc.x"}}])
-def test_what_is_no_delivery_of_the_gate_says_nothing(packet: Build, idea: Any, changed: Any) -> None:
+def test_what_is_no_delivery_of_the_gate_says_nothing(packet: Build, idea: IdeaPayload, changed: Any) -> None:
     dead = letter(packet("red-1", idea, ("sentinel",)), **changed)
     assert receipt_of(dead, "orchestrator", DEFAULT_LIMITS) is None
 
@@ -46,7 +46,9 @@ def test_what_is_no_delivery_of_the_gate_says_nothing(packet: Build, idea: Any, 
     ("queue", "user", "shard"),
     [("apc.gate.1", "agent.red-1", "1"), ("apc.gate.7", "agent.red-1", "0"), ("apc.log.0", "orchestrator", "0")],
 )
-def test_what_is_no_delivery_is_handed_to_a_gate(packet: Build, idea: Any, queue: str, user: str, shard: str) -> None:
+def test_what_is_no_delivery_is_handed_to_a_gate(
+    packet: Build, idea: IdeaPayload, queue: str, user: str, shard: str
+) -> None:
     dead = letter(packet("red-1", idea), user_id=user, headers={DEATH_QUEUE: queue, DEATH_REASON: "delivery_limit"})
     found = report_of(dead, "orchestrator", 2, DEFAULT_LIMITS)
     assert found is not None and found.routing_key == shard
@@ -55,10 +57,10 @@ def test_what_is_no_delivery_is_handed_to_a_gate(packet: Build, idea: Any, queue
     assert found.message.headers[headers.DIED_OF] == "delivery_limit"
 
 
-def test_the_nack_of_a_gate_says_nothing(packet: Build, idea: Any) -> None:
+def test_the_nack_of_a_gate_says_nothing(packet: Build, idea: IdeaPayload) -> None:
     assert report_of(letter(packet("red-1", idea), type="NACK"), "orchestrator", 1, DEFAULT_LIMITS) is None
 
 
-def test_a_nack_of_an_agent_that_dies_before_the_gate_is_kept(packet: Build, idea: Any) -> None:
+def test_a_nack_of_an_agent_that_dies_before_the_gate_is_kept(packet: Build, idea: IdeaPayload) -> None:
     dead = letter(packet("red-1", idea), type="NACK", headers={DEATH_QUEUE: "apc.gate.0"})
     assert report_of(dead, "orchestrator", 1, DEFAULT_LIMITS) is not None

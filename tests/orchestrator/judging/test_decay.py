@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_contracts import (
     EvalPayload,
@@ -93,7 +94,7 @@ async def decisions(house: Any) -> list[tuple[Any, Packet]]:
 
 
 @pytest.mark.postgres
-async def test_a_block_outlasts_a_takeover(house: Any, packet: Build, start: Build, contract_path: Path) -> None:
+async def test_a_block_outlasts_a_takeover(house: House, packet: Build, start: Build, contract_path: Path) -> None:
     opening = start()
     sender = Sender(house, packet, opening)
     async with house.persister():
@@ -120,7 +121,7 @@ async def test_a_block_outlasts_a_takeover(house: Any, packet: Build, start: Bui
 
 @pytest.mark.postgres
 async def test_a_transfer_after_the_half_life_records_the_recovery(
-    house: Any, packet: Build, start: Build, tmp_path: Path
+    house: House, packet: Build, start: Build, tmp_path: Path
 ) -> None:
     path = write_contract(tmp_path / "contract.json", half_life_ms=200)
     rules = load_contract(path).effectiveness
@@ -153,7 +154,7 @@ async def passed(moment: datetime) -> bool:
 
 @pytest.mark.postgres
 async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_it(
-    house: Any, packet: Build, start: Build, contract_path: Path
+    house: House, packet: Build, start: Build, contract_path: Path
 ) -> None:
     contract = load_contract(contract_path)
     opening = start()

@@ -8,11 +8,12 @@ from uuid import uuid4
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.identity.signing import encode_public_key, new_private_key
 from apc_contracts.session import timer
@@ -33,7 +34,7 @@ async def goes_on(house: Any, packet: Build, idea: Any) -> None:
     assert str(sent.packet_id) in {delivery.message.message_id for delivery in await house.read("sentinel")}
 
 
-async def test_a_registry_change_just_below_the_bound(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_registry_change_just_below_the_bound(running: House, packet: Build, idea: IdeaPayload) -> None:
     key = encode_public_key(new_private_key())
     change = {"action": "add", "agent_id": "x", "broker_user": "x", "change_id": str(uuid4()), "role": "r"}
     fields = change | {"swarm_id": "s", "public_keys": {}}
@@ -46,7 +47,9 @@ async def test_a_registry_change_just_below_the_bound(running: Any, packet: Buil
     assert row["kind"] == "security"
 
 
-async def test_receipts_for_many_unknown_sessions_are_kept_once(running: Any, packet: Build, idea: Any) -> None:
+async def test_receipts_for_many_unknown_sessions_are_kept_once(
+    running: House, packet: Build, idea: IdeaPayload
+) -> None:
     found = [
         Receipt(
             packet_id=uuid4(),
@@ -67,7 +70,7 @@ async def test_receipts_for_many_unknown_sessions_are_kept_once(running: Any, pa
     assert row["rows"] == 300 and row["bytes"] < 2 * len(body)
 
 
-async def test_a_revoked_operator_requeues_nothing(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_revoked_operator_requeues_nothing(running: House, packet: Build, idea: IdeaPayload) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.quiet()
@@ -83,7 +86,7 @@ async def test_a_revoked_operator_requeues_nothing(running: Any, packet: Build, 
 
 
 async def test_an_input_that_the_gate_fails_on_is_set_aside(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, poison = Judge.judge, packet("red-1", idea, ("sentinel",), parent=running.opening)
 
@@ -96,11 +99,11 @@ async def test_an_input_that_the_gate_fails_on_is_set_aside(
     body = await running.publish(poison)
     await goes_on(running, packet, idea)
     row = await running.pool.fetchrow("SELECT kind, raw FROM apc_log.packet_conflicts")
-    assert tuple(row) == ("unjudgeable", body)
+    assert row is not None and tuple(row) == ("unjudgeable", body)
 
 
 async def test_a_timer_that_the_gate_fails_on_does_not_stop_the_others(
-    running: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    running: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_failed = asyncio.Event()
 

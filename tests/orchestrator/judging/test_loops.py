@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet, load_contract, parse_packet, read_packet
+from apc_contracts import IdeaPayload, Packet, load_contract, parse_packet, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
@@ -29,7 +30,7 @@ async def from_the_gate(house: Any, agent: str) -> tuple[list[str], list[str]]:
 
 
 async def test_a_repetition_is_asked_about_and_refused_across_a_takeover(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     async with house.persister():
@@ -51,7 +52,7 @@ async def test_a_repetition_is_asked_about_and_refused_across_a_takeover(
 
 
 async def test_a_cycle_is_refused_across_a_takeover_and_replayed(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     said = opening = start()
     turns = LOOPS.idle_turns.refuse_after + 2

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from uuid import uuid4
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet, load_contract
+from apc_contracts import IdeaPayload, Packet, load_contract
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.wire.refused_input import kept_of
 from apc_contracts.wire.sealing import seal
@@ -16,7 +16,7 @@ from apc_contracts.wire.sealing import seal
 Build = Callable[..., Packet]
 
 
-async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_refusal_is_a_nack_and_a_row(running: House, packet: Build, idea: IdeaPayload) -> None:
     refused = packet("red-1", idea, ("nobody",), parent=running.opening)
     await running.publish(refused)
     await running.quiet()
@@ -28,11 +28,13 @@ async def test_a_refusal_is_a_nack_and_a_row(running: Any, packet: Build, idea: 
     row = await running.pool.fetchrow(
         "SELECT verdict, refusal_code FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id
     )
-    assert tuple(row) == ("refused", "UNROUTABLE")
+    assert row is not None and tuple(row) == ("refused", "UNROUTABLE")
     assert await running.state_of(refused) == "REJECTED_POLICY"
 
 
-async def test_a_repeat_is_answered_again_and_not_judged_twice(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_repeat_is_answered_again_and_not_judged_twice(
+    running: House, packet: Build, idea: IdeaPayload
+) -> None:
     refused = packet("red-1", idea, ("nobody",), parent=running.opening)
     for _ in range(3):
         await running.publish(refused)
@@ -44,7 +46,7 @@ async def test_a_repeat_is_answered_again_and_not_judged_twice(running: Any, pac
     assert count == 1
 
 
-async def test_an_accepted_repeat_is_not_delivered_again(running: Any, packet: Build, idea: Any) -> None:
+async def test_an_accepted_repeat_is_not_delivered_again(running: House, packet: Build, idea: IdeaPayload) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     for _ in range(2):
         await running.publish(sent)
@@ -53,7 +55,7 @@ async def test_an_accepted_repeat_is_not_delivered_again(running: Any, packet: B
     assert [delivery.message.headers["apc-attempt"] for delivery in deliveries] == [1]
 
 
-async def test_other_content_under_an_old_id_is_a_conflict(running: Any, packet: Build, idea: Any) -> None:
+async def test_other_content_under_an_old_id_is_a_conflict(running: House, packet: Build, idea: IdeaPayload) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     forged = packet("blue-1", idea, ("sentinel",), parent=running.opening, packet_id=sent.packet_id)
@@ -67,7 +69,9 @@ async def test_other_content_under_an_old_id_is_a_conflict(running: Any, packet:
     assert row["raw"] == seal(forged).body
 
 
-async def test_a_rerun_with_another_answer_is_recorded_and_not_answered(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_rerun_with_another_answer_is_recorded_and_not_answered(
+    running: House, packet: Build, idea: IdeaPayload
+) -> None:
     cause = packet("blue-1", idea, ("red-1",), parent=running.opening)
     await running.publish(cause)
     await running.quiet()
@@ -92,7 +96,9 @@ async def test_a_rerun_with_another_answer_is_recorded_and_not_answered(running:
     assert stands == "first"
 
 
-async def test_a_derived_id_that_cannot_be_recomputed_takes_no_id(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_derived_id_that_cannot_be_recomputed_takes_no_id(
+    running: House, packet: Build, idea: IdeaPayload
+) -> None:
     cause = packet("blue-1", idea, ("red-1",), parent=running.opening)
     await running.publish(cause)
     await running.quiet()
@@ -112,7 +118,7 @@ async def test_a_derived_id_that_cannot_be_recomputed_takes_no_id(running: Any, 
     assert taken == 0
 
 
-async def test_a_forged_sender_reaches_nobody(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_forged_sender_reaches_nobody(running: House, packet: Build, idea: IdeaPayload) -> None:
     forged = packet("blue-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(forged, user="agent.red-1")
     anonymous = packet("blue-1", idea, ("sentinel",), parent=running.opening)
@@ -147,10 +153,12 @@ async def test_a_forged_sender_reaches_nobody(running: Any, packet: Build, idea:
         (b"{}", "SCHEMA_INVALID"),
     ],
 )
-async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: Build, body: bytes, code: str) -> None:
-    idea_packet = running.opening
+async def test_any_bytes_end_in_quarantine_with_an_answer(
+    running: House, packet: Build, body: bytes, code: str
+) -> None:
     message_id = str(uuid4())
-    await running.publish(idea_packet, user="agent.red-1", body=body or b" ", message_id=message_id)
+    assert running.opening is not None
+    await running.publish(running.opening, user="agent.red-1", body=body or b" ", message_id=message_id)
     await running.quiet()
     row = await running.pool.fetchrow("SELECT kind, code, raw FROM apc_log.packet_conflicts")
     kept = kept_of(body or b" ", load_contract().limits.refused)
@@ -160,7 +168,7 @@ async def test_any_bytes_end_in_quarantine_with_an_answer(running: Any, packet: 
     assert nack.trace.session_id == "_unknown"
 
 
-async def test_clocks(running: Any, packet: Build, idea: Any) -> None:
+async def test_clocks(running: House, packet: Build, idea: IdeaPayload) -> None:
     now = datetime.now(UTC)
 
     def stamped(minutes: int, ttl_ms: int = 3_600_000) -> Packet:
@@ -179,7 +187,7 @@ async def test_clocks(running: Any, packet: Build, idea: Any) -> None:
 
 
 async def test_an_unknown_session_is_refused_once_and_answered_each_time(
-    running: Any, packet: Build, idea: Any
+    running: House, packet: Build, idea: IdeaPayload
 ) -> None:
     stray = packet("red-1", idea, ("sentinel",), session_id="elsewhere")
     for _ in range(2):
@@ -192,7 +200,7 @@ async def test_an_unknown_session_is_refused_once_and_answered_each_time(
 
 
 async def test_what_expired_before_its_session_began_is_logged_as_expired(
-    running: Any, packet: Build, idea: Any
+    running: House, packet: Build, idea: IdeaPayload
 ) -> None:
     created_at = datetime.now(UTC) - timedelta(minutes=1)
     stale = packet("red-1", idea, ("sentinel",), session_id="elsewhere", created_at=created_at, ttl_ms=1000)
@@ -201,12 +209,12 @@ async def test_what_expired_before_its_session_began_is_logged_as_expired(
     row = await running.pool.fetchrow(
         "SELECT events, to_state FROM apc_log.packet_events WHERE packet_id = $1", stale.packet_id
     )
-    assert tuple(row) == (["emit", "schema_pass", "ttl_expired"], "EXPIRED")
+    assert row is not None and tuple(row) == (["emit", "schema_pass", "ttl_expired"], "EXPIRED")
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 async def test_a_packet_refused_before_its_session_began_stays_refused(
-    house: Any, packet: Build, start: Build, idea: Any, is_loaded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, is_loaded: bool
 ) -> None:
     opening = start()
     early = packet("red-1", idea, ("sentinel",))
@@ -229,7 +237,9 @@ async def test_a_packet_refused_before_its_session_began_stays_refused(
     assert await house.pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts") == 0
 
 
-async def test_receipts_that_are_not_the_recipients_are_security_events(running: Any, packet: Build, idea: Any) -> None:
+async def test_receipts_that_are_not_the_recipients_are_security_events(
+    running: House, packet: Build, idea: IdeaPayload
+) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.report("sentinel", sent.packet_id, "delivery_ack", user="agent.red-1")

@@ -10,11 +10,12 @@ from typing import Any, cast
 import asyncpg
 import pytest
 from tests.contracts.session.walk import Walk
+from tests.orchestrator.conftest import House
 from tests.orchestrator.shard.test_loading import CONTRACT, JudgedSimulation
 from tests.support.log import lift_guard
 from tests.support.log.batch_records import BatchRecords
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.replay import Entry, RecordedPacket
 from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
@@ -103,10 +104,10 @@ async def test_a_contract_that_nobody_has_is_asked_for() -> None:
     ],
 )
 async def test_an_altered_row_is_named(
-    house: Any,
+    house: House,
     packet: Callable[..., Packet],
     start: Callable[..., Packet],
-    idea: Any,
+    idea: IdeaPayload,
     alteration: str,
     what: str,
     exercised: Callable[..., None],

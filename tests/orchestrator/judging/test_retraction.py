@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from tests.orchestrator.conftest import House
+
 from apc_contracts import ClaimPayload, Packet, ProofBundle, RetractionPayload
 from apc_contracts.vocabulary import PacketType, Signal
 from apc_log.queries import get_packet_impact
@@ -25,7 +27,7 @@ async def told(house: Any, agent: str) -> list[Any]:
     return [one.metadata["stale"] for one in signals if one.payload.signal is Signal.QUERY]
 
 
-async def test_a_replacement_is_remembered_across_a_takeover(house: Any, packet: Build, start: Build) -> None:
+async def test_a_replacement_is_remembered_across_a_takeover(house: House, packet: Build, start: Build) -> None:
     opening = start()
     ground = claim(packet, "red-1", opening)
     replacement = claim(packet, "red-1", ground)
@@ -49,7 +51,7 @@ async def test_a_replacement_is_remembered_across_a_takeover(house: Any, packet:
     assert spared is not None and spared.resting == ()
 
 
-async def test_the_blast_radius_of_a_retraction(house: Any, packet: Build, start: Build) -> None:
+async def test_the_blast_radius_of_a_retraction(house: House, packet: Build, start: Build) -> None:
     opening = start()
     ground = claim(packet, "red-1", opening)
     child = claim(packet, "blue-1", ground)

@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
 from apc_bus.port import Delivery, Message
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_orchestrator.judging.inputs import read_inputs
@@ -42,7 +43,7 @@ async def delivered(running: Any, packet: Build, idea: Any) -> Packet:
     return sent
 
 
-async def test_they_are_taken_with_the_packet(running: Any, packet: Build, idea: Any) -> None:
+async def test_they_are_taken_with_the_packet(running: House, packet: Build, idea: IdeaPayload) -> None:
     first = await delivered(running, packet, idea)
     answer = packet("sentinel", idea, ("blue-1",), parent=first)
     await running.publish(answer, headers=riding(outcome_of(first)))
@@ -55,7 +56,7 @@ async def test_they_are_taken_with_the_packet(running: Any, packet: Build, idea:
     assert not await running.pool.fetch(KEPT)
 
 
-async def test_they_count_whatever_becomes_of_the_packet(running: Any, packet: Build, idea: Any) -> None:
+async def test_they_count_whatever_becomes_of_the_packet(running: House, packet: Build, idea: IdeaPayload) -> None:
     first = await delivered(running, packet, idea)
     refused = packet("sentinel", idea, ("nobody",), parent=first)
     await running.publish(refused, headers=riding(outcome_of(first)))
@@ -64,7 +65,7 @@ async def test_they_count_whatever_becomes_of_the_packet(running: Any, packet: B
 
 
 @pytest.mark.parametrize("value", [17, "[", "{}", '[{"kind":"outcome"}]', "[" * 200, "[1]" + " " * 65536])
-async def test_unreadable_ones_refuse_the_message(running: Any, packet: Build, idea: Any, value: Any) -> None:
+async def test_unreadable_ones_refuse_the_message(running: House, packet: Build, idea: IdeaPayload, value: Any) -> None:
     first = await delivered(running, packet, idea)
     await running.read("sentinel")
     answer = packet("sentinel", idea, ("blue-1",), parent=first)
@@ -78,7 +79,7 @@ async def test_unreadable_ones_refuse_the_message(running: Any, packet: Build, i
 
 
 async def test_those_of_an_input_that_was_set_aside_are_kept(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, first = Judge.judge, await delivered(running, packet, idea)
     poison = packet("sentinel", idea, ("blue-1",), parent=first)

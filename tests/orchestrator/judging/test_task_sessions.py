@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.orchestrator.conftest import SESSION, make_brief, make_packet, make_start
+from tests.orchestrator.conftest import SESSION, House, make_brief, make_packet, make_start
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
@@ -84,7 +84,7 @@ async def refusal_of(house: Any, packet: Packet) -> tuple[str, str]:
     return found["code"], found["path"]
 
 
-async def test_a_task_without_reviewers_ends_with_the_deciders_done(house: Any) -> None:
+async def test_a_task_without_reviewers_ends_with_the_deciders_done(house: House) -> None:
     opening = open_task()
     async with house.persister(), house.gate():
         task = await begin(house, opening)
@@ -101,7 +101,7 @@ async def test_a_task_without_reviewers_ends_with_the_deciders_done(house: Any) 
     assert (last.session.contract, last.session.deciders, last.session.reviewers) == ("task", ("red-1",), ())
 
 
-async def test_a_review_sends_the_work_back_and_lets_it_pass(house: Any) -> None:
+async def test_a_review_sends_the_work_back_and_lets_it_pass(house: House) -> None:
     """The round goes on with the next DONE; two approvals are needed, and the session survives a takeover."""
     opening = open_task(reviewers=("blue-1", "sentinel"), approvals=2)
     async with house.persister():
@@ -129,7 +129,7 @@ async def test_a_review_sends_the_work_back_and_lets_it_pass(house: Any) -> None
     ]
 
 
-async def test_a_failed_review_of_the_last_round_halts(house: Any) -> None:
+async def test_a_failed_review_of_the_last_round_halts(house: House) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task(reviewers=("blue-1",), max_rounds=1))
         done = await finish(house, task)
@@ -151,7 +151,7 @@ async def test_a_failed_review_of_the_last_round_halts(house: Any) -> None:
         ({"reviewers": ("blue-1",), "approvals": 2}, "payload.session.reviewers"),
     ],
 )
-async def test_places_that_nobody_can_fill(house: Any, spec: dict[str, Any], path: str) -> None:
+async def test_places_that_nobody_can_fill(house: House, spec: dict[str, Any], path: str) -> None:
     """A reviewer who decides does not count; roles resolve to members."""
     opening = open_task(**spec)
     async with house.persister(), house.gate():
@@ -159,7 +159,7 @@ async def test_places_that_nobody_can_fill(house: Any, spec: dict[str, Any], pat
     assert await refusal_of(house, opening) == ("NOT_AUTHORIZED", path)
 
 
-async def test_a_start_that_names_what_is_not_there(house: Any) -> None:
+async def test_a_start_that_names_what_is_not_there(house: House) -> None:
     absent, stranger = open_task("s-2", contract="tusk"), open_task("s-3", members=("red-1", "blu-1"))
     other = open_task("s-4", contract="apc-1.0")
     async with house.persister(), house.gate():
@@ -174,7 +174,7 @@ async def test_a_start_that_names_what_is_not_there(house: Any) -> None:
     assert "there is no contract 'tusk' here" in told and "similar: blue-1" in told
 
 
-async def test_who_may_not_end_the_work(house: Any) -> None:
+async def test_who_may_not_end_the_work(house: House) -> None:
     """Each act is refused at its place, and works for the one who may."""
     opening = open_task(reviewers=("role:role",), deciders=("red-1",))
     refused: dict[UUID, tuple[Packet, str]] = {}
@@ -213,7 +213,7 @@ async def test_who_may_not_end_the_work(house: Any) -> None:
         ("continue", "handler_error", "WORKING"),
     ],
 )
-async def test_a_handler_that_failed_permanently(house: Any, on_failure: str, error: str, state: str) -> None:
+async def test_a_handler_that_failed_permanently(house: House, on_failure: str, error: str, state: str) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task(on_failure=on_failure))
         await house.report("red-1", task.packet_id, ReceiptKind.DELIVERY_ACK)
@@ -233,7 +233,7 @@ async def test_a_handler_that_failed_permanently(house: Any, on_failure: str, er
     assert await house.state() == state
 
 
-async def test_research_and_task_sessions_at_once_keep_their_contracts(house: Any, tmp_path: Path) -> None:
+async def test_research_and_task_sessions_at_once_keep_their_contracts(house: House, tmp_path: Path) -> None:
     """A changed folder does not touch the sessions that are open: they go on by the file that they began with."""
     document = json.loads(task_contract().body)
     path = tmp_path / "own.json"
@@ -261,7 +261,8 @@ async def test_research_and_task_sessions_at_once_keep_their_contracts(house: An
             )
         }
         kept = {row["document"] for row in await house.pool.fetch("SELECT document FROM apc_log.contracts")}
-        states = dict(await house.pool.fetch("SELECT session_id, state FROM apc_log.sessions"))
+        rows = await house.pool.fetch("SELECT session_id, state FROM apc_log.sessions")
+        states = {row["session_id"]: row["state"] for row in rows}
     assert {first, path.read_bytes(), load_contract().body} <= kept
     assert hashes["s-1"] == load_contract().hash.hex() and hashes["s-2"] != hashes["s-3"]
     assert states == {"s-1": "SESSION_OPEN", "s-2": "CLOSED", "s-3": "SESSION_OPEN"}

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from tests.contracts.session.path.test_path import brief, evaluation
 from tests.contracts.session.path.test_transfers import offer
+from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
 from apc_contracts.admission import judge_recorded
@@ -91,7 +92,7 @@ def contract_path(tmp_path: Path) -> str:
 
 
 async def test_transfers_from_their_hold_to_the_list_of_arbitrations(
-    house: Any, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
 ) -> None:
     play = Play(house, packet, start(generation_limit=2, generation_deadline_ms=600_000))
     async with house.persister():
@@ -159,7 +160,7 @@ async def test_transfers_from_their_hold_to_the_list_of_arbitrations(
     lineage = await house.pool.fetchrow(
         "SELECT protocol_id, to_swarm FROM apc_log.packet_lineage WHERE packet_id = $1", first.packet_id
     )
-    assert tuple(lineage) == ("p-0", None)
+    assert lineage is not None and tuple(lineage) == ("p-0", None)
     await rulings_replay(house)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 from tests.support.log import bytes_of_tables
 
-from apc_contracts import Packet, parse_packet
+from apc_contracts import IdeaPayload, Packet, parse_packet
 from apc_contracts.vocabulary import PacketType
 from apc_persister.erasure import erase_subject
 
@@ -36,7 +37,7 @@ async def run_until_the_gate_dies(house: Any, opening: Packet, sent: Packet) -> 
 
 
 async def test_open_deliveries_come_again_from_encrypted_bodies(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     sent = packet("red-1", idea.model_copy(update={"intent": SECRET}), ("sentinel",), parent=opening)
@@ -56,7 +57,7 @@ async def test_open_deliveries_come_again_from_encrypted_bodies(
 
 
 async def test_an_erased_delivery_ends_and_the_session_goes_on(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     sent = packet("red-1", idea.model_copy(update={"intent": SECRET}), ("sentinel",), parent=opening)

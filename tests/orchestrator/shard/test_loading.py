@@ -67,7 +67,7 @@ class JudgedSimulation(Simulation):
             message = Message(body, str(packet.packet_id), type=packet.packet_type.value, user_id=user)
             self.judge.judge(batch, read_packet(body), message)
         self._finish(batch)
-        identity = self.session.identity(packet.packet_id) if self.session else None
+        identity = self.session.identity(packet.packet_id)
         assert identity is not None
         return Verdict(identity.verdict, identity.refusal)
 
@@ -100,7 +100,6 @@ class JudgedSimulation(Simulation):
             self._finish(batch)
 
     def confirm(self, packet: Packet) -> None:
-        assert self.session is not None
         batch = self._begin()
         self.judge.confirm_substrate(batch, self.session, packet.packet_id)
         self._finish(batch)
@@ -109,14 +108,13 @@ class JudgedSimulation(Simulation):
         return Batch(len(self.batches) + 1, self.now)
 
     def _finish(self, batch: Batch) -> None:
-        self.session = self.sessions.get("s-1")
+        self.opened = self.sessions.get("s-1")
         if batch.entries:
             self.batches.append(batch)
         for one in batch.outgoing:
             if one.packet_id is None:
                 continue
             if one.publication.exchange == RETRY:
-                assert self.session is not None
                 self.put_off.append((self.session.open[one.packet_id].packet, one.recipient, one.attempt))
                 continue
             packet = read_packet(one.publication.message.body).packet

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.contract import PACKAGED_CONTRACT
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import AckStatus, Signal
@@ -36,7 +37,7 @@ async def verdicts(house: Any, sender: str) -> list[str]:
 
 
 async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
-    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
 ) -> None:
     async with house.persister():
         async with house.gate(contract=contract_path):
@@ -62,7 +63,7 @@ async def test_beyond_its_quota_a_sender_is_deferred_and_no_other(
 
 
 async def test_what_a_pause_holds_is_drawn_when_it_comes(
-    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
         opening = await house.open(start())
@@ -77,7 +78,7 @@ async def test_what_a_pause_holds_is_drawn_when_it_comes(
 
 
 async def test_an_inbox_beyond_its_bound_refuses_until_something_ends(
-    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
         opening = await house.open(start())
@@ -96,7 +97,7 @@ async def test_an_inbox_beyond_its_bound_refuses_until_something_ends(
 
 
 async def test_what_expired_on_its_way_is_refused_and_reaches_nobody(
-    house: Any, packet: Build, start: Build, idea: Any, contract_path: str
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_path: str
 ) -> None:
     async with house.persister(), house.gate(contract=contract_path):
         opening = await house.open(start())

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.orchestrator.conftest import House
+
 from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
 from apc_bus.topology import agent_queue
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind
 
 Build = Callable[..., Packet]
@@ -28,7 +30,7 @@ async def waiting(running: Any) -> int:
     return sum(depth.messages for depth in depths)
 
 
-async def test_a_retry_is_put_off_and_comes(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_retry_is_put_off_and_comes(running: House, packet: Build, idea: IdeaPayload) -> None:
     sent = await delivered(running, packet, idea)
     asked = datetime.now(UTC) + timedelta(milliseconds=400)
     await running.report("sentinel", sent.packet_id, ReceiptKind.RETRY, after_ms=400)
@@ -44,7 +46,7 @@ async def test_a_retry_is_put_off_and_comes(running: Any, packet: Build, idea: A
     assert delivery.message.headers["apc-attempt"] == 2
 
 
-async def test_an_alarm_that_is_not_the_gates_moves_nothing(running: Any, packet: Build, idea: Any) -> None:
+async def test_an_alarm_that_is_not_the_gates_moves_nothing(running: House, packet: Build, idea: IdeaPayload) -> None:
     sent = await delivered(running, packet, idea)
     await running.report("sentinel", sent.packet_id, ReceiptKind.RETRY, after_ms=600_000)
     await running.quiet()

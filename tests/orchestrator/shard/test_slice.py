@@ -1,17 +1,17 @@
 """One packet through broker, gate, database and agent."""
 
 from collections.abc import Callable
-from typing import Any
 
 import orjson
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.vocabulary import PacketType
 
 
 async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
-    house: Any, packet: Callable[..., Packet], start: Callable[..., Packet], idea: Any
+    house: House, packet: Callable[..., Packet], start: Callable[..., Packet], idea: IdeaPayload
 ) -> None:
     async with house.persister(), house.gate():
         opening = await house.open(start())
@@ -42,7 +42,7 @@ async def test_a_packet_is_judged_logged_delivered_and_followed_to_its_end(
 
 
 async def test_a_delivery_tells_the_rights_of_its_sender(
-    house: Any, packet: Callable[..., Packet], start: Callable[..., Packet], idea: Any
+    house: House, packet: Callable[..., Packet], start: Callable[..., Packet], idea: IdeaPayload
 ) -> None:
     async with house.persister(), house.gate():
         opening = await house.open(start())

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_contracts import Packet
 from apc_orchestrator.judging.registry import Registry
 
 
 async def test_a_gate_that_fails_is_begun_again(
-    house: Any, start: Callable[..., Packet], monkeypatch: pytest.MonkeyPatch
+    house: House, start: Callable[..., Packet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, failures = Registry.load, list[list[str]]()
 

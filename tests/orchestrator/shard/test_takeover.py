@@ -6,9 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus.topology import gate_queue
-from apc_contracts import ArtifactPayload, Packet, SignalPayload, TaskIrPayload
+from apc_contracts import ArtifactPayload, IdeaPayload, Packet, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import DeliveryMode, Signal
 from apc_orchestrator.judging.judge import Judge
@@ -25,7 +26,7 @@ def brief_of(packet: Build, opening: Packet, agent: str, *keys: str) -> Packet:
 
 
 async def test_open_deliveries_come_again_under_the_new_epoch(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     sent = packet("red-1", idea, ("sentinel",), parent=opening)
@@ -50,10 +51,10 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
     assert {delivery.message.message_id for delivery in again} == ids
     assert all(delivery.message.headers["apc-attempt"] == 1 for delivery in again)
     assert {delivery.message.headers["apc-epoch"] for delivery in again} == {epoch}
-    mark = again[0].message.headers["apc-mark"]
+    mark = str(again[0].message.headers["apc-mark"])
     old_epoch, old_batch = map(int, mark.split("."))
     newest = max((d.message.headers["apc-epoch"], d.message.headers["apc-batch"]) for d in first)
-    assert newest <= (old_epoch, old_batch) and old_epoch < epoch
+    assert epoch is not None and newest <= (old_epoch, old_batch) and old_epoch < epoch
     row = await house.pool.fetchrow(
         "SELECT count(*) AS packets FROM apc_log.agent_packets WHERE packet_id = $1", sent.packet_id
     )
@@ -62,7 +63,7 @@ async def test_open_deliveries_come_again_under_the_new_epoch(
 
 
 async def test_who_stops_judges_what_the_broker_has_handed_over(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     sent = [packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(20)]
@@ -79,7 +80,7 @@ async def test_who_stops_judges_what_the_broker_has_handed_over(
 
 
 async def test_who_stops_leaves_though_others_go_on_publishing(
-    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apc_orchestrator.shard.server.LONGEST_DRAIN_SECONDS", 0.2)
     opening = start()
@@ -105,7 +106,7 @@ async def test_who_stops_leaves_though_others_go_on_publishing(
 
 
 async def test_who_stops_says_what_became_of_its_last_deliveries(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     sent = packet("red-1", idea, ("_substrate",), parent=opening, mode=DeliveryMode.SUBSTRATE)
@@ -118,7 +119,7 @@ async def test_who_stops_says_what_became_of_its_last_deliveries(
 
 
 async def test_a_takeover_reads_from_the_broker_between_two_sessions(
-    house: Any, packet: Build, start: Build, monkeypatch: pytest.MonkeyPatch
+    house: House, packet: Build, start: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the soak: a gate that was busy with the deliveries of all sessions gave its shard up for the silence."""
     redeliver, turns, seen = Judge.redeliver, 0, []
@@ -151,7 +152,7 @@ async def test_a_takeover_reads_from_the_broker_between_two_sessions(
 
 
 async def test_a_recorded_verdict_is_given_again_after_a_takeover(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     refused = packet("red-1", idea, ("nobody",), parent=opening)
@@ -173,7 +174,7 @@ async def test_a_recorded_verdict_is_given_again_after_a_takeover(
     assert count == 1
 
 
-async def test_a_session_goes_on_where_it_stood(house: Any, packet: Build, start: Build) -> None:
+async def test_a_session_goes_on_where_it_stood(house: House, packet: Build, start: Build) -> None:
     opening = start()
 
     async with house.persister():
@@ -188,7 +189,7 @@ async def test_a_session_goes_on_where_it_stood(house: Any, packet: Build, start
             assert await house.state() == "DIFFERENTIATED_RESEARCH"
 
 
-async def test_a_timer_that_came_due_while_nobody_was_there_fires_at_takeover(house: Any, start: Build) -> None:
+async def test_a_timer_that_came_due_while_nobody_was_there_fires_at_takeover(house: House, start: Build) -> None:
     async with house.persister():
         async with house.gate():
             await house.register()
@@ -205,7 +206,7 @@ async def test_a_timer_that_came_due_while_nobody_was_there_fires_at_takeover(ho
 
 
 async def test_timers_that_came_due_together_fire_only_while_they_are_due(
-    house: Any, packet: Build, start: Build
+    house: House, packet: Build, start: Build
 ) -> None:
     opening = start(generation_deadline_ms=1000, state_deadline_ms=1500)
     async with house.persister():
@@ -234,7 +235,9 @@ async def test_timers_that_came_due_together_fire_only_while_they_are_due(
             assert await house.state() == "INDEPENDENT_DISCOVERY"
 
 
-async def test_the_projection_is_the_logs_last_word(house: Any, packet: Build, start: Build, idea: Any) -> None:
+async def test_the_projection_is_the_logs_last_word(
+    house: House, packet: Build, start: Build, idea: IdeaPayload
+) -> None:
     opening = start()
     async with house.persister():
         async with house.gate():
@@ -252,7 +255,7 @@ async def test_the_projection_is_the_logs_last_word(house: Any, packet: Build, s
 
 
 async def test_a_substrate_packet_is_applied_when_the_stream_has_it(
-    house: Any, packet: Build, start: Build, idea: Any
+    house: House, packet: Build, start: Build, idea: IdeaPayload
 ) -> None:
     opening = start()
     async with house.persister(), house.gate():
@@ -267,7 +270,7 @@ async def test_a_substrate_packet_is_applied_when_the_stream_has_it(
         assert await house.state_of(sent) == "ARCHIVED"
 
 
-async def test_an_artifact_is_verified_by_its_bytes(house: Any, packet: Build, start: Build) -> None:
+async def test_an_artifact_is_verified_by_its_bytes(house: House, packet: Build, start: Build) -> None:
     opening = start()
     stored = await house.artifacts.put(b"model")
     missing = "sha256:" + "0" * 64

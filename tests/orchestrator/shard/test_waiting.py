@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus.topology import gate_queue
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_log.sessions import loading
 from apc_orchestrator.shard import sending, session_loader
 
@@ -15,7 +16,7 @@ Build = Callable[..., Packet]
 
 
 async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
-    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, send = loading.load_session, sending.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.orchestrator.conftest import House
+
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
@@ -62,7 +64,7 @@ async def ended(house: Any, sent: Packet) -> tuple[str, str]:
 
 
 async def test_bytes_that_are_too_many_too_slow_or_no_file_are_findings(
-    house: Any, packet: Build, start: Build, tmp_path: Path
+    house: House, packet: Build, start: Build, tmp_path: Path
 ) -> None:
     opening = start()
     folder = tmp_path / "store"
@@ -93,7 +95,7 @@ async def test_bytes_that_are_too_many_too_slow_or_no_file_are_findings(
 
 
 async def test_who_fills_its_share_of_what_waits_is_refused_and_no_other(
-    house: Any, packet: Build, start: Build, tmp_path: Path
+    house: House, packet: Build, start: Build, tmp_path: Path
 ) -> None:
     opening = start()
     house.artifacts = store = Slow(tmp_path / "store")

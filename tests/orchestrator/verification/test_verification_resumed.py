@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+from tests.orchestrator.conftest import House
 
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
@@ -20,7 +21,7 @@ class Away(ArtifactStore):
         raise ArtifactError("away")
 
 
-async def test_a_verification_outlives_its_gate(house: Any, packet: Build, start: Build, tmp_path: Path) -> None:
+async def test_a_verification_outlives_its_gate(house: House, packet: Build, start: Build, tmp_path: Path) -> None:
     opening, store = start(), house.artifacts
     payload = ArtifactPayload(
         artifact_id="m",

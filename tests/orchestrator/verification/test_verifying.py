@@ -6,13 +6,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_bus.port import Message, Publication
 from apc_bus.topology import DEAD_QUEUE, RECEIPTS, agent_queue
-from apc_contracts import ClaimPayload, Packet, ProofBundle, SignalPayload
+from apc_contracts import ClaimPayload, IdeaPayload, Packet, ProofBundle, SignalPayload
 from apc_contracts.envelope.parts import Endorsement
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.identity.signing import encode_public_key, endorse, new_private_key
@@ -57,7 +58,7 @@ async def until_settled(house: Any, *packets: Packet) -> None:
     await house.until(are_settled)
 
 
-async def test_each_finding_refuses_with_its_reason(house: Any, packet: Build, start: Build) -> None:
+async def test_each_finding_refuses_with_its_reason(house: House, packet: Build, start: Build) -> None:
     opening = start()
     stored, missing = await house.artifacts.put(b"evidence"), "sha256:" + "1" * 64
     plain = claim(packet, opening, "c-1", evidence_refs=("log://1",))
@@ -111,7 +112,7 @@ class Reluctant(ArtifactStore):
 
 
 async def test_what_waits_for_its_store_holds_up_no_other(
-    house: Any, packet: Build, start: Build, tmp_path: Any
+    house: House, packet: Build, start: Build, tmp_path: Any
 ) -> None:
     opening = start()
     house.artifacts = store = Reluctant(tmp_path / "slow")
@@ -159,7 +160,7 @@ async def test_what_waits_for_its_store_holds_up_no_other(
 
 
 async def test_a_verification_of_an_ended_session_is_taken_up_again(
-    house: Any, packet: Build, start: Build, tmp_path: Any
+    house: House, packet: Build, start: Build, tmp_path: Any
 ) -> None:
     opening = start()
     house.artifacts = store = Reluctant(tmp_path / "slow")
@@ -182,7 +183,7 @@ async def test_a_verification_of_an_ended_session_is_taken_up_again(
 
 
 async def test_a_dead_letter_that_fails_holds_up_no_other_and_is_told(
-    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opening = start()
     sent, behind = (packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(2))

@@ -10,6 +10,7 @@ import asyncpg
 import orjson
 import pytest
 import rfc8785
+from asyncpg.pool import PoolConnectionProxy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log import packet_entry
@@ -116,7 +117,7 @@ def entries() -> st.SearchStrategy[Entry]:
 
 
 @pytest.fixture
-async def bench(postgres_url: str) -> AsyncIterator[Any]:
+async def bench(postgres_url: str) -> AsyncIterator[PoolConnectionProxy]:
     pool = await open_pool(postgres_url, max_size=2)
     writer = await take_connection(pool, timedelta(seconds=20))
     yield writer
@@ -137,7 +138,7 @@ def examples() -> list[list[Entry]]:
     return found
 
 
-async def test_a_stored_row_gives_the_leaf_that_was_computed_before(bench: Any) -> None:
+async def test_a_stored_row_gives_the_leaf_that_was_computed_before(bench: PoolConnectionProxy) -> None:
     """Property: texts, numbers, JSON and times of every sort survive PostgreSQL, or the entry is refused before."""
     stored = refused = 0
     await prepare_reader(bench)

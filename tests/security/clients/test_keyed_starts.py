@@ -11,6 +11,7 @@ from tests.orchestrator.judging.test_content import register
 
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_client import Client, SessionRefused
+from apc_contracts import IdeaPayload
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import answers
@@ -60,7 +61,7 @@ def named(what: str) -> Any:
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("what", ["start", "input"])
 async def test_the_ids_of_a_start_cannot_be_occupied(
-    monkeypatch: pytest.MonkeyPatch, ready: House, idea: Any, what: str, is_guarded: bool
+    monkeypatch: pytest.MonkeyPatch, ready: House, idea: IdeaPayload, what: str, is_guarded: bool
 ) -> None:
     """A refused packet takes its id: anyone who comes first would refuse the packet of the id's owner."""
     if not is_guarded:
@@ -79,7 +80,7 @@ async def test_the_ids_of_a_start_cannot_be_occupied(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_the_refusal_of_another_is_no_answer(
-    monkeypatch: pytest.MonkeyPatch, ready: House, idea: Any, is_guarded: bool
+    monkeypatch: pytest.MonkeyPatch, ready: House, idea: IdeaPayload, is_guarded: bool
 ) -> None:
     """What takes no id is recorded with the id that it claimed."""
     if not is_guarded:

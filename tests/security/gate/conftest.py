@@ -15,8 +15,11 @@ from apc_contracts.contract.contract import PACKAGED_CONTRACT
 __all__ = ["house", "idea", "office", "packet", "running", "start"]
 
 
+ContractWith = Callable[..., str]
+
+
 @pytest.fixture
-def contract_with(tmp_path: Path) -> Callable[..., str]:
+def contract_with(tmp_path: Path) -> ContractWith:
     """Writes the packaged contract with other limits; gives its path."""
 
     def write(**limits: Any) -> str:

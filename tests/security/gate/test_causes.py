@@ -1,13 +1,13 @@
 """An agent names as its cause a packet that was never delivered to it: what others are told it caused stays true."""
 
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode
 from apc_orchestrator.judging.fact_finding import FactFinder
@@ -18,7 +18,7 @@ STORED = "SELECT cause_packet_id, facts FROM apc_log.agent_packets WHERE packet_
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_cause_of_others_is_a_claim_and_no_cause(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(FactFinder, "_is_cause_delivered", lambda *_: True)
@@ -33,7 +33,7 @@ async def test_a_cause_of_others_is_a_claim_and_no_cause(
     assert facts.get("claimed_cause") == (str(foreign.packet_id) if is_guarded else None)
 
 
-async def test_a_cause_that_was_delivered_is_stored(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_cause_that_was_delivered_is_stored(running: House, packet: Build, idea: IdeaPayload) -> None:
     asked = packet("red-1", idea, ("blue-1",), parent=running.opening)
     await running.publish(asked)
     await running.quiet()
@@ -45,7 +45,7 @@ async def test_a_cause_that_was_delivered_is_stored(running: Any, packet: Build,
     assert orjson.loads(row["facts"])["cause"] == str(asked.packet_id)
 
 
-async def test_everybody_has_got_what_the_substrate_holds(running: Any, packet: Build, idea: Any) -> None:
+async def test_everybody_has_got_what_the_substrate_holds(running: House, packet: Build, idea: IdeaPayload) -> None:
     said = packet("red-1", idea, ("_substrate",), parent=running.opening, mode=DeliveryMode.SUBSTRATE)
     await running.publish(said)
     await running.quiet()
@@ -56,7 +56,7 @@ async def test_everybody_has_got_what_the_substrate_holds(running: Any, packet: 
     assert row["cause_packet_id"] == said.packet_id
 
 
-async def test_a_repeat_of_a_claim_is_a_repeat(running: Any, packet: Build, idea: Any) -> None:
+async def test_a_repeat_of_a_claim_is_a_repeat(running: House, packet: Build, idea: IdeaPayload) -> None:
     """The same content in other bytes: it is compared with what was stored of the first."""
     foreign = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(foreign)

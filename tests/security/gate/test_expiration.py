@@ -5,11 +5,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, INGRESS, RECEIPTS, agent_queue, gate_queue
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
@@ -47,7 +48,7 @@ async def dead_are_read(house: Any) -> None:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_packet_that_dies_while_the_gate_is_behind(
-    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(dead_letters, "report_of", lambda *letter: None)
@@ -81,7 +82,7 @@ def what_died_in_a_gates_queue(letter: Delivery, *_: object) -> Publication | No
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("queue", [agent_queue("sentinel", False), "apc.dead.letters", "x" * 2000])
 async def test_forged_headers_of_a_death_hide_nothing(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, queue: str, is_guarded: bool
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, queue: str, is_guarded: bool
 ) -> None:
     """Its broker user says that it was no delivery of the gate, whatever its headers say."""
     if not is_guarded:
@@ -111,7 +112,7 @@ def any_teller_is_believed(unguarded: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_only_the_orchestrator_tells_of_dead_inputs(
-    running: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     """Else an agent could write refusals in another's name."""
     if not is_guarded:

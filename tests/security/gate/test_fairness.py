@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.judging.outstanding import Outstanding
 
 Build = Callable[..., Packet]
@@ -20,10 +21,10 @@ async def verdicts(house: Any, sender: str) -> list[str]:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_flooding_sender_starves_nobody(
-    house: Any,
+    house: House,
     packet: Build,
     start: Build,
-    idea: Any,
+    idea: IdeaPayload,
     contract_with: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
     is_guarded: bool,

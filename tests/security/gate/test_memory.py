@@ -9,8 +9,9 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
@@ -62,7 +63,7 @@ def test_an_entry_is_about_as_large_as_it_is_said(entry: Any) -> None:
 
 
 async def test_inputs_beyond_a_full_batch_come_into_the_next(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "FULL_BYTES", 1)
     sent = [packet("red-1", idea, ("sentinel",), parent=running.opening) for _ in range(20)]

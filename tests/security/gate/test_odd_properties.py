@@ -5,10 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from tests.orchestrator.conftest import House
+
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.sealing import seal
 
 Build = Callable[..., Packet]
@@ -18,7 +20,7 @@ KINDS = "SELECT DISTINCT kind FROM apc_log.packet_conflicts"
 BODIES = (b"", b"[]", b"[{}]", b"null", b"[" * 100_000)
 
 
-async def test_odd_properties_stop_no_gate(running: Any, packet: Build, idea: Any) -> None:
+async def test_odd_properties_stop_no_gate(running: House, packet: Build, idea: IdeaPayload) -> None:
     red = running.client("agent.red-1")
     for number, name in enumerate(NAMES):
         one = packet("red-1", idea, ("sentinel",), parent=running.opening)

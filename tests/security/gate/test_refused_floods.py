@@ -6,10 +6,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.refused_input import Kept
 from apc_orchestrator.judging import quarantine
 
@@ -29,7 +30,7 @@ async def flood(house: Any, body: bytes, times: int = 1, user: str = "agent.red-
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_of_a_large_body_the_log_keeps_the_beginning(
-    running: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(quarantine, "kept_of", lambda body, rules: Kept(body))
@@ -45,7 +46,7 @@ async def test_of_a_large_body_the_log_keeps_the_beginning(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_beyond_its_quota_refused_input_is_counted(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     async with house.persister(), house.gate(contract=contract_with(refused=SMALL) if is_guarded else None):
         await house.open(start())
@@ -66,7 +67,7 @@ async def test_beyond_its_quota_refused_input_is_counted(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_packets_that_are_refused_draw_the_same_quota(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     """What would stand in the log under its own id does not, and is judged again when it comes again."""
     async with house.persister(), house.gate(contract=contract_with(refused=SMALL) if is_guarded else None):

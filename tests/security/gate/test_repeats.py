@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
 from apc_bus.topology import agent_queue
-from apc_contracts import Packet, load_contract
+from apc_contracts import IdeaPayload, Packet, load_contract
 from apc_contracts.session.session import OpenPacket, Progress
 from apc_orchestrator.judging import repeats
 
@@ -24,7 +24,7 @@ def every_open_delivery(opened: OpenPacket, now: datetime, interval: timedelta) 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_repeats_do_not_fill_an_inbox(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(repeats, "deliveries_to_repeat", every_open_delivery)
@@ -40,7 +40,7 @@ async def test_repeats_do_not_fill_an_inbox(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(repeats, "deliveries_to_repeat", every_open_delivery)
@@ -60,7 +60,7 @@ async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_repeats_draw_the_quota(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     """Of a flood of refused packets, too, no more is answered than the quota holds."""
     slow = {"agents": {"red-1": {"packets_per_second": 0.001, "burst": BURST}}}

@@ -7,8 +7,9 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from tests.orchestrator.conftest import House
 
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.envelope.parts import ProofBundle
 from apc_contracts.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -31,7 +32,7 @@ async def found(house: Any, query: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_packet_with_thousands_of_references(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     """Without the limit the session would keep each of them."""
     bundle = ProofBundle(evidence_refs=tuple(f"packet:{uuid4()}" for _ in range(5000)))
@@ -44,7 +45,7 @@ async def test_a_packet_with_thousands_of_references(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_refused_packets_take_no_id_beyond_the_bound(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     limits = contract_with(refused_items=10 if is_guarded else MANY)
     async with house.persister(), house.gate(contract=limits):
@@ -64,7 +65,13 @@ async def test_refused_packets_take_no_id_beyond_the_bound(
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("limit", ["session_items", "open_bytes"])
 async def test_a_session_is_full(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], limit: str, is_guarded: bool
+    house: House,
+    packet: Build,
+    start: Build,
+    idea: IdeaPayload,
+    contract_with: Callable[..., str],
+    limit: str,
+    is_guarded: bool,
 ) -> None:
     """One sender meets its share of the open bodies, and the bound on items that holds for all."""
     bound, code = {"session_items": (80, "BUDGET_EXHAUSTED"), "open_bytes": (20_000, "OVERLOADED")}[limit]
@@ -85,7 +92,7 @@ async def test_a_session_is_full(
 
 
 async def test_what_is_counted_is_the_same_after_a_takeover(
-    house: Any, packet: Build, start: Build, idea: Any, monkeypatch: pytest.MonkeyPatch
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Session] = []
     add = Sessions.add

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.orchestrator.conftest import SESSION, make_packet
+from tests.orchestrator.conftest import SESSION, House, make_packet
 from tests.orchestrator.judging.test_content import FINDING, message, register
 from tests.orchestrator.judging.test_task_sessions import MEMBERS, begin, decision, finish, open_task, veto, work
 from tests.security.gate.rules import take_away
@@ -67,7 +67,7 @@ STARTS: dict[Act, tuple[str, str]] = {
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("act", STARTS, ids=lambda act: act.__name__)
-async def test_a_start_is_refused(monkeypatch: pytest.MonkeyPatch, house: Any, act: Act, is_guarded: bool) -> None:
+async def test_a_start_is_refused(monkeypatch: pytest.MonkeyPatch, house: House, act: Act, is_guarded: bool) -> None:
     rule, code = STARTS[act]
     if not is_guarded:
         take_away(monkeypatch, rule)
@@ -120,7 +120,7 @@ WORKING: dict[Act, tuple[str, str]] = {
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("act", WORKING, ids=lambda act: act.__name__)
 async def test_the_work_is_not_disturbed(
-    monkeypatch: pytest.MonkeyPatch, house: Any, act: Act, is_guarded: bool
+    monkeypatch: pytest.MonkeyPatch, house: House, act: Act, is_guarded: bool
 ) -> None:
     rule, code = WORKING[act]
     if not is_guarded:
@@ -145,7 +145,7 @@ async def sent(house: Any, packet: Packet, user: str | None = None) -> Packet:
     ("agent", "rule"), [("red-1", "may_finish"), ("librarian", "may_finish"), ("red-1", "may_object")]
 )
 async def test_a_review_is_the_reviewers(
-    monkeypatch: pytest.MonkeyPatch, house: Any, agent: str, rule: str, is_guarded: bool
+    monkeypatch: pytest.MonkeyPatch, house: House, agent: str, rule: str, is_guarded: bool
 ) -> None:
     """Who did the work, or opened the session, approves it or sends it back."""
     said = veto() if rule == "may_object" else decision(CommitmentLevel.APPROVED)

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
+from tests.orchestrator.conftest import House
 
 from apc_bus import headers
-from apc_contracts import Packet
+from apc_contracts import IdeaPayload, Packet
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
 from apc_orchestrator.judging import judge
@@ -24,7 +24,7 @@ RECORDED = "SELECT kind, user_id FROM apc_log.packet_conflicts"
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_one_report_does_not_end_a_session(
-    house: Any, packet: Build, start: Build, idea: Any, contract_with: Callable[..., str], is_guarded: bool
+    house: House, packet: Build, start: Build, idea: IdeaPayload, contract_with: Callable[..., str], is_guarded: bool
 ) -> None:
     path = contract_with() if is_guarded else contract_with(usage=None)
     async with house.persister(), house.gate(contract=path):
@@ -47,7 +47,7 @@ async def test_one_report_does_not_end_a_session(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_nobody_ends_the_delivery_of_another(
-    running: Any, packet: Build, idea: Any, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(judge, "is_authentic", lambda *given: True)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.contracts.session.conftest import Simulation
+
 from apc_contracts import AckPayload, NackPayload, Packet, RetractionPayload, SignalPayload
 from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, PacketType, Signal
@@ -49,7 +51,7 @@ def told(simulation: Any) -> list[Packet]:
     return [one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.packet_type in types]
 
 
-def test_each_recipient_settles_its_own(simulation: Any) -> None:
+def test_each_recipient_settles_its_own(simulation: Simulation) -> None:
     asked = ask(simulation)
     document = simulation.session.document
     answer(simulation, "red-1", asked)
@@ -61,7 +63,7 @@ def test_each_recipient_settles_its_own(simulation: Any) -> None:
     assert routed(simulation, asked) == [("red-1", 1), ("blue-1", 1)] and not told(simulation)
 
 
-def test_a_time_out_routes_again_to_who_is_missing_and_then_tells_the_sender(simulation: Any) -> None:
+def test_a_time_out_routes_again_to_who_is_missing_and_then_tells_the_sender(simulation: Simulation) -> None:
     asked = ask(simulation)
     answer(simulation, "red-1", asked)
     simulation.receipts(asked, "blue-1", 1, (ReceiptKind.DELIVERY_ACK,))
@@ -78,7 +80,7 @@ def test_a_time_out_routes_again_to_who_is_missing_and_then_tells_the_sender(sim
     assert len(told(simulation)) == 1 and len(routed(simulation, asked)) == 4
 
 
-def test_a_late_ack_is_recorded_as_late_once(simulation: Any) -> None:
+def test_a_late_ack_is_recorded_as_late_once(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1", retry_limit=0)
     simulation.pass_time(seconds=2)
     assert len(told(simulation)) == 1
@@ -89,14 +91,14 @@ def test_a_late_ack_is_recorded_as_late_once(simulation: Any) -> None:
     assert not simulation.session.document.overdue_acks
 
 
-def test_without_a_word_of_the_packet_the_contract_says_how_long(simulation: Any) -> None:
+def test_without_a_word_of_the_packet_the_contract_says_how_long(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1", ack_timeout_ms=None, retry_limit=None)
     rules = simulation.contract.session
     pending = simulation.session.document.pending_acks[asked.packet_id]
     assert (pending.timeout_ms, pending.retry_limit) == (rules.ack_timeout_ms, rules.ack_retry_limit)
 
 
-def test_a_recipient_at_its_end_is_not_asked_again(simulation: Any) -> None:
+def test_a_recipient_at_its_end_is_not_asked_again(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.acknowledge()
     simulation.pass_time(seconds=2)
@@ -105,13 +107,13 @@ def test_a_recipient_at_its_end_is_not_asked_again(simulation: Any) -> None:
     assert nack.payload_as(NackPayload).reason == "no ACK from red-1 (ended): routed once, 1000 ms each"
 
 
-def test_an_expired_packet_is_not_routed_again(simulation: Any) -> None:
+def test_an_expired_packet_is_not_routed_again(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1", ttl_ms=1500)
     simulation.pass_time(seconds=10)
     assert routed(simulation, asked) == [("red-1", 1), ("red-1", 2)] and len(told(simulation)) == 1
 
 
-def test_a_dead_letter_is_routed_again(simulation: Any) -> None:
+def test_a_dead_letter_is_routed_again(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.receipts(asked, "red-1", 1, (ReceiptKind.DEAD_LETTERED,))
     assert simulation.session.outstanding == {"librarian": 1}, "who is told of it"
@@ -120,7 +122,7 @@ def test_a_dead_letter_is_routed_again(simulation: Any) -> None:
     assert simulation.session.outstanding == {"librarian": 1, "red-1": 1}
 
 
-def test_deadlines_stand_still_in_a_pause(simulation: Any) -> None:
+def test_deadlines_stand_still_in_a_pause(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.pass_time(seconds=0.5)
     simulation.send("librarian", SignalPayload(signal=Signal.PAUSE))
@@ -136,34 +138,34 @@ def test_deadlines_stand_still_in_a_pause(simulation: Any) -> None:
     assert len(routed(simulation, in_pause)) == 2
 
 
-def test_the_orchestrator_answers_for_itself(simulation: Any) -> None:
+def test_the_orchestrator_answers_for_itself(simulation: Simulation) -> None:
     asked = ask(simulation, (ORCHESTRATOR, "red-1"))
     (ack,) = told(simulation)
     assert (ack.packet_type, ack.payload_as(AckPayload).acked_packet_id) == (PacketType.ACK, asked.packet_id)
     assert simulation.session.document.pending_acks[asked.packet_id].missing == ["red-1"]
 
 
-def test_a_broadcast_waits_for_everybody_it_went_to(simulation: Any) -> None:
+def test_a_broadcast_waits_for_everybody_it_went_to(simulation: Simulation) -> None:
     asked = ask(simulation, ALL_RECIPIENTS)
     missing = simulation.session.document.pending_acks[asked.packet_id].missing
     assert missing == ["blue-1", "judge", "red-1", "sentinel"]
 
 
-def test_answers_are_never_asked_for_answers(simulation: Any) -> None:
+def test_answers_are_never_asked_for_answers(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     payload = AckPayload(acked_packet_id=asked.packet_id, ack_status=AckStatus.ACCEPTED)
     simulation.send("red-1", payload, "librarian", parent=asked, routing=ASKING)
     assert not simulation.session.document.pending_acks
 
 
-def test_a_retracted_packet_is_not_waited_for(simulation: Any) -> None:
+def test_a_retracted_packet_is_not_waited_for(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.send("librarian", RetractionPayload(target_packet_id=asked.packet_id, reason="r"), parent=asked)
     simulation.pass_time(seconds=10)
     assert len(routed(simulation, asked)) == 1 and not told(simulation)
 
 
-def test_the_end_of_the_session_ends_the_waiting(simulation: Any) -> None:
+def test_the_end_of_the_session_ends_the_waiting(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.send("librarian", SignalPayload(signal=Signal.STOP))
     document = simulation.session.document
@@ -172,7 +174,7 @@ def test_the_end_of_the_session_ends_the_waiting(simulation: Any) -> None:
     assert notes(simulation) == ["not_awaited"], "recorded after the end, and nothing follows"
 
 
-def test_beyond_the_bound_no_more_are_waited_for(simulation: Any) -> None:
+def test_beyond_the_bound_no_more_are_waited_for(simulation: Simulation) -> None:
     bound = simulation.contract.limits.pending_acks
     start = simulation.start()
     codes = []
@@ -187,7 +189,7 @@ def test_beyond_the_bound_no_more_are_waited_for(simulation: Any) -> None:
     assert decode_document(document.encode()) == document and len(document.encode()) < 60_000
 
 
-def test_retries_have_an_end(simulation: Any) -> None:
+def test_retries_have_an_end(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1", ack_timeout_ms=60_000, retry_limit=1)
     simulation.receipts(asked, "red-1", 1, (ReceiptKind.RETRY,))
     assert routed(simulation, asked) == [("red-1", 1), ("red-1", 2)]
@@ -199,7 +201,7 @@ def test_retries_have_an_end(simulation: Any) -> None:
     assert hop.metadata["ended"] == "dead_lettered" and hop.metadata["error"].startswith("retry_limit 1 reached")
 
 
-def test_what_a_given_up_attempt_has_cost_counts_once(simulation: Any) -> None:
+def test_what_a_given_up_attempt_has_cost_counts_once(simulation: Simulation) -> None:
     asked = ask(simulation, "red-1")
     simulation.pass_time(seconds=1)
 

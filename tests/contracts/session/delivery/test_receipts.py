@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts.session import ReceiptsInput, advance
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, steps_of
@@ -26,7 +27,7 @@ def counted(simulation: Any) -> int:
     return int(routed - sum(effects.ended.count("red-1") for effects in simulation.effects))
 
 
-def test_a_retry_leaves_one_delivery_outstanding(simulation: Any) -> None:
+def test_a_retry_leaves_one_delivery_outstanding(simulation: Simulation) -> None:
     packet = send(simulation)
     for attempt in (1, 2, 3):
         simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))
@@ -37,7 +38,9 @@ def test_a_retry_leaves_one_delivery_outstanding(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize("late", [KIND.RETRY, KIND.OUTCOME, KIND.REJECT, KIND.DEAD_LETTERED])
-def test_what_follows_a_retry_in_its_message_speaks_of_an_attempt_that_is_over(simulation: Any, late: Any) -> None:
+def test_what_follows_a_retry_in_its_message_speaks_of_an_attempt_that_is_over(
+    simulation: Simulation, late: Any
+) -> None:
     packet = send(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY, late))
     (progress,) = simulation.session.open[packet.packet_id].recipients.values()
@@ -45,7 +48,7 @@ def test_what_follows_a_retry_in_its_message_speaks_of_an_attempt_that_is_over(s
     assert counted(simulation) == 1
 
 
-def test_a_requeue_begins_the_next_attempt(simulation: Any) -> None:
+def test_a_requeue_begins_the_next_attempt(simulation: Simulation) -> None:
     packet = send(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.DEAD_LETTERED,))
     assert counted(simulation) == 0
@@ -59,7 +62,7 @@ def test_a_requeue_begins_the_next_attempt(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize("is_merged", [False, True], ids=["three receipts", "one receipt with all times"])
-def test_one_receipt_with_all_times_makes_the_same_hop_as_three(simulation: Any, is_merged: bool) -> None:
+def test_one_receipt_with_all_times_makes_the_same_hop_as_three(simulation: Simulation, is_merged: bool) -> None:
     packet = send(simulation)
     now = simulation.now
     merged = Receipt(

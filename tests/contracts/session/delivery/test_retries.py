@@ -9,8 +9,9 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import RetractionPayload, load_contract
+from apc_contracts import Contract, RetractionPayload, load_contract
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.contract.file import RetryBackoff
 from apc_contracts.envelope.parts import MAX_TTL_MS
@@ -60,7 +61,7 @@ def retry_of(simulation: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_handler_names_the_delay(simulation: Any) -> None:
+def test_a_handler_names_the_delay(simulation: Simulation) -> None:
     packet = sent(simulation)
     due = simulation.now + 5 * SECOND
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=5_000)
@@ -73,19 +74,19 @@ def test_a_handler_names_the_delay(simulation: Any) -> None:
     assert packet.packet_id not in simulation.session.open and not simulation.session.outstanding
 
 
-def test_without_a_delay_each_attempt_waits_longer(simulation: Any, contract: Any) -> None:
+def test_without_a_delay_each_attempt_waits_longer(simulation: Simulation, contract: Contract) -> None:
     packet = sent(simulation)
     for attempt in (1, 2, 3, 4):
         simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))
         delay = retry_of(simulation)["delay_ms"]
         backoff = contract.session.retry_backoff
-        assert delay == backoff_ms(backoff, packet.packet_id, "red-1", attempt)
+        assert backoff is not None and delay == backoff_ms(backoff, packet.packet_id, "red-1", attempt)
         assert 250 * 2 ** (attempt - 1) <= delay <= 500 * 2 ** (attempt - 1)
         simulation.pass_time(seconds=delay / 1000)
         assert simulation.inboxes["red-1"].pop() == (packet, attempt + 1)
 
 
-def test_a_contract_without_a_backoff_tries_again_at_once(simulation: Any, contract: Any) -> None:
+def test_a_contract_without_a_backoff_tries_again_at_once(simulation: Simulation, contract: Contract) -> None:
     document = orjson.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
     del document["session"]["retry_backoff"]
     simulation.contract = contract_from_bytes(orjson.dumps(document))
@@ -98,7 +99,7 @@ def test_a_contract_without_a_backoff_tries_again_at_once(simulation: Any, contr
     assert retry_of(simulation)["delay_ms"] == 1_000
 
 
-def test_a_packet_that_expires_meanwhile_is_not_handed_out(simulation: Any) -> None:
+def test_a_packet_that_expires_meanwhile_is_not_handed_out(simulation: Simulation) -> None:
     packet = sent(simulation, routing={"ttl_ms": 3_000})
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=60_000)
     assert retry_of(simulation)["delay_ms"] == 3_000, "it ends when the packet does, not later"
@@ -109,10 +110,10 @@ def test_a_packet_that_expires_meanwhile_is_not_handed_out(simulation: Any) -> N
 
 
 @pytest.mark.parametrize("what", ["handled", "rejected", "requeued", "retracted"])
-def test_an_alarm_of_an_attempt_that_has_begun_or_ended_does_nothing(simulation: Any, what: str) -> None:
+def test_an_alarm_of_an_attempt_that_has_begun_or_ended_does_nothing(simulation: Simulation, what: str) -> None:
     packet = sent(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=1_000)
-    if what == "requeued":  # dead meanwhile, and rebuilt without a delay
+    if what == "requeued":  # dead meanwhile, and recreated without a delay
         simulation.receipts(packet, "red-1", 2, (KIND.DEAD_LETTERED,))
         simulation.receipts(packet, "red-1", 2, (KIND.REQUEUE,))
         assert simulation.inboxes["red-1"].pop() == (packet, 3)
@@ -126,8 +127,8 @@ def test_an_alarm_of_an_attempt_that_has_begun_or_ended_does_nothing(simulation:
     assert not any(effects.hops or effects.due for effects in simulation.effects[before:])
 
 
-def test_an_alarm_may_come_twice(simulation: Any) -> None:
-    """Anyone who takes the shard puts off again what waits: the worker drops the second delivery of an attempt."""
+def test_an_alarm_may_come_twice(simulation: Simulation) -> None:
+    """A new lease holder re-arms every pending retry: the worker drops the second delivery of an attempt."""
     packet = sent(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.RETRY,), after_ms=1_000)
     simulation.put_off *= 2
@@ -145,7 +146,7 @@ def told(simulation: Any, packet: Any) -> list[Any]:
     ]
 
 
-def test_the_sender_hears_of_a_delivery_that_failed_permanently(simulation: Any) -> None:
+def test_the_sender_hears_of_a_delivery_that_failed_permanently(simulation: Simulation) -> None:
     packet = sent(simulation, routing={"retry_limit": 1})
     for attempt in (1, 2):
         simulation.receipts(packet, "red-1", attempt, (KIND.DELIVERY_ACK, KIND.RETRY))
@@ -166,7 +167,7 @@ def test_the_sender_hears_of_a_delivery_that_failed_permanently(simulation: Any)
     [("handler_error", 0, None), ("overflow", 1, True), ("delivery_limit", 1, False), (None, 1, False)],
 )
 def test_who_has_heard_from_the_recipient_is_not_told_again(
-    simulation: Any, reason: str | None, count: int, is_retryable: bool | None
+    simulation: Simulation, reason: str | None, count: int, is_retryable: bool | None
 ) -> None:
     packet = sent(simulation)
     simulation.receipts(packet, "red-1", 1, (KIND.DEAD_LETTERED,), error=reason)
@@ -176,7 +177,7 @@ def test_who_has_heard_from_the_recipient_is_not_told_again(
     assert len(told(simulation, packet)) == count, "once"
 
 
-def test_nobody_is_told_of_what_is_never_answered(simulation: Any) -> None:
+def test_nobody_is_told_of_what_is_never_answered(simulation: Simulation) -> None:
     start = simulation.start()
     (sync, attempt), *_ = simulation.inboxes["red-1"]
     simulation.receipts(sync, "red-1", attempt, (KIND.DEAD_LETTERED,))

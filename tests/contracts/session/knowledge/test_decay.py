@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.contracts.session.conftest import Simulation
+
 from apc_contracts.admission import judge_recorded
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.vocabulary import PacketType
@@ -29,7 +31,7 @@ def verdicts(simulation: Any) -> list[str | None]:
     ]
 
 
-def test_a_block_that_began_after_the_transfer_came_refuses_it_at_the_barrier(simulation: Any) -> None:
+def test_a_block_that_began_after_the_transfer_came_refuses_it_at_the_barrier(simulation: Simulation) -> None:
     start = to_selective_transfer(simulation)
     sent, verdict = simulation.send("red-1", transfer(1.0, 0.3), "blue-1", parent=start, lineage=lineage())
     assert verdict.kind == "held" and verdicts(simulation) == []
@@ -49,7 +51,7 @@ def test_a_block_that_began_after_the_transfer_came_refuses_it_at_the_barrier(si
     assert again.refusal is not None and again.refusal.code == "PROTOCOL_DECAYED"
 
 
-def test_verdicts_of_barriers_feed_the_account(simulation: Any) -> None:
+def test_verdicts_of_barriers_feed_the_account(simulation: Simulation) -> None:
     start = to_selective_transfer(simulation)
     ledger = ProtocolLedger(simulation.contract.effectiveness)
     for score in (1.0, 0.3):

@@ -63,7 +63,7 @@ def talk(simulation: Simulation, voices: Sequence[str], count: int, **fields: An
     return codes, packet
 
 
-def test_the_same_content_is_asked_about_then_refused(simulation: Any) -> None:
+def test_the_same_content_is_asked_about_then_refused(simulation: Simulation) -> None:
     simulation.start()
     before = LOOPS.same_content.query_after
     assert say(simulation, before) == [""] * before
@@ -82,7 +82,7 @@ def test_the_same_content_is_asked_about_then_refused(simulation: Any) -> None:
     assert say(simulation, 3) == ["LOOP_DETECTED"] * 3
 
 
-def test_a_new_generation_begins_again(simulation: Any) -> None:
+def test_a_new_generation_begins_again(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=5)
     research(simulation, start)
     assert say(simulation, LOOPS.same_content.refuse_after + 1)[-1] == "LOOP_DETECTED"
@@ -93,7 +93,7 @@ def test_a_new_generation_begins_again(simulation: Any) -> None:
     assert say(simulation, 2, generation=0) == ["", ""]
 
 
-def test_a_session_that_repeats_its_evaluations_each_generation_is_no_loop(simulation: Any) -> None:
+def test_a_session_that_repeats_its_evaluations_each_generation_is_no_loop(simulation: Simulation) -> None:
     limit = LOOPS.same_content.refuse_after + 5
     start = simulation.start(generation_limit=limit, generation_deadline_ms=10**9, state_deadline_ms=10**9)
     research(simulation, start)
@@ -103,7 +103,7 @@ def test_a_session_that_repeats_its_evaluations_each_generation_is_no_loop(simul
     assert queries(simulation) == []
 
 
-def test_repeats_of_one_packet_and_refused_ones_are_not_counted(simulation: Any) -> None:
+def test_repeats_of_one_packet_and_refused_ones_are_not_counted(simulation: Simulation) -> None:
     simulation.start()
     packet, _ = simulation.send("red-1", idea(), "blue-1")
     for _ in range(2 * LOOPS.same_content.refuse_after):
@@ -114,7 +114,7 @@ def test_repeats_of_one_packet_and_refused_ones_are_not_counted(simulation: Any)
     assert queries(simulation) == []
 
 
-def test_what_a_pause_holds_is_judged_for_loops_when_it_comes(simulation: Any) -> None:
+def test_what_a_pause_holds_is_judged_for_loops_when_it_comes(simulation: Simulation) -> None:
     simulation.start()
     simulation.send("librarian", SignalPayload(signal=Signal.PAUSE))
     codes = say(simulation, LOOPS.same_content.refuse_after + 2)
@@ -126,7 +126,7 @@ def test_what_a_pause_holds_is_judged_for_loops_when_it_comes(simulation: Any) -
 
 
 @pytest.mark.parametrize("voices", [("red-1", "blue-1"), ("red-1", "blue-1", "sentinel", "judge")])
-def test_a_cycle_of_senders_with_nothing_new(simulation: Any, voices: Sequence[str]) -> None:
+def test_a_cycle_of_senders_with_nothing_new(simulation: Simulation, voices: Sequence[str]) -> None:
     simulation.start()
     turns = LOOPS.idle_turns
     codes, last = talk(simulation, voices, len(voices) + turns.refuse_after + 1)
@@ -145,7 +145,7 @@ def test_a_cycle_of_senders_with_nothing_new(simulation: Any, voices: Sequence[s
     assert verdict.refusal is None
 
 
-def test_control_types_are_asked_about_let_through_and_pass_the_stretch_on(simulation: Any) -> None:
+def test_control_types_are_asked_about_let_through_and_pass_the_stretch_on(simulation: Simulation) -> None:
     simulation.start()
     packet, _ = simulation.send("red-1", idea(), "blue-1")
     voices = ("blue-1", "red-1")
@@ -160,7 +160,7 @@ def test_control_types_are_asked_about_let_through_and_pass_the_stretch_on(simul
     assert verdict.refusal.code == "LOOP_DETECTED"
 
 
-def test_who_goes_on_alone_takes_no_turns(simulation: Any) -> None:
+def test_who_goes_on_alone_takes_no_turns(simulation: Simulation) -> None:
     start = simulation.start()
     packet = start
     for number in range(3 * LOOPS.idle_turns.refuse_after):
@@ -170,7 +170,7 @@ def test_who_goes_on_alone_takes_no_turns(simulation: Any) -> None:
     assert queries(simulation) == []
 
 
-def test_a_queried_group_is_asked_once(simulation: Any) -> None:
+def test_a_queried_group_is_asked_once(simulation: Simulation) -> None:
     simulation.start()
     for _ in range(3):
         talk(simulation, ("red-1", "blue-1"), LOOPS.idle_turns.query_after + 4, run_phase="RESEARCH")
@@ -178,7 +178,7 @@ def test_a_queried_group_is_asked_once(simulation: Any) -> None:
     assert len(queries(simulation)) == 2
 
 
-def test_the_memory_is_bounded(simulation: Any) -> None:
+def test_the_memory_is_bounded(simulation: Simulation) -> None:
     simulation.start()
     for number in range(LOOPS.contents_kept + 10):
         proof = ProofBundle(evidence_refs=(f"sha256:{number:064}",), falsifiers=())

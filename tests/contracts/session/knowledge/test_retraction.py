@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import ClaimPayload, ProofBundle, RetractionPayload, load_contract
 from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_contracts.wire.receipts import ReceiptKind
 
@@ -45,11 +47,11 @@ def retract(simulation: Any, agent: str, target: Any) -> Any:
     return sent
 
 
-def test_everything_that_rests_on_it_is_stale_once_and_its_owners_are_told(simulation: Any) -> None:
+def test_everything_that_rests_on_it_is_stale_once_and_its_owners_are_told(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     ground, _ = simulation.send("red-1", model(), ORCHESTRATOR, parent=start)
-    digest = ground.payload.artifact_hash
+    digest = ground.payload_as(ArtifactPayload).artifact_hash
     by_parent, _ = simulation.send("red-1", evaluation(0.5), parent=ground)
     by_hash, _ = simulation.send("blue-1", claim("a"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
     named = f"packet:{by_hash.packet_id}"
@@ -71,7 +73,7 @@ def test_everything_that_rests_on_it_is_stale_once_and_its_owners_are_told(simul
     assert set(marks_of(simulation)) == {by_parent.packet_id, by_hash.packet_id, by_packet.packet_id}
 
 
-def test_what_comes_later_and_rests_on_it_is_stale_from_the_beginning(simulation: Any) -> None:
+def test_what_comes_later_and_rests_on_it_is_stale_from_the_beginning(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     ground, _ = simulation.send("red-1", claim("a"), parent=start)
@@ -88,11 +90,11 @@ def test_what_comes_later_and_rests_on_it_is_stale_from_the_beginning(simulation
 
 
 @pytest.mark.parametrize("comes_first", [True, False])
-def test_what_stands_in_its_place_is_not_stale(simulation: Any, comes_first: bool) -> None:
+def test_what_stands_in_its_place_is_not_stale(simulation: Simulation, comes_first: bool) -> None:
     start = simulation.start()
     research(simulation, start)
     ground, _ = simulation.send("red-1", model(), ORCHESTRATOR, parent=start)
-    digest = ground.payload.artifact_hash
+    digest = ground.payload_as(ArtifactPayload).artifact_hash
     before, _ = simulation.send("blue-1", claim("a"), proof_bundle=ProofBundle(evidence_refs=(digest,)))
     named = new_packet_id()
 
@@ -116,7 +118,7 @@ def test_what_stands_in_its_place_is_not_stale(simulation: Any, comes_first: boo
     assert set(marks_of(simulation)) == {one.packet_id for one in (before, after, child, late)}
 
 
-def test_a_held_transfer_that_rests_on_it_is_stale_when_it_goes_through(simulation: Any) -> None:
+def test_a_held_transfer_that_rests_on_it_is_stale_when_it_goes_through(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=13)
     research(simulation, start)
     for _ in range(11):
@@ -133,7 +135,7 @@ def test_a_held_transfer_that_rests_on_it_is_stale_when_it_goes_through(simulati
     }
 
 
-def test_a_retraction_after_the_end_marks_and_moves_nothing(simulation: Any) -> None:
+def test_a_retraction_after_the_end_marks_and_moves_nothing(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     ground, _ = simulation.send("red-1", claim("a"), parent=start)
@@ -158,7 +160,7 @@ def test_a_retraction_after_the_end_marks_and_moves_nothing(simulation: Any) -> 
         (((ReceiptKind.DELIVERY_ACK,), (ReceiptKind.DEAD_LETTERED,)), "DEAD_LETTERED"),
     ],
 )
-def test_a_retraction_says_where_its_target_stood(simulation: Any, kinds: Any, ended: str) -> None:
+def test_a_retraction_says_where_its_target_stood(simulation: Simulation, kinds: Any, ended: str) -> None:
     start = simulation.start()
     research(simulation, start)
     target, _ = simulation.send("red-1", claim("a"), ("sentinel", "librarian"), parent=start)
@@ -169,7 +171,7 @@ def test_a_retraction_says_where_its_target_stood(simulation: Any, kinds: Any, e
     assert [(hop.packet_id, hop.from_state) for hop in hops] == [(target.packet_id, ended)]
 
 
-def test_an_owner_is_told_no_more_names_than_fit(simulation: Any) -> None:
+def test_an_owner_is_told_no_more_names_than_fit(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     rules = load_contract().retraction

@@ -4,6 +4,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import ArbitrationPayload, DecisionPayload, ProofBundle, SignalPayload
 from apc_contracts.payloads.by_type import Candidate
@@ -44,7 +45,7 @@ def send(simulation: Any, agent: str, payload: Any, **fields: Any) -> Any:
 
 
 @pytest.fixture
-def convergence(simulation: Any) -> Any:
+def convergence(simulation: Simulation) -> Simulation:
     """A session that is in CONTROLLED_CONVERGENCE and stays there."""
     start = simulation.start(generation_limit=40)
     research(simulation, start)
@@ -58,7 +59,7 @@ RANKS = [(agent, level) for agent, level in product(("red-1", "judge"), LEVELS)]
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(range(len(RANKS)), repeat=2)))
-def test_standing_is_authority_then_commitment_then_time(convergence: Any, first: int, second: int) -> None:
+def test_standing_is_authority_then_commitment_then_time(convergence: Simulation, first: int, second: int) -> None:
     one = send(convergence, RANKS[first][0], decision(level=RANKS[first][1]))
     two = send(convergence, RANKS[second][0], decision(level=RANKS[second][1]))
     # RANKS is in ascending order: the later one is higher unless the earlier is really above it.
@@ -74,7 +75,7 @@ def test_standing_is_authority_then_commitment_then_time(convergence: Any, first
     assert convergence.session.document.superseded == {}
 
 
-def test_only_the_same_subject_is_superseded(convergence: Any) -> None:
+def test_only_the_same_subject_is_superseded(convergence: Simulation) -> None:
     ruling = send(convergence, "red-1", arbitration("a"))
     one = send(convergence, "red-1", decision("d-1"), parent=ruling)
     other = send(convergence, "red-1", decision("d-2"))
@@ -87,7 +88,7 @@ def test_only_the_same_subject_is_superseded(convergence: Any) -> None:
     assert ends_of(convergence, ruling) == ENDED
 
 
-def test_who_applies_it_later_ends_alike(convergence: Any) -> None:
+def test_who_applies_it_later_ends_alike(convergence: Simulation) -> None:
     one, _ = convergence.send("red-1", decision(), ("sentinel", "librarian"), run_phase=RunPhase.CONVERGENCE)
     convergence.receipts(one, "sentinel")
     send(convergence, "red-1", decision())
@@ -98,7 +99,7 @@ def test_who_applies_it_later_ends_alike(convergence: Any) -> None:
     assert convergence.session.document.superseded == {} and one.packet_id not in convergence.session.open
 
 
-def test_a_new_arbitration_after_a_veto_supersedes_the_one_that_was_struck(simulation: Any) -> None:
+def test_a_new_arbitration_after_a_veto_supersedes_the_one_that_was_struck(simulation: Simulation) -> None:
     to_arbitration(simulation)
     simulation.acknowledge()
     (first,) = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
@@ -106,12 +107,12 @@ def test_a_new_arbitration_after_a_veto_supersedes_the_one_that_was_struck(simul
     simulation.send("sentinel", SignalPayload(signal=Signal.VETO), parent=first)
     simulation.pass_time(seconds=3)
     second = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION][1]
-    assert second.payload.arbitration_id == first.payload.arbitration_id
+    assert second.payload_as(ArbitrationPayload).arbitration_id == first.payload_as(ArbitrationPayload).arbitration_id
     ends = ends_of(simulation, first)
     assert ends and ends == ENDED * len(ends)
 
 
-def test_what_rests_has_its_verification_in_the_log(convergence: Any) -> None:
+def test_what_rests_has_its_verification_in_the_log(convergence: Simulation) -> None:
     evidence = ProofBundle(evidence_refs=("sha256:" + "0" * 64,))
     sent = send(convergence, "red-1", decision(), proof_bundle=evidence)
     assert convergence.session.open[sent.packet_id].verification == "passed"

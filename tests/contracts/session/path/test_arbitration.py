@@ -8,6 +8,7 @@ import pytest
 
 from apc_contracts import DecisionPayload, Packet, RetractionPayload, SignalPayload
 from apc_contracts.contract.contract import Contract, contract_from_bytes
+from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
 
 from ..conftest import Simulation
@@ -46,7 +47,7 @@ def veto(simulation: Any) -> Packet:
     return packet
 
 
-def test_an_approval_under_a_veto_waits_for_its_override(simulation: Any) -> None:
+def test_an_approval_under_a_veto_waits_for_its_override(simulation: Simulation) -> None:
     to_arbitration(simulation)
     standing = simulation.session.document.round_state.arbitration
     struck = veto(simulation)
@@ -58,7 +59,7 @@ def test_an_approval_under_a_veto_waits_for_its_override(simulation: Any) -> Non
     assert simulation.session.document.round_state.winner.packet_id == standing.winner
 
 
-def test_an_approval_under_a_veto_that_stands_comes_to_nothing(simulation: Any) -> None:
+def test_an_approval_under_a_veto_that_stands_comes_to_nothing(simulation: Simulation) -> None:
     to_arbitration(simulation)
     first = simulation.session.document.round_state.arbitration
     veto(simulation)
@@ -69,7 +70,7 @@ def test_an_approval_under_a_veto_that_stands_comes_to_nothing(simulation: Any) 
     assert second.winner != first.winner
 
 
-def test_a_retracted_winner_gives_way_to_the_next_best(simulation: Any) -> None:
+def test_a_retracted_winner_gives_way_to_the_next_best(simulation: Simulation) -> None:
     to_arbitration(simulation)
     first = simulation.session.document.round_state.arbitration
     agent = first.candidate.agent_id
@@ -81,7 +82,7 @@ def test_a_retracted_winner_gives_way_to_the_next_best(simulation: Any) -> None:
     assert simulation.session.document.round_state.winner.packet_id == second.winner
 
 
-def test_a_session_whose_candidates_are_all_retracted_halts(simulation: Any) -> None:
+def test_a_session_whose_candidates_are_all_retracted_halts(simulation: Simulation) -> None:
     to_arbitration(simulation)
     for _ in range(4):
         standing = simulation.session.document.round_state.arbitration
@@ -98,7 +99,6 @@ def test_a_pool_too_small_for_the_contract_waits_for_a_generation_more() -> None
     simulation.send("red-1", evaluation(0.5), "sentinel", parent=start)
     simulation.acknowledge()
     simulation.pass_time(seconds=11)
-    assert simulation.session is not None
     assert (simulation.session.state, simulation.session.generation) == ("CONTROLLED_CONVERGENCE", 1)
     simulation.acknowledge()
     generation(simulation, start, 0.5, 0.4)
@@ -118,7 +118,6 @@ def test_a_guard_that_never_holds_keeps_the_session_where_it_is(event: str) -> N
         simulation.acknowledge()
     assert event not in simulation.events
     simulation.pass_time(seconds=1000)
-    assert simulation.session is not None
     assert simulation.session.state == "HALTED"
 
 
@@ -127,17 +126,17 @@ def test_a_validation_that_the_contracts_guard_does_not_pass_has_failed() -> Non
     _, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.75), parent=artifact)
     simulation.acknowledge()
-    assert simulation.session is not None
     assert simulation.session.round == 2
 
 
-def test_the_arbitration_names_every_swarm_and_the_baseline(simulation: Any) -> None:
+def test_the_arbitration_names_every_swarm_and_the_baseline(simulation: Simulation) -> None:
     to_arbitration(simulation)
     (packet,) = [one for one in simulation.packets if one.packet_type is PacketType.ARBITRATION]
-    assert [len(packet.payload.candidates), packet.payload.candidates[-1].candidate_id] == [3, "baseline"]
+    candidates = packet.payload_as(ArbitrationPayload).candidates
+    assert [len(candidates), candidates[-1].candidate_id] == [3, "baseline"]
 
 
-def test_a_veto_is_overridden_by_the_right_to_decide_alone(simulation: Any) -> None:
+def test_a_veto_is_overridden_by_the_right_to_decide_alone(simulation: Simulation) -> None:
     to_arbitration(simulation)
     first = simulation.session.document.round_state.arbitration
     struck = veto(simulation)
@@ -147,7 +146,7 @@ def test_a_veto_is_overridden_by_the_right_to_decide_alone(simulation: Any) -> N
     assert simulation.session.document.round_state.arbitration.winner != first.winner
 
 
-def test_an_artifact_retracted_in_execution_can_be_replaced(simulation: Any) -> None:
+def test_an_artifact_retracted_in_execution_can_be_replaced(simulation: Simulation) -> None:
     start = to_arbitration(simulation)
     simulation.pass_time(seconds=3)
     simulation.acknowledge()

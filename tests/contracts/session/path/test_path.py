@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import (
     ArtifactPayload,
@@ -16,7 +17,7 @@ from apc_contracts import (
     TransferPayload,
 )
 from apc_contracts.envelope.packet import Lineage
-from apc_contracts.payloads.by_type import ExpectedImpact, MetricSet, Thresholds, TransferPolicy
+from apc_contracts.payloads.by_type import ArbitrationPayload, ExpectedImpact, MetricSet, Thresholds, TransferPolicy
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
     ArtifactKind,
@@ -128,7 +129,7 @@ def execute(simulation: Any, start: Packet) -> Packet:
     return artifact
 
 
-def test_a_run_from_start_to_closed(simulation: Any) -> None:
+def test_a_run_from_start_to_closed(simulation: Simulation) -> None:
     _start, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.75), parent=artifact)
     simulation.acknowledge()
@@ -153,7 +154,7 @@ def test_a_run_from_start_to_closed(simulation: Any) -> None:
     assert "promotion_eligible" in moved
 
 
-def test_promotion_reaches_the_eval_and_its_artifact(simulation: Any) -> None:
+def test_promotion_reaches_the_eval_and_its_artifact(simulation: Simulation) -> None:
     _, artifact = to_validation(simulation)
     verdict_packet, _ = simulation.send("sentinel", evaluation(0.75), parent=artifact)
     simulation.acknowledge()
@@ -163,7 +164,7 @@ def test_promotion_reaches_the_eval_and_its_artifact(simulation: Any) -> None:
     assert promoted == {artifact.packet_id, verdict_packet.packet_id}
 
 
-def test_briefs_that_share_too_much_open_nothing(simulation: Any) -> None:
+def test_briefs_that_share_too_much_open_nothing(simulation: Simulation) -> None:
     start = simulation.start()
     simulation.send("librarian", brief(), "red-1", parent=start, keys=("a", "b", "c"))
     simulation.send("librarian", brief(), "blue-1", parent=start, keys=("a", "b", "d"))
@@ -172,7 +173,7 @@ def test_briefs_that_share_too_much_open_nothing(simulation: Any) -> None:
     assert simulation.session.state == "DIFFERENTIATED_RESEARCH"
 
 
-def test_the_generation_deadline_closes_a_barrier_without_the_silent(simulation: Any) -> None:
+def test_the_generation_deadline_closes_a_barrier_without_the_silent(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=5)
     research(simulation, start)
     for expected in (1, 2):
@@ -189,7 +190,7 @@ def test_the_generation_deadline_closes_a_barrier_without_the_silent(simulation:
     assert simulation.session.document.dead_swarms == []
 
 
-def test_an_open_delivery_holds_the_barrier(simulation: Any) -> None:
+def test_an_open_delivery_holds_the_barrier(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=5)
     research(simulation, start)
     for agent in ("red-1", "blue-1"):
@@ -199,7 +200,7 @@ def test_an_open_delivery_holds_the_barrier(simulation: Any) -> None:
     assert simulation.session.generation == 1
 
 
-def test_nothing_beats_the_baseline(simulation: Any) -> None:
+def test_nothing_beats_the_baseline(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=0)
     research(simulation, start)
     generation(simulation, start, 0.0, 0.0)
@@ -208,7 +209,7 @@ def test_nothing_beats_the_baseline(simulation: Any) -> None:
     assert not any(packet.packet_type is PacketType.ARBITRATION for packet in simulation.packets)
 
 
-def test_a_veto_strikes_the_winner_and_a_new_window_opens(simulation: Any) -> None:
+def test_a_veto_strikes_the_winner_and_a_new_window_opens(simulation: Simulation) -> None:
     to_arbitration(simulation)
     first = simulation.session.document.round_state.arbitration
     simulation.send("sentinel", SignalPayload(signal=Signal.VETO), parent=first.packet_id)
@@ -220,7 +221,7 @@ def test_a_veto_strikes_the_winner_and_a_new_window_opens(simulation: Any) -> No
     assert simulation.session.document.round_state.winner.swarm_id == "blue"
 
 
-def test_an_overridden_veto_lets_the_winner_pass(simulation: Any) -> None:
+def test_an_overridden_veto_lets_the_winner_pass(simulation: Simulation) -> None:
     to_arbitration(simulation)
     first = simulation.session.document.round_state.arbitration
     veto, _ = simulation.send("sentinel", SignalPayload(signal=Signal.VETO), parent=first.packet_id)
@@ -232,7 +233,7 @@ def test_an_overridden_veto_lets_the_winner_pass(simulation: Any) -> None:
     assert simulation.session.document.round_state.winner.swarm_id == "red"
 
 
-def test_vetoes_on_everyone_halt(simulation: Any) -> None:
+def test_vetoes_on_everyone_halt(simulation: Simulation) -> None:
     to_arbitration(simulation)
     for _ in range(4):
         assert simulation.session.state == "ARBITRATION"
@@ -242,7 +243,7 @@ def test_vetoes_on_everyone_halt(simulation: Any) -> None:
     assert simulation.session.state == "HALTED"
 
 
-def test_a_decision_with_the_right_commits_at_once(simulation: Any) -> None:
+def test_a_decision_with_the_right_commits_at_once(simulation: Simulation) -> None:
     to_arbitration(simulation)
     standing = simulation.session.document.round_state.arbitration
     decision = DecisionPayload(
@@ -256,7 +257,7 @@ def test_a_decision_with_the_right_commits_at_once(simulation: Any) -> None:
     assert simulation.session.state == "EXECUTION"
 
 
-def test_a_failed_validation_starts_the_next_round_and_the_last_one_halts(simulation: Any) -> None:
+def test_a_failed_validation_starts_the_next_round_and_the_last_one_halts(simulation: Simulation) -> None:
     _start, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.3), parent=artifact)
     simulation.acknowledge()
@@ -282,7 +283,7 @@ def test_a_failed_validation_starts_the_next_round_and_the_last_one_halts(simula
     assert session.document.halt_reason == "VALIDATION_FAILED outcome"
 
 
-def test_a_packet_of_an_older_round_is_admitted_and_not_counted(simulation: Any) -> None:
+def test_a_packet_of_an_older_round_is_admitted_and_not_counted(simulation: Simulation) -> None:
     start, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.3), parent=artifact)
     simulation.acknowledge()
@@ -291,7 +292,7 @@ def test_a_packet_of_an_older_round_is_admitted_and_not_counted(simulation: Any)
     assert simulation.session.document.round_state.evaluated == []
 
 
-def test_a_retraction_of_the_artifact_fails_validation(simulation: Any) -> None:
+def test_a_retraction_of_the_artifact_fails_validation(simulation: Simulation) -> None:
     from apc_contracts import RetractionPayload
 
     _, artifact = to_validation(simulation)
@@ -303,7 +304,7 @@ def test_a_retraction_of_the_artifact_fails_validation(simulation: Any) -> None:
     assert verdict.refusal.code == "NOT_RETRACTABLE"
 
 
-def test_stop_halts_and_keeps_the_phase(simulation: Any) -> None:
+def test_stop_halts_and_keeps_the_phase(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     simulation.send("librarian", SignalPayload(signal=Signal.STOP))
@@ -314,17 +315,17 @@ def test_stop_halts_and_keeps_the_phase(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize(("budgets", "reason"), [({"wall_ms": 5000}, "wall_ms"), ({}, "STATE_DEADLINE")])
-def test_time_runs_out(simulation: Any, budgets: dict[str, int], reason: str) -> None:
+def test_time_runs_out(simulation: Simulation, budgets: dict[str, int], reason: str) -> None:
     from apc_contracts.payloads.session_signals import Budgets
 
     simulation.start(budgets=Budgets(**budgets))
     simulation.pass_time(seconds=101)
     assert simulation.session.state == "HALTED"
-    assert reason in simulation.session.document.halt_reason
+    assert reason in (simulation.session.document.halt_reason or "")
 
 
 @pytest.mark.parametrize("measured", [0, 3])
-def test_the_search_time_ends_the_search_with_the_open_generation(simulation: Any, measured: int) -> None:
+def test_the_search_time_ends_the_search_with_the_open_generation(simulation: Simulation, measured: int) -> None:
     start = simulation.start(generation_limit=20, convergence_generations=2, search_ms=5_000)
     research(simulation, start)
     for _ in range(measured):
@@ -343,7 +344,7 @@ def test_the_search_time_ends_the_search_with_the_open_generation(simulation: An
     assert simulation.session.document.halt_reason.startswith("VALIDATION_FAILED"), "no further round opens"
 
 
-def test_the_packet_budget_is_never_exceeded(simulation: Any) -> None:
+def test_the_packet_budget_is_never_exceeded(simulation: Simulation) -> None:
     from apc_contracts.payloads.session_signals import Budgets
 
     start = simulation.start(budgets=Budgets(packets=3))
@@ -365,7 +366,7 @@ def test_the_packet_budget_is_never_exceeded(simulation: Any) -> None:
     assert simulation.session.state == "HALTED"
 
 
-def test_a_pause_stops_the_clock_and_holds_work(simulation: Any) -> None:
+def test_a_pause_stops_the_clock_and_holds_work(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=3)
     research(simulation, start)
     simulation.send("librarian", SignalPayload(signal=Signal.PAUSE))
@@ -379,7 +380,7 @@ def test_a_pause_stops_the_clock_and_holds_work(simulation: Any) -> None:
     assert simulation.effects[-2].resumed or any(effects.resumed for effects in simulation.effects)
 
 
-def test_transfers_are_arbitrated_together_at_the_barrier(simulation: Any) -> None:
+def test_transfers_are_arbitrated_together_at_the_barrier(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=13)
     research(simulation, start)
     for _ in range(11):
@@ -398,11 +399,11 @@ def test_transfers_are_arbitrated_together_at_the_barrier(simulation: Any) -> No
     assert len(accepted) == 2
     assert simulation.denied[weak.packet_id] == "THROTTLE_SCORE"
     arbitrations = [p for p in simulation.packets if p.packet_type is PacketType.ARBITRATION]
-    assert len(arbitrations) == 1 and len(arbitrations[0].payload.candidates) == 5
+    assert len(arbitrations) == 1 and len(arbitrations[0].payload_as(ArbitrationPayload).candidates) == 5
     assert simulation.session.document.protocols == {"protocol-red": ["red", "blue"]}
 
 
-def test_transfers_before_generation_11_have_no_phase(simulation: Any) -> None:
+def test_transfers_before_generation_11_have_no_phase(simulation: Simulation) -> None:
     start = simulation.start(generation_limit=13)
     research(simulation, start)
     _, verdict = simulation.send("red-1", transfer(0.9, 0.1), "blue-1", parent=start, lineage=lineage())

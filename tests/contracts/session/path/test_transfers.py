@@ -98,7 +98,7 @@ def arbitrations(simulation: Simulation) -> list[Packet]:
         (21, offer(1, 0.9, None), "THROTTLE_TOP_K"),
     ],
 )
-def test_each_rule_at_the_barrier(simulation: Any, closing: int, made: dict[str, Any], code: str | None) -> None:
+def test_each_rule_at_the_barrier(simulation: Simulation, closing: int, made: dict[str, Any], code: str | None) -> None:
     start = open_until(simulation, closing)
     packet = send(simulation, start, made)
     close(simulation, start)
@@ -106,7 +106,7 @@ def test_each_rule_at_the_barrier(simulation: Any, closing: int, made: dict[str,
     assert simulation.denied.get(packet.packet_id) == code
 
 
-def test_verified_scores_rule_at_the_barrier(simulation: Any) -> None:
+def test_verified_scores_rule_at_the_barrier(simulation: Simulation) -> None:
     start = open_until(simulation, 11)
     boast = send(simulation, start, offer(1, 1.0, receiver=0.0))
     generation(simulation, start, 0.0, 0.9999)  # now red is verified at 0.1, blue at 1
@@ -116,7 +116,7 @@ def test_verified_scores_rule_at_the_barrier(simulation: Any) -> None:
     assert arbitration.payload_as(ArbitrationPayload).candidates[0].score_components["score_difference"] == 0
 
 
-def test_the_arbitration_says_who_was_weighed_and_who_went(simulation: Any) -> None:
+def test_the_arbitration_says_who_was_weighed_and_who_went(simulation: Simulation) -> None:
     start = open_until(simulation, 11)
     sent = [send(simulation, start, offer(number, score)) for number, score in enumerate((0.7, 0.9, 0.8))]
     bad = send(simulation, start, offer(9, 0.1, receiver=0.1))
@@ -141,7 +141,7 @@ def test_the_arbitration_says_who_was_weighed_and_who_went(simulation: Any) -> N
     assert packet.lineage == sent[1].lineage
 
 
-def test_when_nothing_goes_through_none_wins(simulation: Any) -> None:
+def test_when_nothing_goes_through_none_wins(simulation: Simulation) -> None:
     start = open_until(simulation, 11)
     bad = send(simulation, start, offer(1, 0.1))
     close(simulation, start)
@@ -152,7 +152,7 @@ def test_when_nothing_goes_through_none_wins(simulation: Any) -> None:
     assert packet.lineage == bad.lineage
 
 
-def test_no_transfer_no_arbitration(simulation: Any) -> None:
+def test_no_transfer_no_arbitration(simulation: Simulation) -> None:
     start = open_until(simulation, 11)
     close(simulation, start)
     assert not arbitrations(simulation)
@@ -164,7 +164,7 @@ def test_no_transfer_no_arbitration(simulation: Any) -> None:
     assert not arbitrations(simulation)
 
 
-def test_each_swarm_has_its_own_cap(simulation: Any) -> None:
+def test_each_swarm_has_its_own_cap(simulation: Simulation) -> None:
     start = open_until(
         simulation,
         11,
@@ -183,7 +183,7 @@ def test_each_swarm_has_its_own_cap(simulation: Any) -> None:
 
 
 @pytest.mark.parametrize("to", ["sentinel", "red-1", ("blue-1", "sentinel")])
-def test_another_name_does_not_pass_the_cap(simulation: Any, to: Any) -> None:
+def test_another_name_does_not_pass_the_cap(simulation: Simulation, to: Any) -> None:
     start = open_until(simulation, 11)
     made = offer(1, 0.9)
     _, verdict = simulation.send("red-1", made["payload"], to, parent=start, lineage=made["lineage"])
@@ -192,7 +192,7 @@ def test_another_name_does_not_pass_the_cap(simulation: Any, to: Any) -> None:
     assert verdict.refusal.path == ("recipients[1]" if isinstance(to, tuple) else "recipients[0]")
 
 
-def test_what_a_released_transfer_says_is_known(simulation: Any) -> None:
+def test_what_a_released_transfer_says_is_known(simulation: Simulation) -> None:
     start = open_until(simulation, 11)
     first, second = offer(1, 0.9, parents=("p-0",)), offer(2, 0.8, parents=("p-0",))
     send(simulation, start, first, keys=("fresh",))
@@ -208,7 +208,7 @@ def test_what_a_released_transfer_says_is_known(simulation: Any) -> None:
     ]
 
 
-def test_a_transfer_accepted_in_generation_21_converges(simulation: Any) -> None:
+def test_a_transfer_accepted_in_generation_21_converges(simulation: Simulation) -> None:
     start = open_until(simulation, 21, generation_limit=23)
     bad = send(simulation, start, offer(1, 0.1))
     close(simulation, start)
@@ -228,7 +228,7 @@ def to_promotion(simulation: Any) -> None:
     assert simulation.session.state == "PROMOTION"
 
 
-def test_a_transfer_in_promotion_is_judged_on_arrival(simulation: Any) -> None:
+def test_a_transfer_in_promotion_is_judged_on_arrival(simulation: Simulation) -> None:
     to_promotion(simulation)
     simulation.session.document.generation = 21
     said = []
@@ -250,7 +250,7 @@ def test_a_transfer_in_promotion_is_judged_on_arrival(simulation: Any) -> None:
     assert not arbitrations(simulation)
 
 
-def test_the_commons_close_when_everything_is_handled(simulation: Any) -> None:
+def test_the_commons_close_when_everything_is_handled(simulation: Simulation) -> None:
     to_promotion(simulation)
     simulation.session.document.generation = 21
     simulation.acknowledge("sentinel", "librarian", "red-1")
@@ -265,7 +265,7 @@ def test_the_commons_close_when_everything_is_handled(simulation: Any) -> None:
     assert ends[-1] == "ARCHIVED"
 
 
-def test_the_commons_close_at_the_deadline_of_a_generation(simulation: Any) -> None:
+def test_the_commons_close_at_the_deadline_of_a_generation(simulation: Simulation) -> None:
     to_promotion(simulation)
     due = simulation.session.document.deadlines["generation"]
 
@@ -276,7 +276,7 @@ def test_the_commons_close_at_the_deadline_of_a_generation(simulation: Any) -> N
     assert simulation.session.state == "CLOSED"
 
 
-def test_swarms_work_on_in_the_generations_of_convergence(simulation: Any) -> None:
+def test_swarms_work_on_in_the_generations_of_convergence(simulation: Simulation) -> None:
     start = open_until(simulation, 11, generation_limit=11, convergence_generations=2)
     close(simulation, start)
     assert (simulation.session.state, simulation.session.generation) == ("CONTROLLED_CONVERGENCE", 12)
@@ -290,7 +290,7 @@ def test_swarms_work_on_in_the_generations_of_convergence(simulation: Any) -> No
     assert simulation.session.state == "ARBITRATION"
 
 
-def test_the_smallest_top_k_binds_those_who_come_after_it(simulation: Any) -> None:
+def test_the_smallest_top_k_binds_those_who_come_after_it(simulation: Simulation) -> None:
     to_promotion(simulation)
     simulation.session.document.generation = 21
     said = []
@@ -331,7 +331,6 @@ def _barrier(offers: Sequence[Offer], order: Sequence[int]) -> Any:
     research(simulation, start)
     for _ in range(11):
         close(simulation, start)
-    assert simulation.session is not None
     for place in order:
         sender, confidence, top_k, parent = offers[place]
         made = offer(place, sender, top_k, parents=(parent,))
@@ -368,7 +367,6 @@ def test_rulings_are_recorded_as_they_were_judged(contract: Contract) -> None:
         generation_deadline_ms=1_000,
     )
     # A third swarm, that nobody has waited for: a share of two thirds is no monopoly.
-    assert simulation.session is not None
     simulation.session.document.swarms["watch"] = []
     sent = []
     for number, to in enumerate(("blue-1", "sentinel")):

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import ClaimPayload, ProofBundle, RetractionPayload, new_packet_id
+from apc_contracts import ClaimPayload, Contract, ProofBundle, RetractionPayload, new_packet_id
 from apc_contracts.envelope.parts import Falsifier
 from apc_contracts.session.path.verification import FailedCheck, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR
@@ -25,7 +26,7 @@ def hops_of(simulation: Any, packet: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_a_failure_holds_for_those_who_apply_the_packet_later(simulation: Any) -> None:
+def test_a_failure_holds_for_those_who_apply_the_packet_later(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     simulation.verification = FAILED
@@ -41,7 +42,7 @@ def test_a_failure_holds_for_those_who_apply_the_packet_later(simulation: Any) -
     assert artifact.packet_id not in simulation.session.open
 
 
-def test_an_artifact_of_execution_with_false_bytes_fails_its_round(simulation: Any) -> None:
+def test_an_artifact_of_execution_with_false_bytes_fails_its_round(simulation: Simulation) -> None:
     start = to_arbitration(simulation)
     simulation.pass_time(seconds=3)
     simulation.acknowledge()
@@ -53,7 +54,7 @@ def test_an_artifact_of_execution_with_false_bytes_fails_its_round(simulation: A
     assert (simulation.session.state, simulation.session.round) == ("INDEPENDENT_DISCOVERY", 2)
 
 
-def test_a_result_that_nobody_waits_for_changes_nothing(simulation: Any) -> None:
+def test_a_result_that_nobody_waits_for_changes_nothing(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     artifact, _ = simulation.send("red-1", model(), "sentinel", parent=start)
@@ -63,7 +64,7 @@ def test_a_result_that_nobody_waits_for_changes_nothing(simulation: Any) -> None
     assert simulation.session.open[artifact.packet_id].verification == ""
 
 
-def test_an_eval_on_the_substrate_is_evidence_once_the_stream_has_it(simulation: Any) -> None:
+def test_an_eval_on_the_substrate_is_evidence_once_the_stream_has_it(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     sent = [simulation.send(agent, evaluation(0.5), "_substrate", parent=start)[0] for agent in ("red-1", "blue-1")]
@@ -93,7 +94,7 @@ def findings_of(simulation: Any, packet: Any) -> list[Any]:
     ]
 
 
-def test_a_falsifier_targets_a_claim_of_the_session(simulation: Any) -> None:
+def test_a_falsifier_targets_a_claim_of_the_session(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     own, _ = simulation.send("red-1", claim("c-1"), proof_bundle=ProofBundle(falsifiers=(falsifier("c-1"),)))
@@ -105,7 +106,7 @@ def test_a_falsifier_targets_a_claim_of_the_session(simulation: Any) -> None:
     ]
 
 
-def test_evidence_that_names_a_packet_names_one_of_the_session(simulation: Any) -> None:
+def test_evidence_that_names_a_packet_names_one_of_the_session(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     known = f"packet:{start.packet_id}"
@@ -120,7 +121,7 @@ def test_evidence_that_names_a_packet_names_one_of_the_session(simulation: Any) 
     ], "nothing to ask: verified in the gate's own hop"
 
 
-def test_nothing_is_verifying_once_every_result_is_there(simulation: Any) -> None:
+def test_nothing_is_verifying_once_every_result_is_there(simulation: Simulation) -> None:
     start = simulation.start()
     research(simulation, start)
     for agent in ("red-1", "blue-1"):
@@ -136,7 +137,7 @@ def test_nothing_is_verifying_once_every_result_is_there(simulation: Any) -> Non
 @pytest.mark.parametrize(
     ("mode", "expected"), [("enforce", (False, "m")), ("warn", (True, "m")), ("off", (True, None))]
 )
-def test_the_contract_says_what_a_finding_does(contract: Any, mode: str, expected: Any) -> None:
+def test_the_contract_says_what_a_finding_does(contract: Contract, mode: str, expected: Any) -> None:
     rules = contract.verification.model_copy(update={"endorsements": mode})
     assert ruling([FailedCheck("endorsements", "m")], rules) == expected
     enforced = ruling([FailedCheck("endorsements", "m"), FailedCheck("falsifiers", "n")], rules)

@@ -18,7 +18,8 @@ class LogWriterSettings(LogKeySettings):
     """Number of entries after which a transaction takes no more batches."""
     commit_interval: Duration = timedelta(milliseconds=50)
     """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
-    Nothing waits for it: the gate continues when the broker has the batch."""
+    Agents do not wait for it, because the gate continues when the broker has the batch. What reads the log does: a
+    client's result, the web console, `apc tail`, and a gate that takes over a shard."""
     checkpoints_url: str | None = None
     """Where checkpoints are exported: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook `https://…`; none =
     `<data_dir>/checkpoints`. Choose a place that the database's administrator cannot write to."""

@@ -13,6 +13,7 @@ import structlog
 from apc_agents.loading import load_members, load_team
 from apc_agents.typed.team import Team
 from apc_bus.concurrency import cancelled
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
@@ -103,7 +104,7 @@ async def _registered_client(bus: Bus, pool: asyncpg.Pool, settings: BusSettings
     finally:
         try:
             await _record(bus, pool, settings, AgentRevoked(change_id=new_packet_id(), agent_id=registered.agent_id))
-        except (BusError, ServiceAway) as error:
+        except (BusError, ServiceAway, *DATABASE_AWAY) as error:
             # The outcome of the run is worth more than this; the registration is there to be seen.
             log.warning("client_not_revoked", agent_id=registered.agent_id, error=str(error))
 

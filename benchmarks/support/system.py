@@ -1,4 +1,4 @@
-"""The bus under measurement: orchestrator and persister as their own processes, agents registered by an operator."""
+"""The bus under measurement: orchestrator and persister as separate processes, agents registered by an operator."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ class System:
 
     @asynccontextmanager
     async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
-        """Start an agent of a module of the benchmarks in its own process, ready."""
+        """Start an agent of a module of the benchmarks in a separate process, ready."""
         arguments = ("-m", "apc_console", "worker", f"benchmarks.support.{module}:{agent}")
         async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")

@@ -21,7 +21,7 @@ SESSION = "in-process"
 
 
 async def measure_in_process(figures: Figures, count: int) -> None:
-    """In its own process, so that nothing of this one counts."""
+    """In a separate process, so that nothing of this one counts."""
     async with running("in-process", "-m", "benchmarks.throughput.in_process", str(count), environment={}) as service:
         _, rate, cpu, memory = (await service.said("^done")).split()
         await service.ended()  # by itself: told to end, it would leave its Postgres running

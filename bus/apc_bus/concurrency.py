@@ -51,7 +51,7 @@ async def first_of(*works: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None
 def is_cancelled() -> bool:
     """Return whether this task was told to end.
 
-    A loop has to ask: aiormq makes another error of a cancelled call.
+    A loop has to ask: aiormq turns a cancelled call into another error.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -50,7 +50,7 @@ async def erase_subject(connection: AnyConnection, subject: str) -> Erased:
 
 
 async def _sweep(connection: AnyConnection) -> bool:
-    """Write the table again: a deleted row's bytes would stay in its page. The server answers a lack of rights by a
+    """Rewrite the table: a deleted row's bytes would stay in its page. The server answers a lack of rights by a
     warning, so they are asked for."""
     if not await connection.fetchval(
         "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'apc_keys.subject_keys'::regclass"

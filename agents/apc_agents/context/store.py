@@ -9,7 +9,7 @@ from apc_agents.context.errors import ContextStale
 class ContextStore(Protocol):
     """Bytes by session. Each value is UTF-8 JSON and comes back byte for byte; durable when a call returns.
 
-    Anyone who keeps them in JSONB stores the text as a JSON string: JSONB does not keep bytes.
+    A store that keeps them in JSONB stores the text as a JSON string: JSONB does not keep bytes.
     """
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:

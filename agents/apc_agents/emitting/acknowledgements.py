@@ -42,7 +42,7 @@ class Expectation:
             return
         if isinstance(answer, NackPacket):
             self._answered.set_exception(_refusal(answer))
-            self._answered.exception()  # anyone who gave up waiting has not lost an exception
+            self._answered.exception()  # a caller that gave up waiting has not lost an exception
             return
         self._missing -= {answer.sender.agent_id, ALL_RECIPIENTS}
         if not self._missing:

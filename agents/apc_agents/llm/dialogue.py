@@ -86,7 +86,7 @@ class Dialogue:
             agent: who answers.
             session_id: names it.
             memory: that of the user: `memory.for_owner(user)` keeps users apart.
-            tasks: where ASYNC actions go, and anyone who has it runs them; without it they are refused.
+            tasks: where ASYNC actions go, to be run by a process that has the store; without it they are refused.
             on_compression: told of every compression before it takes effect; what it raises undoes it.
         """
         self.agent = agent
@@ -235,7 +235,7 @@ class Dialogue:
                     raise ContextStale(self.session_id, revision)
                 yield opened
         finally:
-            # After the lock: anyone who is told may send at once.
+            # After the lock: the callers that are told may send at once.
             self._thinking = None
             await self._tell()
 

@@ -77,7 +77,7 @@ class MessageExchange:
 
 
 class Mind:
-    """A model with a persona and tools. It changes the session that it is given; anyone who calls saves it, or not."""
+    """A model with a persona and tools. It changes the session that it is given; the caller saves it, or not."""
 
     def __init__(
         self,

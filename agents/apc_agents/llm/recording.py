@@ -81,7 +81,7 @@ class Recording:
         await self.store.put_turns(self.session_id, {key: document})
 
     async def forget(self) -> None:
-        """Forget all of it: what is asked again is to be answered again."""
+        """Forget all of it: a repeated question needs a new answer."""
         await self.store.delete_turns(self.session_id, self.prefix)
 
     async def forget_older(self, kept: int) -> None:
@@ -135,7 +135,7 @@ class RecordedModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Ask the model; anyone who listens hears the response as it comes, if the model can stream."""
+        """Ask the model; listeners hear the response as it comes, if the model can stream."""
         if self._on_progress is None or not can_stream(self.wrapped):
             return await super().request(messages, model_settings, model_request_parameters)
         self._on_progress(ResponseText(""))

@@ -27,7 +27,7 @@ class News:
         return self._count
 
     async def tell(self) -> None:
-        """Wake anyone who waits for a change."""
+        """Wake everybody who waits for a change."""
         async with self._changed:
             self._count += 1
             self._changed.notify_all()

@@ -15,7 +15,7 @@ class Summarizer(Protocol):
     async def summarize(self, text: str, max_tokens: int) -> str:
         """Return a summary of at most max_tokens; what is longer is cut by the projector.
 
-        An error leaves the window as it was and reaches anyone who asked for the compression.
+        An error leaves the window as it was and reaches the caller that asked for the compression.
         """
         ...
 

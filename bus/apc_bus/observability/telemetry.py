@@ -53,7 +53,7 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
 def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Return a processor of structlog: adds the ids of the current packet to a line that does not have them itself.
 
-    `configure_logs` has it in its list; anyone who configures structlog alone takes it into theirs.
+    `configure_logs` has it in its list; code that configures structlog itself adds it to its list.
     """
     ids = _subject.get()
     if ids is not None:
@@ -99,7 +99,7 @@ def _route_standard_library(
 def packet_ids(packet: Packet) -> LogIds:
     """Return the ids of a packet for the log lines about it.
 
-    Agent_id is the one who does something with it, so it is not here.
+    The agent_id names who does something with it, so it is not here.
     """
     where = packet.trace
     return {

@@ -174,7 +174,7 @@ class Link:
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
             _log.info("connection_close_failed", reason=repr(error))
         finally:
-            # Anyone who does not answer a close may still hold what it handed over: a cut is what it notices.
+            # A peer that does not answer a close may still hold what it handed over: a cut is what it notices.
             self._transport.abort()
 
 

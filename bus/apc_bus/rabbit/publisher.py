@@ -1,4 +1,4 @@
-"""Confirmed publishing over its own connection, on one channel that is opened again when it closes."""
+"""Confirmed publishing over a separate connection, on one channel that is opened again when it closes."""
 
 import asyncio
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ async def take_connection(pool: asyncpg.Pool, heartbeat: timedelta) -> PoolConne
 
 
 async def drop_connection(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
-    """Close it permanently: it may be broken, and its codec is not the pool's."""
+    """Close it instead of returning it: it may be broken, and its codec is not the pool's."""
     with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
         connection.terminate()
         await pool.release(connection)

@@ -40,7 +40,7 @@ SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> 'apc_recorder' AN
     oid, (SELECT proowner FROM pg_proc WHERE oid = 'apc_guard.record(text, jsonb)'::regprocedure), 'MEMBER')
 """
 _MY_RIGHTS = "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
-# Anyone who owned the log so far goes on working with it, as a member of its owner.
+# The former owner of the log goes on working with it, as a member of its owner.
 _TAKE_OVER = """
 DO $$
 DECLARE
@@ -120,7 +120,7 @@ def warn_of_guard(state: GuardState) -> None:
 
 
 async def harden(connection: asyncpg.Connection, scripts: Path) -> None:
-    """Install the guard again, as a superuser, where it has holes or was installed without one; recorded.
+    """Reinstall the guard, as a superuser, where it has holes or was installed without one; recorded.
 
     Args:
         scripts: folder `sql` of the migrations.

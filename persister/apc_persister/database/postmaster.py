@@ -145,7 +145,7 @@ class Postmaster:
 
     def _not_allowed(self) -> str:
         if self.account is None:
-            return f"{self.binaries} cannot be run: install apc-bus[embedded] again, or set APC_DATABASE_URL"
+            return f"{self.binaries} cannot be run: reinstall apc-bus[embedded], or set APC_DATABASE_URL"
         return (
             f"PostgreSQL does not run as root, and the user {SERVER_USER} may not enter {self.binaries}: run this as "
             "an ordinary user, install apc-bus where others may read it, or set APC_DATABASE_URL"

@@ -75,7 +75,7 @@ class CompressionResult:
     original_tokens: int
     compressed_tokens: int
     folded: tuple[FoldedTurn, ...] = ()
-    """In the order of the conversation. Anyone who wants `expand` puts the turns away before using the window."""
+    """In the order of the conversation. A caller that wants `expand` puts the turns away before using the window."""
 
     @property
     def dropped_count(self) -> int:

@@ -1,4 +1,4 @@
-"""Keeps one client's undecodable properties from closing the connection of the one who consumes its message.
+"""Keeps one client's undecodable properties from closing the connection of the consumer of its message.
 
 RabbitMQ does not check that short strings are UTF-8; pamqp refuses such a frame, aiormq then drops the
 connection, the message comes again, and so on without end. Here the frame of the content header is replaced by

@@ -5,6 +5,7 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 """
 
 from apc_agents.agent import Agent
+from apc_agents.agent_loading import load_agent, load_team
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
 from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions, Role
 from apc_agents.errors import (
@@ -30,7 +31,6 @@ from apc_agents.errors import (
 )
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
-from apc_agents.loading import load_agent, load_team
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.testing import AgentTestClient

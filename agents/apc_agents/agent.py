@@ -12,16 +12,16 @@ from apc_agents.agent_context.relevance import resonance
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
 from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
-from apc_agents.tools.registry import ToolRegistry
+from apc_agents.tools.tool_registry import ToolRegistry
 from apc_agents.typed.handlers import models_of, schema_handled, typed_handler
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
-from apc_contracts.model import ID_PATTERN
 from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 

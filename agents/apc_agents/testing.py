@@ -22,9 +22,9 @@ from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.phase import KnownSessions, SessionPosition
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.running.worker import Worker
+from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore

@@ -17,7 +17,7 @@ from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
-from apc_web.services import Services
+from apc_web.route_services import Services
 from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader
 from benchmarks.page.browser import first_view, large_view, live_view
 from benchmarks.page.large_run import SESSION, load_run

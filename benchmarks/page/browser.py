@@ -12,7 +12,7 @@ from tests.support.web.browser import FRONTEND, NODE, served
 
 from apc_client.waiting import until
 from apc_web.app import make_app
-from apc_web.services import Services
+from apc_web.route_services import Services
 from benchmarks.database.log_load import Loader
 from benchmarks.page.large_run import RUN
 from benchmarks.support.figures import Figure

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
-from apc_agents.phase import KnownSessions
+from apc_agents.session_phase import KnownSessions
 from apc_agents.typed.message import payload_of
 from apc_agents.typed.team import Team
 from apc_bus.port import Bus

@@ -27,9 +27,9 @@ from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_orchestrator.lease_acquisition import take_shard
 from apc_orchestrator.service_state import ShardState
+from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.protocols import OtherShards, load_protocols
-from apc_orchestrator.shard.resources import ShardResources
-from apc_orchestrator.shard.server import ShardServer
+from apc_orchestrator.shard.shard_server import ShardServer
 from apc_orchestrator.shard.unjudgeable import Unjudgeable
 from apc_orchestrator.verification import Bounds, Verifier
 

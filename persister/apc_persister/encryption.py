@@ -14,8 +14,8 @@ from apc_bus.settings import EncryptionSettings
 from apc_log.batch import ConflictEntry, Entry, HopEntry, LineageEntry, PacketEntry
 from apc_log.body_encryption import SealedContent, SubjectKey
 from apc_log.connection import AnyConnection
-from apc_log.rows import Placed
 from apc_log.subject_keys import KeyRing, require
+from apc_log.table_rows import Placed
 from apc_persister.writing.conflicts import UNSTORABLE, unstorable
 
 UNATTRIBUTED = ""

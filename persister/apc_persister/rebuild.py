@@ -16,7 +16,7 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.parsing import read_packet
 from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.reading import prepare_reader, read_leaves
+from apc_persister.evidence.stored_rows import prepare_reader, read_leaves
 from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.tree.tree_signer import load_tree
 from apc_persister.session_rebuild import RebuiltSessions, rebuild_sessions

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from apc_contracts.errors import PacketRefused
 from apc_log.batch import RegistryEntry
-from apc_log.rows import Placed
+from apc_log.table_rows import Placed
 from apc_persister.writing.conflicts import UNSTORABLE, unstorable
 
 

@@ -11,8 +11,8 @@ from apc_contracts.replay.columns import as_json
 from apc_contracts.session import Session
 from apc_log.batch import SessionUpdate
 from apc_log.connection import AnyConnection
-from apc_log.queries.replaying.recorded import DatabaseRecords
-from apc_log.queries.replaying.verify import ContractBook
+from apc_log.queries.replaying.recorded_sessions import DatabaseRecords
+from apc_log.queries.replaying.replay_checks import ContractBook
 from apc_persister.evidence.verification.sessions import UNPLAYABLE, list_sessions, play_session
 from apc_persister.evidence.verification.verify import UNREADABLE
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from apc_contracts import load_contract
 from apc_web.chat.chats import Chats
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 
 def services_with(chats: Chats | None, why_no_chat: str | None = None) -> Services:

@@ -18,7 +18,7 @@ from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 __all__ = ["house", "idea"]
 TOKEN = "token-of-the-tests"

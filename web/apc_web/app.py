@@ -5,10 +5,10 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from apc_web.failures import add_failures
-from apc_web.models.base import ProblemDocument
+from apc_web.models.model_base import ProblemDocument
+from apc_web.problem_details import add_failures
+from apc_web.route_services import Services
 from apc_web.routes import acts, chat, decisions, inbox, log, login, packets, sessions
-from apc_web.services import Services
 from apc_web.static import PageFiles
 
 API = "/api/v1"

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from apc_web.errors import ApiError
-from apc_web.models.base import ProblemDocument
+from apc_web.models.model_base import ProblemDocument
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -4,7 +4,7 @@
 `Observation` for each action.
 """
 
-from apc_agents.actions.context import ActionContext, ActionMemory, StateMemory
+from apc_agents.actions.action_context import ActionContext, ActionMemory, StateMemory
 from apc_agents.actions.executor import ActionExecutor
 from apc_agents.actions.report import ActionReport, Observation, ObservationStatus
 from apc_agents.actions.verbs import VERBS
@@ -22,7 +22,7 @@ from apc_agents.tools.errors import (
     ValueUnserialisable,
 )
 from apc_agents.tools.knowledge import KnowledgeScope
-from apc_agents.tools.registry import Script, Tool, ToolRegistry
+from apc_agents.tools.tool_registry import Script, Tool, ToolRegistry
 
 __all__ = [
     "VERBS",

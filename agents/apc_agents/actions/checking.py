@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from apc_agents.actions.context import ActionContext
+from apc_agents.actions.action_context import ActionContext
 from apc_agents.actions.plan import PlannedAction, make_plan
 from apc_agents.actions.verbs import VERBS
 from apc_agents.clearance import Trigger
 from apc_agents.tools.errors import ActionsRefused, Problem, ReferenceUnknown, ValueUnserialisable
-from apc_agents.tools.references import Reference, lookup, references_in, substitute
-from apc_agents.tools.registry import Runnable, ToolRegistry
 from apc_agents.tools.result_values import json_value
+from apc_agents.tools.tool_registry import Runnable, ToolRegistry
+from apc_agents.tools.variable_references import Reference, lookup, references_in, substitute
 from apc_contracts.agent.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
 
 

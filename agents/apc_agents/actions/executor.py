@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
+from apc_agents.actions.action_context import ActionContext, WithheldMemory, key_of
 from apc_agents.actions.checking import CheckedAction, CheckedResponse, check_response, params_problems
-from apc_agents.actions.context import ActionContext, WithheldMemory, key_of
 from apc_agents.actions.report import ActionReport, Observation, ObservationStatus, carried_out
 from apc_agents.actions.verbs import STOP
 from apc_agents.clearance import lowest
@@ -17,8 +17,8 @@ from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import ReferenceUnknown, ToolFailed, ValueUnserialisable
 from apc_agents.tools.invoking import invoke
 from apc_agents.tools.knowledge import KnowledgeScope, ReadKnowledge
-from apc_agents.tools.references import lookup, references_in, substitute
-from apc_agents.tools.registry import ToolRegistry
+from apc_agents.tools.tool_registry import ToolRegistry
+from apc_agents.tools.variable_references import lookup, references_in, substitute
 from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
 
 

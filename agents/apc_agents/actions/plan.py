@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from apc_agents.tools.errors import Problem, ReferenceUnknown
-from apc_agents.tools.references import references_in
+from apc_agents.tools.variable_references import references_in
 from apc_contracts.agent.actions import Action, AgentResponse, Execution
 
 

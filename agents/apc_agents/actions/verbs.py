@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, JsonValue, ValidationError
 
-from apc_agents.actions.context import ActionContext, ActionMemory
+from apc_agents.actions.action_context import ActionContext, ActionMemory
 from apc_agents.clearance import PROVENANCE
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import ActionError
-from apc_agents.tools.registry import Tool, make_tool
+from apc_agents.tools.tool_registry import Tool, make_tool
 from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.contract_model import Fraction, Name
 from apc_contracts.envelope.packet import PAYLOAD_TYPES, ProofBundle
-from apc_contracts.model import Fraction, Name
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.schema_errors import refusal_of
 

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import Final
 
-from apc_agents.text.words import stemmer_of
+from apc_agents.text.word_stems import stemmer_of
 
 _ENGLISH: Final = """
 a about above after again against all almost along already also although always am among an and another any anybody

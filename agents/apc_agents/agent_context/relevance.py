@@ -16,7 +16,7 @@ import orjson
 from pydantic import JsonValue
 
 from apc_agents.agent_context.common_words import common_stems
-from apc_agents.text.words import stemmer_of
+from apc_agents.text.word_stems import stemmer_of
 from apc_bus.settings import RelevanceSettings
 from apc_contracts.agent.context import AgentContext, ContextMessage
 

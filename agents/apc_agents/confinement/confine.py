@@ -25,10 +25,10 @@ def confine(limits: ProcessLimits, readable: Sequence[str] = ()) -> tuple[str, .
     """
     if sys.platform != "linux":
         return ("memory", "files", "network", "processes")
-    from apc_agents.confinement import landlock, namespaces, resources, seccomp
+    from apc_agents.confinement import kernel_limits, landlock, namespaces, seccomp
 
     has_own_network = namespaces.leave_network()
-    is_bounded = resources.bound(limits.memory_bytes, limits.open_files)
+    is_bounded = kernel_limits.bound(limits.memory_bytes, limits.open_files)
     has_no_files = landlock.forbid_files(readable)
     has_no_calls = seccomp.forbid_calls()
     given_up = {

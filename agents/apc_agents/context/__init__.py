@@ -13,6 +13,7 @@ from apc_agents.context.compression.projector import (
     FoldedTurn,
     compress,
 )
+from apc_agents.context.context_session import ContextSession
 from apc_agents.context.conversation import SessionConfig
 from apc_agents.context.errors import (
     ArchiveCorrupted,
@@ -31,7 +32,6 @@ from apc_agents.context.errors import (
     UnknownResource,
 )
 from apc_agents.context.laws import verify_comonad_laws
-from apc_agents.context.memory import MemoryContextStore
 from apc_agents.context.operad import (
     CONTEXT_OPERAD,
     IDENTITY,
@@ -53,11 +53,11 @@ from apc_agents.context.polynomial import (
     PolyAgent,
     context_transition,
 )
-from apc_agents.context.prompt import PromptBuilder
+from apc_agents.context.prompt_assembly import PromptBuilder
 from apc_agents.context.render import ComponentRenderer
-from apc_agents.context.session import ContextSession
 from apc_agents.context.store import ContextStore, InMemoryContextStore
-from apc_agents.context.stream import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
+from apc_agents.context.stored_context import MemoryContextStore
+from apc_agents.context.stream_paths import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.window.classification import classify_by_content, classify_by_role
 from apc_agents.context.window.contents import Fold, Folding
 from apc_agents.context.window.linearity import LinearityMap, ProvenanceEvent, ResourceClass

@@ -6,7 +6,7 @@ from typing import Any
 from apc_agents.context.conversation import Conversation
 from apc_agents.context.errors import ContextPressureError
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ContextState
-from apc_agents.context.prompt import PromptBuilder
+from apc_agents.context.prompt_assembly import PromptBuilder
 from apc_agents.context.render import ComponentRenderer
 from apc_agents.context.window.gaps import with_gaps_told
 from apc_agents.context.window.threshold import AdaptiveThreshold

@@ -2,8 +2,8 @@
 
 from apc_agents.effects.database import PostgresEffectStore
 from apc_agents.effects.errors import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
+from apc_agents.effects.in_memory import MemoryEffectStore
 from apc_agents.effects.maker import EffectMaker, is_making_effect
-from apc_agents.effects.memory import MemoryEffectStore
 from apc_agents.effects.model import EffectId, EffectRecord, EffectState
 from apc_agents.effects.store import EffectStore
 

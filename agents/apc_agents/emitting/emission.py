@@ -21,8 +21,8 @@ from apc_agents.emitting.draft import (
     Parent,
 )
 from apc_agents.errors import EmitRefused
-from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import is_refusal
+from apc_agents.session_phase import KnownSessions
 from apc_contracts.envelope.packet import (
     PACKET_TYPES,
     TYPE_OF_PAYLOAD,

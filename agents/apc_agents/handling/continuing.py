@@ -20,8 +20,8 @@ from apc_agents.handling.state_cache import StateCache, StateDocument
 from apc_agents.receiving.delivery import Inbound, is_refusal
 from apc_agents.waiting.inquiry import end_of
 from apc_agents.waiting.journal import CallJournal
+from apc_agents.waiting.recorded_outcomes import encode_error
 from apc_agents.waiting.records import WaitRecord, decode_record
-from apc_agents.waiting.values import encode_error
 from apc_bus.crash_points import crash_point
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload

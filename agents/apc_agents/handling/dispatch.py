@@ -16,14 +16,14 @@ from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.errors import AgentError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handling.continuing import Continuation, Waits, diverged
 from apc_agents.handling.coordination import LocalCoordination, LocalTransition
-from apc_agents.handling.ends import SILENT_TYPES, DeliveryEnds, FailureListener
+from apc_agents.handling.delivery_end import SILENT_TYPES, DeliveryEnds, FailureListener
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.invocation import Invocation, Resources
 from apc_agents.handling.results import default_handler
 from apc_agents.handling.state_cache import StateCache, StateDocument
 from apc_agents.metrics import time_handler
-from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound
+from apc_agents.session_phase import KnownSessions
 from apc_agents.signature import AnyHandler
 from apc_agents.typed.handlers import payloads_of
 from apc_agents.waiting.journal import CallJournal

@@ -14,11 +14,11 @@ from apc_agents.effects import EffectMaker, is_making_effect
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emitter import Emitter
 from apc_agents.errors import AgentError
+from apc_agents.handling.context_snapshot import Snapshot
 from apc_agents.handling.coordination import NOT_FOLLOWED, LocalCoordination
-from apc_agents.handling.snapshot import Snapshot
 from apc_agents.handling.state_cache import StateDocument
 from apc_agents.memory import BaseMemoryStore, ConversationMessage, NewMessages
-from apc_agents.phase import SessionKnowledge
+from apc_agents.session_phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
 from apc_agents.waiting.inquiry import Inquiry
 from apc_agents.waiting.journal import CallJournal

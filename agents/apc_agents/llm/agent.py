@@ -12,7 +12,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, StateMemory, ToolRegistry
-from apc_agents.actions.context import REMEMBERED
+from apc_agents.actions.action_context import REMEMBERED
 from apc_agents.agent import Agent
 from apc_agents.agent_context.assembler import given_context, user_of
 from apc_agents.clearance import Clearance

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from apc_agents.actions.context import Stateful
+from apc_agents.actions.action_context import Stateful
 
 COMPARTMENTS: Final = "compartments"
 """The key in ctx.state: conversation and remembered values by the name of their compartment."""

@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, StateMemory
-from apc_agents.actions.context import REMEMBERED
+from apc_agents.actions.action_context import REMEMBERED
 from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver, Turn
 from apc_agents.context.audit import OnCompression
 from apc_agents.errors import AgentError
@@ -28,7 +28,7 @@ from apc_agents.llm.mind import TASKS_READ, MessageExchange
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import BaseMemoryStore, ConversationContext, NewMessages, UnknownSession
 from apc_agents.tasks import Task, TaskStore
-from apc_agents.text.progress import OnProgress
+from apc_agents.text.partial_answer import OnProgress
 
 
 class DialogueBusy(AgentError):

@@ -15,7 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
-from apc_agents.actions.context import WithheldMemory
+from apc_agents.actions.action_context import WithheldMemory
 from apc_agents.clearance import lowest
 from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
 from apc_agents.context.render import IS_FOR_MODEL
@@ -25,7 +25,7 @@ from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.llm.signals import TaskSignals
 from apc_agents.tasks import Task
-from apc_agents.text.progress import RUNNING, ActionProgress, OnProgress
+from apc_agents.text.partial_answer import RUNNING, ActionProgress, OnProgress
 from apc_agents.text.summarizing import cut
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse, SecurityLevel

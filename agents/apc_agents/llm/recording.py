@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import ContextStore
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, ModelAway
-from apc_agents.text.progress import OnProgress, ResponseText, response_of
+from apc_agents.text.partial_answer import OnProgress, ResponseText, response_of
 from apc_bus.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})

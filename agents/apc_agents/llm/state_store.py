@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from apc_agents.actions.context import Stateful
+from apc_agents.actions.action_context import Stateful
 from apc_agents.context import ContextStale, ContextStore
 
 CONVERSATION: Final = "conversation"

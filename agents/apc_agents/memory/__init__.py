@@ -22,8 +22,8 @@ from apc_agents.memory.errors import (
     ValueInvalid,
 )
 from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.storable_values import MAX_ID_BYTES, MAX_VALUE_BYTES
 from apc_agents.memory.store import DEFAULT_OWNER, MAX_PAGE, BaseMemoryStore, Removed
-from apc_agents.memory.values import MAX_ID_BYTES, MAX_VALUE_BYTES
 
 __all__ = [
     "CONVERSATION_VERSION",

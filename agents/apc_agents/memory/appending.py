@@ -3,7 +3,7 @@
 import asyncpg
 
 from apc_agents.memory.conversation import NewMessages
-from apc_agents.memory.parts import ATTEMPTS, changing, lock_parts, part_of
+from apc_agents.memory.conversation_parts import ATTEMPTS, changing, lock_parts, part_of
 from apc_agents.memory.statements import Connection, compare_and_set_state, owned, put_state, read_states
 
 

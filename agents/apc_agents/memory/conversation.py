@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError
 
 from apc_agents.json_values import checked_text
 from apc_agents.memory.errors import ConversationInvalid, ValueInvalid
-from apc_agents.memory.values import checked_id, encoded
+from apc_agents.memory.storable_values import checked_id, encoded
 from apc_bus.settings import SituationSettings
-from apc_contracts.model import Model, Time
+from apc_contracts.contract_model import Model, Time
 
 CONVERSATION_VERSION: Final = "1.0"
 """Of the schema below; column `version` of the Agent Memory Protocol."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from apc_agents.memory.conversation import ConversationContext
 from apc_agents.memory.query import Query, Term
-from apc_agents.text.words import Stemmer, words_in
+from apc_agents.text.word_stems import Stemmer, words_in
 
 MAX_WORDS_BYTES: Final = 900_000
 """A tsvector holds 1 MiB. What a conversation has beyond that is not found; its newest messages come first."""

@@ -10,10 +10,11 @@ import orjson
 
 from apc_agents.memory.appending import load_state, save_state
 from apc_agents.memory.conversation import ConversationContext, NewMessages, merged
+from apc_agents.memory.conversation_parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.conversation_search import find_hit, ranked
-from apc_agents.memory.parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.query import parse_query
 from apc_agents.memory.statements import owned, read_states, replace_states
+from apc_agents.memory.storable_values import checked_id, encoded
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -23,8 +24,7 @@ from apc_agents.memory.store import (
     check_timestamp,
     state_place,
 )
-from apc_agents.memory.values import checked_id, encoded
-from apc_agents.text.words import stemmer_of
+from apc_agents.text.word_stems import stemmer_of
 from apc_bus.settings import LanguageSettings
 
 EXPORT_PAGE: Final = 20

@@ -11,6 +11,7 @@ from apc_agents.memory.conversation import ConversationContext, NewMessages
 from apc_agents.memory.conversation_search import find_hit, ranked
 from apc_agents.memory.errors import OwnerForeign, StaleRevision
 from apc_agents.memory.query import parse_query
+from apc_agents.memory.storable_values import checked_id, encoded, state_name
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -20,8 +21,7 @@ from apc_agents.memory.store import (
     check_timestamp,
     state_place,
 )
-from apc_agents.memory.values import checked_id, encoded, state_name
-from apc_agents.text.words import stemmer_of
+from apc_agents.text.word_stems import stemmer_of
 from apc_bus.settings import LanguageSettings
 
 _Place = tuple[str, str, str]

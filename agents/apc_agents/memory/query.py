@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from apc_agents.memory.errors import MemoryArgumentInvalid
-from apc_agents.text.words import Stemmer, fold, words_in
+from apc_agents.text.word_stems import Stemmer, fold, words_in
 
 MAX_QUERY_WORDS: Final = 20
 _TERM: Final = re.compile(r'(?P<minus>-)?(?:"(?P<phrase>[^"]*)"?|(?P<word>[^\s"]+))')

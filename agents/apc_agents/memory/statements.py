@@ -12,7 +12,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
-from apc_agents.memory.values import state_name
+from apc_agents.memory.storable_values import state_name
 from apc_bus.database import CONNECTION_LOST
 
 Connection = asyncpg.Connection | PoolConnectionProxy

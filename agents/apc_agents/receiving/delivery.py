@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from apc_agents.phase import SessionPosition
 from apc_agents.receiving.dedupe import DeliveryKey
+from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
 from apc_bus.observability.telemetry import LogIds
 from apc_bus.observability.tracing import NO_TRACE, TraceHeaders

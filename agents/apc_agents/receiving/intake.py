@@ -6,10 +6,10 @@ from collections import defaultdict
 import structlog
 
 from apc_agents.emitting.acknowledgements import Acknowledgements
-from apc_agents.phase import KnownSessions
 from apc_agents.receiving.dedupe import DeliveryKey, FencingTokens, RecentKeys
 from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, read_body, read_headers
 from apc_agents.receiving.refusals import log_refusal
+from apc_agents.session_phase import KnownSessions
 from apc_bus.errors import DeadLetter
 from apc_bus.observability.telemetry import packet_ids
 from apc_bus.observability.tracing import trace_headers

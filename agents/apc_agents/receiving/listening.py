@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import structlog
 
-from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound, read_body, read_headers
+from apc_agents.session_phase import KnownSessions
 from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Bus, Delivery
 from apc_contracts.errors import PacketRefused

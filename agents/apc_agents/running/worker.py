@@ -16,18 +16,18 @@ from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
-from apc_agents.handling.ends import FailureListener
 from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.handling.state_cache import StateCache
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.phase import KnownSessions
 from apc_agents.receiving.delivery import Inbound
-from apc_agents.receiving.inbox import Inbox
 from apc_agents.receiving.intake import Intake
 from apc_agents.receiving.listening import SubstrateListener
+from apc_agents.receiving.packet_inbox import Inbox
 from apc_agents.running.heartbeat import send_heartbeats
+from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts.store import ArtifactStore

@@ -1,7 +1,7 @@
 """Durable tasks: ASYNC actions, kept in a store, run by the workers of their agent."""
 
 from apc_agents.tasks.database import PostgresTaskStore
-from apc_agents.tasks.memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_agents.tasks.model import (
     ENDED,
     NewTask,

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import Field, JsonValue
 
 from apc_contracts.agent.actions import ActionType, SecurityLevel
-from apc_contracts.model import Model, OpenMap
+from apc_contracts.contract_model import Model, OpenMap
 
 MAX_LOST_LEASES = 5
 """Workers that may die while they run a task, before it is given up: it may be what kills them."""

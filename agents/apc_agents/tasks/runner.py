@@ -18,8 +18,8 @@ from apc_agents.tools.call import MakeEffect, ToolCall
 from apc_agents.tools.errors import ReferenceUnknown, TaskLost, ToolFailed
 from apc_agents.tools.invoking import invoke, storable
 from apc_agents.tools.knowledge import KnowledgeScope
-from apc_agents.tools.references import lookup, substitute
-from apc_agents.tools.registry import Runnable, ToolRegistry
+from apc_agents.tools.tool_registry import Runnable, ToolRegistry
+from apc_agents.tools.variable_references import lookup, substitute
 from apc_bus.concurrency import cancelled, first_of
 from apc_contracts.agent.actions import SecurityLevel
 

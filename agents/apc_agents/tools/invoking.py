@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from apc_agents.errors import EmitUnconfirmed, StateError
 from apc_agents.tools.errors import TaskLost, ToolFailed, ValueUnserialisable
-from apc_agents.tools.registry import Runnable
 from apc_agents.tools.result_values import result_value
+from apc_agents.tools.tool_registry import Runnable
 
 MAX_ERROR_LENGTH = 1_000
 _NOT_THE_TOOLS_FAULT = (EmitUnconfirmed, StateError, TaskLost)

@@ -9,7 +9,7 @@ from warnings import warn
 import orjson
 
 from apc_agents.emitting.draft import Destination, Draft
-from apc_agents.waiting.values import decode_error
+from apc_agents.waiting.recorded_outcomes import decode_error
 from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from apc_agents.errors import AgentError
+from apc_agents.waiting.recorded_outcomes import decode_error, decode_value, encode_error, encode_value
 from apc_agents.waiting.records import MAX_WAITS, Asked, RecordedCall
 from apc_agents.waiting.suspended import Suspended
-from apc_agents.waiting.values import decode_error, decode_value, encode_error, encode_value
 
 ResultT = TypeVar("ResultT")
 Subject = Callable[[], str]

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from apc_automl.bench.confidence import Interval
-from apc_automl.bench.runs import (
+from apc_automl.bench.reference_runs import (
     FIRST_SEED,
     ROWS,
     SwarmRun,

@@ -6,7 +6,14 @@ from statistics import fmean
 from typing import Any
 
 from apc_automl.bench.confidence import Interval
-from apc_automl.bench.runs import FIRST_SEED, ROWS, bench_folder, run_settings, run_swarm_once, training_processes
+from apc_automl.bench.reference_runs import (
+    FIRST_SEED,
+    ROWS,
+    bench_folder,
+    run_settings,
+    run_swarm_once,
+    training_processes,
+)
 from apc_automl.data.generated import Generator, write_samples
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.schema import TEXT_NUMBERS, Column, ColumnKind
+from apc_automl.data.table_schema import TEXT_NUMBERS, Column, ColumnKind
 from apc_automl.skrub_parts import load_skrub
 
 MAXIMUM_CATEGORIES = 50

@@ -8,9 +8,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from apc_automl.data.features import as_numbers
-from apc_automl.data.schema import Column, ProblemKind
 from apc_automl.data.split import Rows
 from apc_automl.data.table import Table
+from apc_automl.data.table_schema import Column, ProblemKind
 
 SUSPICIOUS = 0.99
 """Accuracy, or share of the variance, that one column explains on rows that its tree has not seen."""

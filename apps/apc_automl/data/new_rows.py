@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from apc_automl.data.features import as_numbers, as_stored
-from apc_automl.data.schema import Column, ColumnKind, Schema
+from apc_automl.data.table_schema import Column, ColumnKind, Schema
 from apc_automl.errors import TableInvalid
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -3,9 +3,9 @@
 import numpy as np
 from sklearn.feature_selection import f_classif, f_regression
 
-from apc_automl.data.schema import ColumnKind, ProblemKind
 from apc_automl.data.split import Rows
 from apc_automl.data.table import Table
+from apc_automl.data.table_schema import ColumnKind, ProblemKind
 
 MAXIMUM_COLUMNS = 200
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.schema import ProblemKind
 from apc_automl.data.table import Table
+from apc_automl.data.table_schema import ProblemKind
 
 TRAIN_SHARE = 0.5
 HELD_OUT_SHARE = 0.2

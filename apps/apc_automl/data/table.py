@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from apc_automl.data.features import read_features
-from apc_automl.data.schema import ColumnKind, ProblemKind, Schema
 from apc_automl.data.source import SourceOptions, read_source
+from apc_automl.data.table_schema import ColumnKind, ProblemKind, Schema
 from apc_automl.errors import TableInvalid
 
 MINIMUM_ROWS = 40

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from apc_automl.data.schema import ProblemKind
+from apc_automl.data.table_schema import ProblemKind
 
 FACTOR = 10.0
 """Two counts that differ by this factor, or by more, are as different as counts can be."""

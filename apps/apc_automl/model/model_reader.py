@@ -13,7 +13,7 @@ from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model.frames import LARGEST_ANSWER, Header, Request, read_frame
 from apc_automl.skrub_parts import MARK, WITH_SKRUB
 
-COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reading")
+COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reader_process")
 SECONDS = 240.0
 """The longest that one request, or the start of the process, may take by the clock; the CPU's limit is stricter."""
 ATTEMPTS = 2

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from apc_automl.report.progress import Event
+from apc_automl.report.run_events import Event
 from apc_automl.run.status import RunStatus
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.terminal import echo

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from apc_automl.data.schema import Schema
+from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused, TableInvalid
 from apc_automl.loading import find_record
 from apc_automl.model.frames import Request

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from apc_automl.report.progress import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
+from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
 from apc_automl.swarm.members import WORKING_STATES
 
 

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from apc_automl.report.collection import collect_outcome
 from apc_automl.report.outcome import Outcome
-from apc_automl.report.progress import follow_run
+from apc_automl.report.outcome_files import collect_outcome
+from apc_automl.report.run_events import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.run.display import show_run
 from apc_automl.run.form import RunForm, environment_of
+from apc_automl.run.run_summary import print_summary, refusal_of, replay_command
 from apc_automl.run.status import RunStatus
-from apc_automl.run.summary import print_summary, refusal_of, replay_command
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.material import JsonObject
 from apc_automl.training.preparing import prepare_table

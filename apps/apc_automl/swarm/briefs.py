@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import rfc8785
 from pydantic import BaseModel, ConfigDict
 
-from apc_automl.data.schema import ProblemKind
 from apc_automl.data.table_profile import TableProfile
+from apc_automl.data.table_schema import ProblemKind
 from apc_automl.swarm.members import SENTINEL_SWARM
 from apc_automl.training.spaces import FAMILIES, families_of
 from apc_contracts.payloads.by_type import TaskIrPayload

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
-from apc_automl.data.schema import Schema
-from apc_automl.swarm import statements
+from apc_automl.data.table_schema import Schema
+from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import REST, Brief, read_brief
 from apc_automl.swarm.exchange import remember_import, send_transfers
 from apc_automl.swarm.forecast import Forecast
@@ -109,7 +109,7 @@ class _Builder:
         families = families_of(self._swarm, schema.problem)
         expected = Forecast.of_plan(len(notebook.priors))
         await ctx.emit(
-            statements.opening_idea(self._swarm, families, schema, brief, expected),
+            role_payloads.opening_idea(self._swarm, families, schema, brief, expected),
             to=LIBRARIAN,
             confidence=expected.confidence,
             symbolic_keys=tuple(dict.fromkeys((self._swarm, *families))),
@@ -135,13 +135,13 @@ class _Builder:
         study = await self._studies.study(notebook.brief, ctx.artifacts)
         schema = Schema.model_validate_json(study.schema.data)
         recipe = self._choose(notebook, study.seed, session, schema)
-        name = statements.work_id(self._swarm, session.round, session.generation)
+        name = role_payloads.work_id(self._swarm, session.round, session.generation)
         if session.state != CONVERGENCE:
             expected = Forecast.of(recipe, notebook.entries)
             await self._say(
                 ctx,
                 session,
-                statements.method_idea(name, recipe, schema, notebook.brief, expected),
+                role_payloads.method_idea(name, recipe, schema, notebook.brief, expected),
                 to=LIBRARIAN,
                 confidence=expected.confidence,
                 symbolic_keys=(recipe.family, recipe.hash),
@@ -155,7 +155,7 @@ class _Builder:
             generation=session.generation,
             trial=Trial(recipe=recipe, outcome=gates["outcome"]),
             stability=gates["stability"],
-            shortfalls=statements.shortfalls_of(gates),
+            shortfalls=role_payloads.shortfalls_of(gates),
             model_bytes=measured.document["model_bytes"],
             eval_id=evaluation.packet_id,
         )
@@ -212,20 +212,20 @@ class _Builder:
         model_hash = await ctx.artifacts.put(measured.model)
         document = {**measured.document, "model": model_hash, "work": name, "declared": gates}
         document_hash = await ctx.artifacts.put(rfc8785.dumps(document))
-        proof = statements.proof(gates, document_hash, model_hash, recipe_hash)
+        proof = role_payloads.proof(gates, document_hash, model_hash, recipe_hash)
         artifact = await self._say(
             ctx,
             session,
-            statements.model_artifact(name, model_hash, ctx.artifacts.uri(model_hash)),
+            role_payloads.model_artifact(name, model_hash, ctx.artifacts.uri(model_hash)),
             to=(SENTINEL, LIBRARIAN) if session.state == "EXECUTION" else SENTINEL,
             confidence=gates["rtf"],
             proof_bundle=proof,
         )
-        note = statements.loss_note(document, "held-out")
+        note = role_payloads.loss_note(document, "held-out")
         return await self._say(
             ctx,
             session,
-            statements.evaluation(gates, recipe.describe(), note),
+            role_payloads.evaluation(gates, recipe.describe(), note),
             to=SENTINEL,
             parent=artifact,
             proof_bundle=proof,

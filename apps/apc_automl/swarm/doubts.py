@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from apc_automl.data.schema import Schema
 from apc_automl.data.table_profile import TableProfile
+from apc_automl.data.table_schema import Schema
 from apc_automl.swarm.notebook import Entry
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES

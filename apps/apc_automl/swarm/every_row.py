@@ -5,7 +5,7 @@ import structlog
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.errors import TableInvalid, TrainingUnavailable
-from apc_automl.swarm import statements
+from apc_automl.swarm import role_payloads
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
@@ -55,7 +55,7 @@ async def _train_on_every_row(settings: AutomlSettings, workbench: Workbench, ct
         return
     model_hash = await ctx.artifacts.put(model)
     await ctx.emit(
-        statements.all_rows_artifact(model_hash, ctx.artifacts.uri(model_hash)),
+        role_payloads.all_rows_artifact(model_hash, ctx.artifacts.uri(model_hash)),
         to=ORCHESTRATOR,
         run_phase=RunPhase.PROMOTION,
         confidence=0.0,

@@ -10,7 +10,7 @@ from apc_agents.agent import Agent
 from apc_agents.errors import Reject
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.errors import ModelFileRefused
-from apc_automl.swarm import statements
+from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import Brief, read_brief
 from apc_automl.swarm.members import SENTINEL, SENTINEL_SWARM
 from apc_automl.swarm.study_cache import StudyCache, fetch
@@ -84,25 +84,25 @@ class _Desk:
             raise Reject("give measurement, model and recipe by hash, in this order, as evidence")
         declared = evaluation.payload.metric_set
         measured = await self._rescore(brief, evidence[1], ctx)
-        is_reproduced = statements.is_reproduced(declared.outcome, measured)
+        is_reproduced = role_payloads.is_reproduced(declared.outcome, measured)
         if not is_reproduced:
             ctx.state.setdefault("falsified", []).append(str(evaluation.packet_id))
         swarm = evaluation.sender.swarm_id
-        name = statements.work_id(swarm, ctx.round, evaluation.trace.generation)
+        name = role_payloads.work_id(swarm, ctx.round, evaluation.trace.generation)
         trust = _trust(swarm, name, is_reproduced, ctx)
-        statement: Payload = statements.verdict_claim(name, evidence[1], declared.outcome, measured, trust)
+        statement: Payload = role_payloads.verdict_claim(name, evidence[1], declared.outcome, measured, trust)
         if evaluation.run_phase is RunPhase.CONVERGENCE:
             # No CLAIM in this phase: the same verdict as an EVAL, with what was measured again in it.
             again = {"outcome": measured["outcome"], "audit": measured["audit"]}
             gates = declared.model_dump(exclude_none=True) | again
-            statement = statements.evaluation(gates, "outcome and audit measured again from the artifacts")
+            statement = role_payloads.evaluation(gates, "outcome and audit measured again from the artifacts")
         gates = {"outcome": measured["outcome"], "audit": measured["audit"]}
         await ctx.emit(
             statement,
             run_phase=evaluation.run_phase,
             generation=evaluation.trace.generation,
             confidence=measured["audit"],
-            proof_bundle=statements.proof(gates, *evidence),
+            proof_bundle=role_payloads.proof(gates, *evidence),
         )
 
     async def remember(self, artifact: Packet[ArtifactPayload], ctx: HandlerContext) -> None:
@@ -168,13 +168,13 @@ class _Desk:
         document_hash = await ctx.artifacts.put(rfc8785.dumps(document))
         gates = document["gates"]
         await ctx.emit(
-            statements.evaluation(gates, statements.loss_note(document, "untouched")),
+            role_payloads.evaluation(gates, role_payloads.loss_note(document, "untouched")),
             to=ORCHESTRATOR,
             parent=artifact_id,
             run_phase=RunPhase.VALIDATION,
             generation=session.generation,
             confidence=gates["stability"],
-            proof_bundle=statements.proof(gates, document_hash, model_hash, recipe_hash, untouched.hash),
+            proof_bundle=role_payloads.proof(gates, document_hash, model_hash, recipe_hash, untouched.hash),
         )
 
     async def _validated(self, model: Blob, recipe: Blob, study: Study, untouched: Blob) -> JsonObject:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from apc_automl.data.features import as_numbers
-from apc_automl.data.schema import Schema
+from apc_automl.data.table_schema import Schema
 
 LIMIT = 0.3
 """The promotion gate's bar (contract): the risk of a distance that is just allowed."""

@@ -15,12 +15,12 @@ import pandas as pd
 from sklearn.model_selection import KFold, StratifiedKFold
 
 from apc_automl.data.leakage import leakage_notes
-from apc_automl.data.profile import profile_table
-from apc_automl.data.schema import ProblemKind, Schema
 from apc_automl.data.screening import narrow
 from apc_automl.data.split import sample_notes, split_rows
 from apc_automl.data.table import Table, decode_rows, encode_rows, read_table
-from apc_automl.data.words import choose_words
+from apc_automl.data.table_facts import profile_table
+from apc_automl.data.table_schema import ProblemKind, Schema
+from apc_automl.data.text_vocabulary import choose_words
 from apc_automl.model.model_file import dump_model, load_model
 from apc_automl.training import data_drift, gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study

@@ -22,9 +22,9 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
-from apc_automl.data.schema import ProblemKind, Schema
-from apc_automl.training.columns import build_columns
+from apc_automl.data.table_schema import ProblemKind, Schema
 from apc_automl.training.recipes import Recipe
+from apc_automl.training.table_columns import build_columns
 
 WIDEST = 100
 """Features that a model is fitted on at most."""

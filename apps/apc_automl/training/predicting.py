@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.schema import ProblemKind, Schema
+from apc_automl.data.table_schema import ProblemKind, Schema
 from apc_automl.errors import ModelFileRefused
 
 Numbers = np.ndarray[Any, Any]

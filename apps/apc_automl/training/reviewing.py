@@ -10,8 +10,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from apc_automl.data.schema import ColumnKind, Schema
 from apc_automl.data.table import Table, decode_rows, encode_rows
+from apc_automl.data.table_schema import ColumnKind, Schema
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.predicting import predict, read_predictions

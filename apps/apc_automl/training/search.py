@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import rfc8785
 from pydantic import BaseModel, ConfigDict
 
-from apc_automl.data.schema import Schema
+from apc_automl.data.table_schema import Schema
 from apc_automl.training.recipes import Recipe, Setting
 from apc_automl.training.spaces import FAMILIES, axes_of, default_settings, families_of
 

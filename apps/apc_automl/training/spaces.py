@@ -6,7 +6,7 @@ Options are ordered so that tuning can step to a neighbour. The tables are data;
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apc_automl.data.schema import ColumnKind, ProblemKind, Schema
+from apc_automl.data.table_schema import ColumnKind, ProblemKind, Schema
 from apc_automl.training.recipes import Setting
 
 Axes = Mapping[str, tuple[Setting, ...]]

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from apc_bus.errors import PublishRefused, PublishUnroutable, QueueMissing
 from apc_bus.memory.bus import MemoryBus
+from apc_bus.memory.key_matching import Router
 from apc_bus.memory.queue import MemoryQueue
-from apc_bus.memory.routing import Router
 from apc_bus.memory.stream import MemoryStream
 from apc_bus.memory.subscription import Stored
 from apc_bus.port import Publication

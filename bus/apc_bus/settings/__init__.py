@@ -7,7 +7,6 @@ from apc_bus.settings.agents.relevance import RelevanceSettings
 from apc_bus.settings.agents.signing import SigningSettings
 from apc_bus.settings.artifacts import ArtifactSettings
 from apc_bus.settings.automl import AutomlSettings
-from apc_bus.settings.base import ApcSettings, variable_of
 from apc_bus.settings.broker import BrokerSettings
 from apc_bus.settings.chaos import ChaosSettings
 from apc_bus.settings.console import ConsoleSettings
@@ -24,6 +23,7 @@ from apc_bus.settings.services import (
     WorkerSettings,
     all_settings,
 )
+from apc_bus.settings.setting_sources import ApcSettings, variable_of
 from apc_bus.settings.tracing import TraceSettings
 from apc_bus.settings.web import WebSettings
 

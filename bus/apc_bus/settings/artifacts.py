@@ -2,8 +2,8 @@
 
 from pydantic import Field, field_validator
 
-from apc_bus.settings.base import check_scheme
 from apc_bus.settings.deployment import DeploymentSettings
+from apc_bus.settings.setting_sources import check_scheme
 
 
 class ArtifactSettings(DeploymentSettings):

@@ -7,9 +7,9 @@ from uuid import UUID
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
+from apc_contracts.contract_model import Id
 from apc_contracts.identity.ids import keyed_id
-from apc_contracts.model import Id
 
 CLOSING_SECONDS = 240
 

@@ -6,8 +6,8 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from apc_bus.settings.base import ApcSettings
 from apc_bus.settings.durations import Duration, Interval
+from apc_bus.settings.setting_sources import ApcSettings
 from apc_bus.tls import with_query
 
 SHORTEST_HEARTBEAT = timedelta(seconds=1)

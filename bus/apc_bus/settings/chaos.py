@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class ChaosSettings(ApcSettings):

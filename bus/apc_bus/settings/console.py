@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from apc_bus.settings.base import ApcSettings, check_scheme
+from apc_bus.settings.setting_sources import ApcSettings, check_scheme
 
 
 class ConsoleSettings(ApcSettings):

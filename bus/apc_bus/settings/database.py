@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from pydantic import Field, FilePath, SecretStr, field_validator
 
-from apc_bus.settings.base import ApcSettings, check_scheme
 from apc_bus.settings.durations import Duration
+from apc_bus.settings.setting_sources import ApcSettings, check_scheme
 from apc_bus.tls import with_query
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from apc_bus.settings.base import ApcSettings
 from apc_bus.settings.durations import Duration, Interval
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class DeliverySettings(ApcSettings):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class DeploymentSettings(ApcSettings):

@@ -11,7 +11,6 @@ from apc_bus.settings.agents.signing import SigningSettings
 from apc_bus.settings.agents.tasks import TaskSettings
 from apc_bus.settings.artifacts import ArtifactSettings
 from apc_bus.settings.automl import AutomlSettings
-from apc_bus.settings.base import ApcSettings
 from apc_bus.settings.broker import BrokerSettings
 from apc_bus.settings.chaos import ChaosSettings
 from apc_bus.settings.console import ConsoleSettings
@@ -22,6 +21,7 @@ from apc_bus.settings.gate import GateSettings
 from apc_bus.settings.log.encryption import EncryptionSettings
 from apc_bus.settings.log.log_key import LogKeySettings
 from apc_bus.settings.log.log_writer import LogWriterSettings
+from apc_bus.settings.setting_sources import ApcSettings
 from apc_bus.settings.tracing import TraceSettings
 from apc_bus.settings.web import WebSettings
 

@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class TraceSettings(ApcSettings):

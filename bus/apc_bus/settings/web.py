@@ -3,7 +3,7 @@
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class WebSettings(ApcSettings):

@@ -8,10 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from apc_bus.port import Bus
 from apc_client.registry.agents import publish_in_turn
+from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import SchemaUnusable
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry_change import SchemaAdded
-from apc_contracts.model import SchemaId
 from apc_contracts.schemas.schema import RegisteredSchema, register_schema
 from apc_log.registry import read_schemas
 from apc_web.errors import InputUnusable

@@ -18,11 +18,11 @@ from starlette.routing import Route
 
 from apc_agents.llm import Dialogue, LLMAgent, Props
 from apc_agents.memory import BaseMemoryStore, UnknownSession
-from apc_agents.memory.values import checked_id
+from apc_agents.memory.storable_values import checked_id
 from apc_agents.tasks import TaskStore
-from apc_console.api.bodies import NewMessage, Nothing, read_body, revision_of
+from apc_console.api.error_answers import REFUSED, RequestRefused, answer_refusal
 from apc_console.api.identity import Tokens
-from apc_console.api.refusals import REFUSED, RequestRefused, answer_refusal
+from apc_console.api.request_bodies import NewMessage, Nothing, read_body, revision_of
 from apc_contracts.identity.ids import new_packet_id
 
 MemoryOf = Callable[[str], BaseMemoryStore]

@@ -6,11 +6,11 @@ from apc_bus.settings import ConsoleSettings
 from apc_console.api.app import make_app
 from apc_console.api.identity import LOCAL_USER, Tokens
 from apc_console.chat.agent import chat_agent
-from apc_console.chat.memory import open_memory
+from apc_console.chat.conversation_store import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
-from apc_web.http.listening import listen_address
-from apc_web.http.names import is_loopback
+from apc_web.http.listen_address import listen_address
+from apc_web.http.local_names import is_loopback
 from apc_web.http.server import make_server
 
 

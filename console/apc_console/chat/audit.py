@@ -13,7 +13,7 @@ from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import LLMAgent
-from apc_agents.phase import KnownSessions
+from apc_agents.session_phase import KnownSessions
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, WorkerSettings
 from apc_client.sending import answer_to

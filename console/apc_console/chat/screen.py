@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from apc_agents.llm import DialogueOutput, Props
-from apc_console.chat.prompt import Prompt
+from apc_console.chat.terminal_prompt import Prompt
 from apc_console.output.output import show
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.standard_input import StandardInput

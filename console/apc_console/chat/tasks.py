@@ -9,7 +9,7 @@ from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, Task
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
-from apc_console.chat.memory import ChatMemory
+from apc_console.chat.conversation_store import ChatMemory
 
 
 @asynccontextmanager

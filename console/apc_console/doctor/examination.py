@@ -19,6 +19,7 @@ from apc_console.doctor.broker import (
     look_at_message_size,
     look_at_nodes,
 )
+from apc_console.doctor.broker_users import look_at_users
 from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
 from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters
@@ -28,7 +29,6 @@ from apc_console.doctor.finding import Finding, Status, ok
 from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.looking import attempt, look
 from apc_console.doctor.permissions import look_at_permissions
-from apc_console.doctor.users import look_at_users
 from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import structlog
 
-from apc_agents.loading import load_agent
+from apc_agents.agent_loading import load_agent
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import structlog
 
-from apc_agents.loading import load_members, load_team
+from apc_agents.agent_loading import load_members, load_team
 from apc_agents.typed.team import Team
 from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY
@@ -24,11 +24,11 @@ from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
-from apc_console.system.asking import answer_here
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
 from apc_console.system.team_input import read_input, result_document
+from apc_console.system.terminal_questions import answer_here
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.identity.registry_change import AgentRevoked, AnyChange

@@ -1,6 +1,6 @@
 """`apc worker`: an agent as a process, with its health pages."""
 
-from apc_agents.loading import load_agent
+from apc_agents.agent_loading import load_agent
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_bus.observability.trace_export import export_traces

@@ -9,7 +9,7 @@ from apc_contracts.admission.case import Case, Rule
 from apc_contracts.admission.record import facts_record, note_place
 from apc_contracts.admission.recorded import judge_in_session, judge_recorded
 from apc_contracts.admission.rules.order import RULES
-from apc_contracts.admission.snapshot import SessionSnapshot
+from apc_contracts.admission.session_values import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 
 __all__ = [

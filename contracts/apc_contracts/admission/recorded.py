@@ -8,7 +8,7 @@ from apc_contracts.admission.admit import judge
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.record import Record
 from apc_contracts.admission.rules.routing import is_question
-from apc_contracts.admission.snapshot import SessionSnapshot
+from apc_contracts.admission.session_values import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from apc_contracts.contract_model import Fraction, Model, Name, OpenMap, broken
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
-from apc_contracts.model import Fraction, Model, Name, OpenMap, broken
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 

@@ -11,7 +11,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from apc_contracts.model import Fraction, OpenMap, Time, Uuid
+from apc_contracts.contract_model import Fraction, OpenMap, Time, Uuid
 
 CONTEXT_VERSION: Final = "1.1"
 

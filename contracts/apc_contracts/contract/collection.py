@@ -12,8 +12,8 @@ from apc_contracts.contract.contract import (
     load_contract,
     task_contract,
 )
+from apc_contracts.contract.contract_files import read_contract_folder
 from apc_contracts.contract.limit_sections import Limits
-from apc_contracts.contract.reading import read_contract_folder
 from apc_contracts.errors import ContractInvalid
 
 DEPLOYMENT_WIDE = (

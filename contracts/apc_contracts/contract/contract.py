@@ -18,7 +18,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from apc_contracts.contract import file as shape
-from apc_contracts.contract.checks import check_contract, check_deployable
+from apc_contracts.contract.contract_checks import check_contract, check_deployable
+from apc_contracts.contract.contract_files import read_contract_file
 from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.contract.file import ContractFile
 from apc_contracts.contract.guards import Guard
@@ -33,7 +34,6 @@ from apc_contracts.contract.policies import (
     build_policy,
     build_promotion_gate,
 )
-from apc_contracts.contract.reading import read_contract_file
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import PacketType, RunPhase
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from apc_contracts.contract.checks import edge_sources, fact_types
+from apc_contracts.contract.contract_checks import edge_sources, fact_types
 from apc_contracts.contract.file import ContractFile
 from apc_contracts.contract.guards import Guard, conjunction, identifiers
 from apc_contracts.contract.machine import Edge, Machine

@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from apc_contracts.contract_model import ArtifactHash, Model
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractError
 from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
-from apc_contracts.model import ArtifactHash, Model
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.schema_errors import refusal_of

@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypeVar
 
+from apc_contracts.contract_model import Fraction, Model, OpenMap, Time, Uuid, broken
 from apc_contracts.envelope.parts import (
     Actor,
     Endorsement,
@@ -21,7 +22,6 @@ from apc_contracts.envelope.parts import (
     SymbolicKeys,
     Trace,
 )
-from apc_contracts.model import Fraction, Model, OpenMap, Time, Uuid, broken
 from apc_contracts.payloads.by_type import (
     AckPayload,
     ArbitrationPayload,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from apc_contracts.model import Count, Fraction, Id, Model, Name, Ratio, Sha256, Uuid, broken
+from apc_contracts.contract_model import Count, Fraction, Id, Model, Name, Ratio, Sha256, Uuid, broken
 from apc_contracts.payloads.task_ir import FalsifierCost
 from apc_contracts.vocabulary import DeliveryMode, TransferMode
 

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
+from apc_contracts.contract_model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.errors import SchemaUnusable, SignatureInvalid
 from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.signing import read_public_key
-from apc_contracts.model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.schema_errors import refusal_of

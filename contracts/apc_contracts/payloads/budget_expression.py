@@ -6,7 +6,7 @@ Source: docs/specification/contract.md section 3.
 import re
 from collections.abc import Mapping
 
-from apc_contracts.model import MAX_DURATION_MS
+from apc_contracts.contract_model import MAX_DURATION_MS
 from apc_contracts.payloads.by_type import TaskIrPayload
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint
 

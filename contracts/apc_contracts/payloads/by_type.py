@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from apc_contracts.model import (
+from apc_contracts.contract_model import (
     ArtifactHash,
     Change,
     Count,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from apc_contracts.model import Count, DurationMs, Fraction, Id, Model, Name, Uuid, broken
+from apc_contracts.contract_model import Count, DurationMs, Fraction, Id, Model, Name, Uuid, broken
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, RunPhase
 
 MAX_VETO_WINDOW_MS = 86_400_000

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from apc_contracts.model import Count, Fraction, Id, Model, Name, OpenMap
+from apc_contracts.contract_model import Count, Fraction, Id, Model, Name, OpenMap
 
 
 class FalsifierCost(StrEnum):

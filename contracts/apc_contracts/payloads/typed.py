@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from apc_contracts.model import Model, OpenMap, SchemaId
+from apc_contracts.contract_model import Model, OpenMap, SchemaId
 
 
 class Result(Model):

@@ -4,7 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from apc_contracts.model import DurationMs, Model, Time, broken
+from apc_contracts.contract_model import DurationMs, Model, Time, broken
 
 MAX_KEY = 200
 WakeKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY)]

@@ -18,8 +18,8 @@ from apc_contracts.protocol.decay import read_decision
 from apc_contracts.replay.columns import as_json, envelope_columns
 from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.replay.errors import ReplayDiffers, ReplayImpossible
+from apc_contracts.replay.hop_receipts import is_substrate_confirm, receipts_of, verification_of
 from apc_contracts.replay.recorded_batch import NOTHING, RecordedBatch, compare, differ
-from apc_contracts.replay.reports import is_substrate_confirm, receipts_of, verification_of
 from apc_contracts.replay.what_if import WhatIf
 from apc_contracts.session import (
     Advanced,

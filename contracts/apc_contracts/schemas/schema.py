@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, NoReturn
 
 from apc_contracts.errors import PacketRefused, SchemaUnusable
-from apc_contracts.schemas.checks import check_document, identity_of
+from apc_contracts.schemas.schema_checks import check_document, identity_of
 from apc_contracts.wire.canonical import canonical_json
 
 MAX_SCHEMA_BYTES = 64 * 1024

@@ -14,19 +14,19 @@ from apc_contracts.session import budgets, emissions, verdicts
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
 from apc_contracts.session.delivery import acknowledgements, failures, receipts
-from apc_contracts.session.effects import (
-    Effects,
-    PacketInput,
-    ReceiptsInput,
-    ReleaseInput,
-    Transition,
-)
 from apc_contracts.session.knowledge import staleness, superseding
 from apc_contracts.session.knowledge.loop_memory import note_content, query_loop
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.path import barrier, completion, promotion_path, verification
 from apc_contracts.session.path.candidates import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
+from apc_contracts.session.session_effects import (
+    Effects,
+    PacketInput,
+    ReceiptsInput,
+    ReleaseInput,
+    Transition,
+)
 from apc_contracts.session.task import wakes
 from apc_contracts.session.task.conditions import watch
 from apc_contracts.session.task.counting import note_failure

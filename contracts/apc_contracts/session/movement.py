@@ -8,8 +8,8 @@ from uuid import UUID
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
 from apc_contracts.session.document import RoundState, WinnerExecution
-from apc_contracts.session.effects import Effects, Transition
 from apc_contracts.session.session import Session
+from apc_contracts.session.session_effects import Effects, Transition
 from apc_contracts.session.task.pausing import move_all
 
 COORDINATION = "inter_agent_coordination"

@@ -6,9 +6,9 @@ from apc_contracts.admission.rules.routing import is_question
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.session.delivery.lifecycle import ADMITTED, HANDED_OVER, Record, move
-from apc_contracts.session.effects import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
 from apc_contracts.session.path.completion import complete, verify
 from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 

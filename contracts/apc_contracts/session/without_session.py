@@ -7,7 +7,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.session.delivery.lifecycle import ADMITTED, HANDED_OVER
-from apc_contracts.session.effects import Hop
+from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket
 

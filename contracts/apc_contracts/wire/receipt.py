@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.limits import MAX_SAFE_INTEGER
-from apc_contracts.model import ID_PATTERN
 
 
 class ReceiptKind(StrEnum):

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from apc_contracts.contract_model import Count, Id, Model, Time, Uuid
 from apc_contracts.envelope.parts import MAX_TTL_MS
-from apc_contracts.model import Count, Id, Model, Time, Uuid
 from apc_contracts.wire.receipt import Receipt, ReceiptKind, Usage
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
+from apc_contracts.contract_model import EARLIEST_TIME, LATEST_TIME
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
-from apc_contracts.model import EARLIEST_TIME, LATEST_TIME
 from apc_contracts.wire.receipt import Receipt, ReceiptKind, Usage, merge, steps_of
 from apc_contracts.wire.receipt_fields import ReceiptFields
 from apc_contracts.wire.schema_errors import refusal_of

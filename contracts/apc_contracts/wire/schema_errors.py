@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from apc_contracts.errors import PacketRefused
-from apc_contracts.model import (
+from apc_contracts.contract_model import (
     ARTIFACT_HASH_PATTERN,
     ID_PATTERN,
     PUBLIC_KEY_PATTERN,
@@ -17,6 +16,7 @@ from apc_contracts.model import (
     TIME_PATTERN,
     UUID_PATTERN,
 )
+from apc_contracts.errors import PacketRefused
 from apc_contracts.vocabulary import Signal
 
 # A refusal travels in a NACK: a hostile key must not make it too large.

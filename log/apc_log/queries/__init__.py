@@ -28,9 +28,9 @@ from apc_log.queries.lineage.summary import (
 from apc_log.queries.lineage.tree import PacketTree, TreeRow, get_packet_tree
 from apc_log.queries.protocols import ProtocolRow, list_protocols
 from apc_log.queries.replaying.bundle import BundleRecords
-from apc_log.queries.replaying.recorded import DatabaseRecords, read_recorded
+from apc_log.queries.replaying.recorded_sessions import DatabaseRecords, read_recorded
 from apc_log.queries.replaying.replay import ReplayPage, replay, replay_page
-from apc_log.queries.replaying.verify import Records, Replayed, verify_run
+from apc_log.queries.replaying.replay_checks import Records, Replayed, verify_run
 from apc_log.queries.rows import (
     ConflictRow,
     CoordinationRow,

@@ -30,12 +30,12 @@ from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_contracts.wire.sealing import payload_hash, seal
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.judging.answers import Answers
+from apc_orchestrator.judging.consequences import DecayNotice, Following, OwnPacket, ProtocolVerdict, Release
 from apc_orchestrator.judging.fact_finding import FactFinder, signature_of
-from apc_orchestrator.judging.following import DecayNotice, Following, OwnPacket, ProtocolVerdict, Release
 from apc_orchestrator.judging.inputs import DeadInput, Input, ReceiptGroup, is_authentic
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
+from apc_orchestrator.judging.refusal_answers import Answers
 from apc_orchestrator.judging.repeats import Repeats
 from apc_orchestrator.judging.routing import DeliveryRouting
 from apc_orchestrator.judging.unreadable import Unreadable

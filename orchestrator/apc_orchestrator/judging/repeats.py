@@ -10,9 +10,9 @@ from apc_contracts.session.delivery.repeats import deliveries_to_repeat
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.judging.answers import Answers
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
+from apc_orchestrator.judging.refusal_answers import Answers
 from apc_orchestrator.judging.routing import DeliveryRouting
 
 

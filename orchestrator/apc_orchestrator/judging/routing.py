@@ -5,7 +5,7 @@ from datetime import datetime
 from apc_contracts.session import Effects, OpenPacket, Progress, Route, Session
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 
 
 class DeliveryRouting:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from apc_contracts.session import Identity, Session
-from apc_log.sessions.loading import REFUSED_KEPT
+from apc_log.sessions.session_loading import REFUSED_KEPT
 
 UNKNOWN_SESSIONS_KEPT = 10_000
 """Limit of names of sessions that do not exist."""

@@ -5,10 +5,10 @@ from apc_bus.port import Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.verdict import Refusal
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.fact_finding import uuid_of
 from apc_orchestrator.judging.inputs import DeadInput
 from apc_orchestrator.judging.quarantine import Quarantine, dead_input_refusal
+from apc_orchestrator.judging.refusal_answers import Answers
 
 
 class Unreadable:

@@ -21,11 +21,11 @@ from apc_contracts.session import (
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.judging.answers import Answers
+from apc_orchestrator.judging.consequences import Following
 from apc_orchestrator.judging.entries import hop_entry, lineage_entry, packet_entry
-from apc_orchestrator.judging.following import Following
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
+from apc_orchestrator.judging.refusal_answers import Answers
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.repeats import Repeats
 

@@ -8,7 +8,7 @@ from apc_bus.port import Delivery
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.fence import Fence
 from apc_orchestrator.judging.inputs import is_receipts
-from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.lease_resources import ShardResources
 
 HANDED_OVER_SECONDS = 0.05
 """How long a draining gate waits for deliveries that the broker has sent but may not have arrived yet."""

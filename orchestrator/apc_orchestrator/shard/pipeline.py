@@ -15,9 +15,9 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.quarantine import flood_entry
 from apc_orchestrator.packet_logging import tell_judged
-from apc_orchestrator.shard import sending
+from apc_orchestrator.shard import batch_sending
 from apc_orchestrator.shard.intake import InputIntake
-from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.tracing import end_spans, logged
 
 RETRY_SECONDS = 0.5
@@ -29,7 +29,7 @@ class Pipeline:
     """One log batch in flight. The deliveries of a batch go out while the next one is judged, in the same order."""
 
     def __init__(
-        self, resources: ShardResources, intake: InputIntake, report: sending.Report, stop: asyncio.Event
+        self, resources: ShardResources, intake: InputIntake, report: batch_sending.Report, stop: asyncio.Event
     ) -> None:
         self._resources = resources
         self._intake = intake
@@ -86,7 +86,7 @@ class Pipeline:
     async def deliver(self, batch: Batch) -> None:
         """Send the batch's deliveries and wait for their confirms."""
         bound = self._resources.contract.limits.outstanding_deliveries
-        await sending.send(self._resources.bus, batch.outgoing, self._report, self._stop, bound)
+        await batch_sending.send(self._resources.bus, batch.outgoing, self._report, self._stop, bound)
 
     async def finish_sending(self) -> None:
         """Wait for the batch that is being sent. Raises what its sending raised."""
@@ -119,7 +119,7 @@ class Pipeline:
         end_spans(batch)
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
-        await sending.acknowledge(self._resources.inputs, done, multiple=is_everything)
+        await batch_sending.acknowledge(self._resources.inputs, done, multiple=is_everything)
 
     def _note_sent(self, sent: "asyncio.Future[None]") -> None:
         """Report a failure at once, without waiting for the next input."""

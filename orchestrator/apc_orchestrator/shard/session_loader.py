@@ -10,7 +10,7 @@ from apc_contracts.session import Hop, Session
 from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.heads import read_head
-from apc_log.sessions.loading import load_session
+from apc_log.sessions.session_loading import load_session
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
@@ -18,7 +18,7 @@ from apc_orchestrator.judging.entries import hop_entry
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.shard.allocator import MemoryReturn
-from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.lease_resources import ShardResources
 
 EVICTION_SECONDS = 5.0
 

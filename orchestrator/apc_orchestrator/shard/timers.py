@@ -9,7 +9,7 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.shard.deadlines import Deadlines
-from apc_orchestrator.shard.resources import ShardResources
+from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.session_loader import EVICTION_SECONDS, SessionLoader
 
 RETRY_SECONDS = 0.5

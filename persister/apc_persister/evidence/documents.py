@@ -25,7 +25,7 @@ from apc_log.offline_verifier import (
     root_by_inclusion,
 )
 from apc_persister.errors import ProofImpossible, TreeBroken
-from apc_persister.evidence.reading import prepare_reader, read_entries
+from apc_persister.evidence.stored_rows import prepare_reader, read_entries
 from apc_persister.evidence.tree.checkpoint import Signer
 from apc_persister.evidence.tree.proofs import consistency_path, inclusion_path
 from apc_persister.evidence.tree.tiles import Tiles

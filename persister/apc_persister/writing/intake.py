@@ -27,7 +27,7 @@ from apc_log.batch import (
     decode_batch,
     decode_epoch_open,
 )
-from apc_log.rows import Placed
+from apc_log.table_rows import Placed
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.writing.conflicts import FENCED, UNREADABLE, whole_message
 

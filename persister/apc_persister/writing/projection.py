@@ -7,7 +7,7 @@ from datetime import datetime
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import HopEntry, PacketEntry, SessionUpdate
 from apc_log.connection import AnyConnection
-from apc_log.rows import Placed
+from apc_log.table_rows import Placed
 from apc_persister.writing.conflicts import UNSTORABLE, unstorable
 from apc_persister.writing.intake import BatchIntake
 from apc_persister.writing.store import ENTRY_ERRORS, store

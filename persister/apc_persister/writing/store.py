@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_log.batch import PacketEntry
 from apc_log.connection import AnyConnection
-from apc_log.rows import Placed, Rows, leaves_of, rows_of
+from apc_log.table_rows import Placed, Rows, leaves_of, rows_of
 from apc_persister.writing.conflicts import DUPLICATE_EVENT, UNSTORABLE, duplicate_id, unstorable
 
 ENTRY_ERRORS = (

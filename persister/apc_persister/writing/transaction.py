@@ -6,7 +6,7 @@ from datetime import datetime
 
 from apc_bus.crash_points import crash_point
 from apc_log.connection import AnyConnection
-from apc_log.rows import leaves_of, rows_of
+from apc_log.table_rows import leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
 from apc_persister.evidence.tree.tree_signer import TreeSigner

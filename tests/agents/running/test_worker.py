@@ -9,7 +9,7 @@ from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
-from apc_agents.phase import SessionPosition
+from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown, QueueMissing
 from apc_bus.memory import MemoryBroker

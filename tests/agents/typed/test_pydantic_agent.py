@@ -19,8 +19,8 @@ from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, MemoryState
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.phase import KnownSessions
 from apc_agents.pydantic_ai import PydanticAgent
+from apc_agents.session_phase import KnownSessions
 from apc_contracts import Actor, Packet, ReceiptKind, RunPhase
 from apc_contracts.payloads.by_type import DecisionPayload
 

@@ -15,7 +15,7 @@ from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 
 async def test_an_operator_acts_over_http(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.judging.following import WorkQueue
+from apc_orchestrator.judging.consequences import WorkQueue
 from apc_orchestrator.shard import unjudgeable
 from apc_orchestrator.shard.unjudgeable import Unjudgeable
 

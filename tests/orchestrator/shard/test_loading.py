@@ -26,12 +26,12 @@ from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
 from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_log.body_encryption import MasterKey
-from apc_log.sessions.loading import load_session
+from apc_log.sessions.session_loading import load_session
 from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import OPERATOR_KINDS, ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.lease import Lease

@@ -82,7 +82,7 @@ async def test_who_stops_judges_what_the_broker_has_handed_over(
 async def test_who_stops_leaves_though_others_go_on_publishing(
     house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apc_orchestrator.shard.server.LONGEST_DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr("apc_orchestrator.shard.shard_server.LONGEST_DRAIN_SECONDS", 0.2)
     opening = start()
 
     async def publish() -> None:

@@ -9,8 +9,8 @@ from tests.orchestrator.conftest import House
 
 from apc_bus.topology import gate_queue
 from apc_contracts import IdeaPayload, Packet
-from apc_log.sessions import loading
-from apc_orchestrator.shard import sending, session_loader
+from apc_log.sessions import session_loading
+from apc_orchestrator.shard import batch_sending, session_loader
 
 Build = Callable[..., Packet]
 
@@ -18,7 +18,7 @@ Build = Callable[..., Packet]
 async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, send = loading.load_session, sending.send
+    load, send = session_loading.load_session, batch_sending.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
 
     async def load_later(pool: Any, session_id: str, contract: Any, *keys: Any) -> Any:
@@ -42,7 +42,7 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
         return unacknowledged() == 1
 
     monkeypatch.setattr(session_loader, "load_session", load_later)
-    monkeypatch.setattr(sending, "send", send_slowly)
+    monkeypatch.setattr(batch_sending, "send", send_slowly)
     opening = start()
     async with house.persister(), house.gate():
         await house.open(opening)

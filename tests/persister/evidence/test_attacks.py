@@ -9,7 +9,7 @@ from tests.persister.evidence.conftest import WrittenLog
 from tests.support.log import disable_guards
 
 from apc_log.offline_verifier import leaf_hash
-from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
+from apc_persister.evidence.stored_rows import prepare_reader, read_entries, read_leaves
 from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.verification import chunks
 

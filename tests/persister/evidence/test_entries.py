@@ -28,7 +28,7 @@ from apc_log.batch import (
 from apc_log.entries import KINDS, canonical_value
 from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.database.connection import drop_connection, take_connection
-from apc_persister.evidence.reading import prepare_reader, read_entries, read_leaves
+from apc_persister.evidence.stored_rows import prepare_reader, read_entries, read_leaves
 from apc_persister.writing.intake import BatchIntake, Head
 from apc_persister.writing.store import ENTRY_ERRORS, store
 

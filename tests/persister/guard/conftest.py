@@ -17,7 +17,7 @@ from tests.support.servers import PostgresServer, asked_version, containers_aske
 
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import Entry
-from apc_log.rows import Placed
+from apc_log.table_rows import Placed
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import load_signer

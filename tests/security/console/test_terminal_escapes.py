@@ -48,7 +48,7 @@ IMPORTED = (
     "apc_automl.model.model_file",
     "apc_automl.training.measuring",
     "apc_console.api",
-    "apc_console.chat.run",
+    "apc_console.chat.conversation_loop",
     "apc_console.commands.web.serving",
     "apc_web.app",
     "uvicorn",

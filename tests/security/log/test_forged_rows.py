@@ -17,7 +17,7 @@ from apc_console.doctor.evidence import look_at_evidence
 from apc_log.entries import KINDS
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
-from apc_persister.evidence.reading import prepare_reader, read_entries
+from apc_persister.evidence.stored_rows import prepare_reader, read_entries
 from apc_persister.evidence.tree import tree_signer
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.merkle import Tree

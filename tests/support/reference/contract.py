@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.reference.markdown import code, table
 
 import apc_contracts
-from apc_contracts.contract.checks import REFUSAL_ORDER_1_1
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.contract.contract_checks import REFUSAL_ORDER_1_1
 
 SESSIONS = "inter_agent_coordination"
 

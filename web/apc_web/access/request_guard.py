@@ -10,8 +10,8 @@ from collections.abc import Callable
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from apc_web.access.authority import Authority, LocalToken
 from apc_web.access.caller import NOBODY, Caller, say_caller
+from apc_web.access.caller_authority import Authority, LocalToken
 from apc_web.errors import ApiError
 from apc_web.problems import problem_response
 

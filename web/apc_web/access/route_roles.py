@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from apc_web.access.caller import AccountRole, caller, require
 from apc_web.access.viewer import narrowed
-from apc_web.models.base import ApiModel
+from apc_web.models.model_base import ApiModel
 
 _OPERATOR = frozenset(
     {"settle_dead", "signal_session", "answer_question", "list_chats", "begin_chat", "get_chat", "delete_chat", "say"}

@@ -6,7 +6,7 @@ Left out are bodies, facts, and every text that tells of them: refusal messages,
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
-from apc_web.models.base import ApiModel
+from apc_web.models.model_base import ApiModel
 
 Model = TypeVar("Model", bound=ApiModel)
 _PACKET = """shard seq packet_id packet_type session_id run_id task_id run_phase round generation step

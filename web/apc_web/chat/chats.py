@@ -11,7 +11,7 @@ from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnav
 from apc_agents.tasks import TaskStore
 from apc_bus.concurrency import cancelled
 from apc_contracts.identity.ids import new_packet_id
-from apc_web.chat.answering import Answering
+from apc_web.chat.message_answer import Answering
 from apc_web.errors import ApiError
 from apc_web.models.chat import (
     ChatHistory,

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from apc_agents.llm import Dialogue
 from apc_bus.concurrency import cancelled
-from apc_web.chat.answering import Answering
 from apc_web.chat.chats import Chats
+from apc_web.chat.message_answer import Answering
 from apc_web.errors import ApiError
 from apc_web.models.chat import ChatText
 

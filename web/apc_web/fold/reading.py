@@ -7,7 +7,7 @@ from apc_web.fold.fold import Folded
 from apc_web.fold.growing import grow_snapshots
 from apc_web.fold.snapshots import EVERY
 from apc_web.models.timeline import FoldEntry, SessionAt
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 _LOOK_AHEAD = 50
 """Entries behind the asked one in which the end of its input is looked for."""

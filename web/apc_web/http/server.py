@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apc_web.errors import ApiError
-from apc_web.http.names import LOOPBACK_NAMES, is_loopback, name_of
+from apc_web.http.local_names import LOOPBACK_NAMES, is_loopback, name_of
 from apc_web.problems import problem_response
 
 _MEDIA_TYPE = "application/json"

@@ -15,7 +15,7 @@ from apc_web.errors import ApiError, invalid
 from apc_web.live.feed import Heads
 from apc_web.models.log import StreamEntries, StreamReset
 from apc_web.models.timeline import FoldEntry
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 MOST_STREAMS = 128
 """Streams of one server at the same time."""

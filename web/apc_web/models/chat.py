@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from apc_web.models.base import ApiModel
+from apc_web.models.model_base import ApiModel
 
 MOST_CHARACTERS = 100_000
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 from uuid import UUID
 
-from apc_web.models.base import NEXT, ApiModel, NamedCount
+from apc_web.models.model_base import NEXT, ApiModel, NamedCount
 
 
 class ArbitrationOption(ApiModel):

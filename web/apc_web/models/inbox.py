@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import Field
 
 from apc_contracts.payloads.questions import MAX_TEXT
-from apc_web.models.base import NEXT, ApiModel
+from apc_web.models.model_base import NEXT, ApiModel
 
 
 class DeliveryAttempt(ApiModel):

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field, SecretStr
 
-from apc_web.models.base import ApiModel
+from apc_web.models.model_base import ApiModel
 from apc_web.models.timeline import FoldEntry
 
 

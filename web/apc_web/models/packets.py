@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apc_web.models.base import NEXT, ApiModel, LogPlace
+from apc_web.models.model_base import NEXT, ApiModel, LogPlace
 
 
 class PacketSummary(ApiModel):

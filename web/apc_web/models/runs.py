@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from apc_web.models.base import NEXT, ApiModel, NamedCount
+from apc_web.models.model_base import NEXT, ApiModel, NamedCount
 
 
 class RunSummary(ApiModel):

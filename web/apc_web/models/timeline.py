@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from apc_web.models.base import ApiModel, NamedCount
+from apc_web.models.model_base import ApiModel, NamedCount
 
 
 class TimelineColumns(ApiModel):

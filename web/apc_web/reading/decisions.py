@@ -11,7 +11,6 @@ from apc_log.queries import ArbitrationRow, list_protocols
 from apc_log.queries.arbitrations import page_of_arbitrations
 from apc_log.queries.pages.decisions import CandidateOrigin, candidate_origins
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
-from apc_web.models.base import NamedCount
 from apc_web.models.decisions import (
     ArbitrationGroup,
     ArbitrationOption,
@@ -21,7 +20,8 @@ from apc_web.models.decisions import (
     ProtocolList,
     ProtocolSummary,
 )
-from apc_web.services import Services
+from apc_web.models.model_base import NamedCount
+from apc_web.route_services import Services
 
 _MOST_LOOKED_AT = 5_000
 _MOST_MARGINS = 1_000

@@ -5,10 +5,10 @@ from uuid import UUID
 from apc_log.queries import get_packet_impact, get_packet_tree
 from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_web.errors import ApiError, not_found
-from apc_web.models.base import LogPlace
+from apc_web.models.model_base import LogPlace
 from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, RestingPacket, TreeNode
 from apc_web.reading.packet import find_key
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 
 async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:

@@ -25,7 +25,7 @@ from apc_web.models.inbox import (
     TaskList,
     TaskSummary,
 )
-from apc_web.reading.words import dead_words
+from apc_web.reading.plain_words import dead_words
 
 ALIVE_WITHIN = timedelta(seconds=90)
 """Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""

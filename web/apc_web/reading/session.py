@@ -9,7 +9,7 @@ from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
 from apc_log.queries.pages.timeline import session_scores, session_transfers
 from apc_web.cursors import read_cursor, write_cursor
-from apc_web.models.base import NamedCount
+from apc_web.models.model_base import NamedCount
 from apc_web.models.runs import (
     BudgetPart,
     GenerationScore,
@@ -27,7 +27,7 @@ from apc_web.models.runs import (
 )
 from apc_web.reading.runs import place_of, session_summary
 from apc_web.reading.waits import waits_of
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 _MOST_DEAD = 1_000
 _MOST_SCORES = 5_000

@@ -8,7 +8,7 @@ import asyncpg
 from apc_log.queries.pages.shards import ShardEnd, list_shard_ends
 from apc_web.access.caller import AccountRole, caller
 from apc_web.models.log import CheckpointList, ServerAbout, ShardCheckpoint
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 
 async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:

@@ -6,10 +6,10 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 
 from apc_web.access.route_roles import RoleRoute
-from apc_web.acts.answering import answer, settle, signal
+from apc_web.acts.act_requests import answer, settle, signal
 from apc_web.models.inbox import ActOutcome, AnswerRequest, SettleRequest, SignalRequest
 from apc_web.parameters import SessionName
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["acts"], route_class=RoleRoute)
 

@@ -9,7 +9,7 @@ from apc_web.access.caller import caller
 from apc_web.access.route_roles import RoleRoute
 from apc_web.errors import ApiError
 from apc_web.models.chat import ChatHistory, ChatList, ChatState, ChatTasks, ChatText, NewChatMessage
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 if TYPE_CHECKING:
     from apc_web.chat.chats import Chats

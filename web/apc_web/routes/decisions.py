@@ -6,7 +6,7 @@ from apc_web.access.route_roles import RoleRoute
 from apc_web.models.decisions import ArbitrationPage, ArbitrationStatistics, ProtocolList
 from apc_web.parameters import After, Limit, OfRun, OfSession, OfTask
 from apc_web.reading import decisions
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["decisions"], route_class=RoleRoute)
 

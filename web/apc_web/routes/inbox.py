@@ -8,7 +8,7 @@ from apc_web.access.route_roles import RoleRoute
 from apc_web.models.inbox import AgentList, ApprovalList, DeadLetterPage, EffectList, TaskList
 from apc_web.parameters import After, Limit, OfAgent, OfSession
 from apc_web.reading import inbox
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["inbox"], route_class=RoleRoute)
 

@@ -10,7 +10,7 @@ from apc_web.live.streaming import stream
 from apc_web.models.log import CheckpointList, ServerAbout, StreamEntries, StreamReset
 from apc_web.parameters import OfRun, OfSession
 from apc_web.reading.shards import about, checkpoint_list
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["log"], route_class=RoleRoute)
 _EVENTS = (

@@ -7,7 +7,7 @@ from apc_web.access.caller import caller
 from apc_web.access.route_roles import RoleRoute
 from apc_web.errors import ApiError
 from apc_web.models.log import LoginRequest
-from apc_web.services import Services, Serving
+from apc_web.route_services import Services, Serving
 
 router = APIRouter(tags=["login"], route_class=RoleRoute)
 

@@ -9,7 +9,7 @@ from apc_web.access.route_roles import RoleRoute
 from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, PacketDetail, PacketPage
 from apc_web.parameters import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.reading import graph, packet, packets
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["packets"], route_class=RoleRoute)
 _NAME = r"^[^\x00]{1,256}$"

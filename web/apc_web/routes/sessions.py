@@ -21,7 +21,7 @@ from apc_web.parameters import After, Limit, OfRun, SessionName
 from apc_web.reading import runs as reading
 from apc_web.reading.session import moves_of, scores_of, session_detail
 from apc_web.reading.timeline import LARGEST_PAGE, timeline_of
-from apc_web.services import Serving
+from apc_web.route_services import Serving
 
 router = APIRouter(tags=["runs and sessions"], route_class=RoleRoute)
 _LARGEST_SEQ = (1 << 63) - 1

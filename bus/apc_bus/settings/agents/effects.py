@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from pydantic import Field
 
-from apc_bus.settings.base import ApcSettings
 from apc_bus.settings.durations import Duration
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class EffectSettings(ApcSettings):

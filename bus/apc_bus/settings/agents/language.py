@@ -2,7 +2,7 @@
 
 from pydantic import field_validator
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class LanguageSettings(ApcSettings):

@@ -5,8 +5,8 @@ from datetime import timedelta
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from apc_bus.settings.base import ApcSettings, check_scheme
 from apc_bus.settings.durations import Duration
+from apc_bus.settings.setting_sources import ApcSettings, check_scheme
 
 
 class LLMSettings(ApcSettings):

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import SecretStr, model_validator
 
-from apc_bus.settings.base import ApcSettings
+from apc_bus.settings.setting_sources import ApcSettings
 
 
 class EncryptionSettings(ApcSettings):

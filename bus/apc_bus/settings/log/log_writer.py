@@ -4,9 +4,9 @@ from datetime import timedelta
 
 from pydantic import Field, field_validator
 
-from apc_bus.settings.base import check_scheme
 from apc_bus.settings.durations import Duration, Interval
 from apc_bus.settings.log.log_key import LogKeySettings
+from apc_bus.settings.setting_sources import check_scheme
 
 
 class LogWriterSettings(LogKeySettings):

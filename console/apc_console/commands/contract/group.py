@@ -67,7 +67,7 @@ def new(
 ) -> None:
     """Write NAME.json, a contract with a comment for each part that you may change; never over another file."""
     from apc_console.commands.contract.explanation import find_contract
-    from apc_console.commands.contract.starting import write_contract
+    from apc_console.commands.contract.new_contract import write_contract
 
     path = write_contract(name, find_contract(base))
     echo(f"{path}: change it, then: apc contract check {path}")

@@ -10,7 +10,7 @@ from apc_client.registry.agents import LOG_PATIENCE, addition, publish_changes, 
 from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
-from apc_contracts.model import ID_PATTERN
+from apc_contracts.contract_model import ID_PATTERN
 from apc_log.registry import registered_agents
 
 

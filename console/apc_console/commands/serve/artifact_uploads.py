@@ -29,7 +29,7 @@ from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 from apc_console.errors import InputUnusable
 from apc_console.system.running import stop_on_signals
-from apc_web.http.listening import listen_address
+from apc_web.http.listen_address import listen_address
 
 log = structlog.get_logger(__name__)
 
@@ -301,7 +301,7 @@ def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
         InputUnusable: there is no broker, and other machines can reach the address.
     """
     if settings.amqp_nodes:
-        from apc_bus.rabbit.administration.logins import may_log_in
+        from apc_bus.rabbit.administration.login_check import may_log_in
 
         return partial(may_log_in, settings)
     if host not in ("127.0.0.1", "::1", "localhost"):

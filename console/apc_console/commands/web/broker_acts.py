@@ -16,7 +16,7 @@ from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId
 from apc_log.registry import registered_people
-from apc_web.acts.port import ActResult
+from apc_web.acts.operations import ActResult
 
 
 class BrokerActs:

@@ -32,7 +32,7 @@ async def chats_of(stack: AsyncExitStack, form: ChatOptions) -> "Chats | str":
     if form.agent is None and LLMSettings().model is None:
         return "this server has no agent to talk to: set APC_LLM_MODEL, or start it with --agent MODULE:AGENT"
     from apc_console.chat.agent import chat_agent
-    from apc_console.chat.memory import open_memory
+    from apc_console.chat.conversation_store import open_memory
     from apc_console.chat.tasks import running_tasks
     from apc_web.chat.chats import Chats
 

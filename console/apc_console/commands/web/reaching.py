@@ -11,8 +11,8 @@ from apc_web.access.proxies import BehindProxies
 from apc_web.access.request_guard import AccessGuard
 from apc_web.access.token import make_token
 from apc_web.access.users import UsersFile, read_users
-from apc_web.http.listening import listen_address
-from apc_web.http.names import is_loopback
+from apc_web.http.listen_address import listen_address
+from apc_web.http.local_names import is_loopback
 from apc_web.http.server import TlsFiles
 
 

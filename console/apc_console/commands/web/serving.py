@@ -30,7 +30,7 @@ from apc_web.app import make_app
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
-from apc_web.services import KeyOf, Services
+from apc_web.route_services import KeyOf, Services
 
 _CONNECTIONS = 256
 _GRACE_SECONDS = 2

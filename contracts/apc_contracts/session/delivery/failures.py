@@ -5,9 +5,9 @@ Source: docs/specification/contract.md section 8.
 
 from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.session import emissions
-from apc_contracts.session.effects import Hop
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
+from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
 HANDLER_ERROR = "handler_error"

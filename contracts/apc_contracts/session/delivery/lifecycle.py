@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.session.effects import Effects, Hop
 from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Effects, Hop
 from apc_contracts.vocabulary import ORCHESTRATOR
 
 Record = dict[str, Any]

@@ -10,9 +10,9 @@ from apc_contracts.session import budgets
 from apc_contracts.session.delivery import retries
 from apc_contracts.session.delivery.lifecycle import HANDED_OVER, LIFECYCLE, Record, end_delivery, move
 from apc_contracts.session.delivery.rerouting import release_retry, reroute
-from apc_contracts.session.effects import Effects, Hop, ReceiptsInput
 from apc_contracts.session.path.completion import complete, verify
 from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Effects, Hop, ReceiptsInput
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 

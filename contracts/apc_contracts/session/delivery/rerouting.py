@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session.delivery.lifecycle import LIFECYCLE, Record, end_delivery
-from apc_contracts.session.effects import Effects, Hop, Route
 from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Effects, Hop, Route
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
 

@@ -7,9 +7,9 @@ from datetime import datetime
 from hashlib import sha256
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.contract_model import MAX_NAME_LENGTH
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import reply_id
-from apc_contracts.model import MAX_NAME_LENGTH
 from apc_contracts.payloads.by_type import DecisionPayload
 from apc_contracts.protocol.decay import PROTOCOL_DECAY_DECISION, DecayDecision, DecayKind
 from apc_contracts.session.emissions import emission

@@ -13,9 +13,9 @@ from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.content import content_of
 from apc_contracts.session.document import checksum
-from apc_contracts.session.effects import PacketInput
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import Session
+from apc_contracts.session.session_effects import PacketInput
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 

@@ -11,9 +11,9 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.references import defines, refers_to
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session import emissions
-from apc_contracts.session.effects import Hop
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket, Session
+from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
 STALE = "stale"

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session.delivery.lifecycle import LIFECYCLE, Record, end_delivery, move, overall_state
-from apc_contracts.session.effects import Effects, Hop
 from apc_contracts.session.path import verification
 from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Effects, Hop
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
 

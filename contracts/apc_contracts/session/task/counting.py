@@ -6,9 +6,9 @@ from uuid import UUID
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, RetractionPayload, SignalFields
 from apc_contracts.session.document import Work
-from apc_contracts.session.effects import Hop
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
+from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import UNSETTLED, CommitmentLevel, PacketType, Signal
 
 _FAILED = ("handler_error", "delivery_limit")

@@ -18,7 +18,7 @@ import asyncpg
 
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, SignedNote, parse_note
-from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
+from apc_persister.evidence.stored_rows import Leaves, leaves_of, prepare_reader, read_rows
 from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold
 
 Keys = tuple[PublicKey, ...]

@@ -13,8 +13,8 @@ from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, Session
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.connection import AnyConnection
-from apc_log.queries.replaying.recorded import DatabaseRecords
-from apc_log.queries.replaying.verify import ContractBook
+from apc_log.queries.replaying.recorded_sessions import DatabaseRecords
+from apc_log.queries.replaying.replay_checks import ContractBook
 from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.verify import UNREADABLE
 

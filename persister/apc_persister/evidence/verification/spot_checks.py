@@ -2,13 +2,13 @@
 
 from apc_log.connection import AnyConnection
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.reading import prepare_reader, read_leaves
 from apc_persister.evidence.shards import list_shards
+from apc_persister.evidence.stored_rows import prepare_reader, read_leaves
 from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH
 from apc_persister.evidence.tree.tiles import Tiles
 from apc_persister.evidence.tree.tree_signer import load_tree
-from apc_persister.evidence.verification.ends import read_ends
 from apc_persister.evidence.verification.findings import LogFinding, Report
+from apc_persister.evidence.verification.log_ends import read_ends
 
 _LAST_ROOT = "SELECT root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
 _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.registry_events GROUP BY shard ORDER BY 1"

@@ -11,7 +11,7 @@ from itertools import count
 from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
 from apc_persister.errors import EntryForeign
-from apc_persister.evidence.reading import Leaves, leaves_of, prepare_reader, read_rows
+from apc_persister.evidence.stored_rows import Leaves, leaves_of, prepare_reader, read_rows
 
 RECORDED_KINDS = ("log",)
 """Kinds of entries that the guard records; nobody else can (migrations/sql/0107_guard.sql)."""

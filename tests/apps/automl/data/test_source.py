@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.data.schema import Schema
 from apc_automl.data.source import SourceOptions, read_source, write_plain
 from apc_automl.data.table import read_table
+from apc_automl.data.table_schema import Schema
 from apc_automl.errors import TableInvalid
 from apc_automl.training.measuring import prepare
 

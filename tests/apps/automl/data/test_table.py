@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apc_automl.data.schema import ColumnKind, ProblemKind
 from apc_automl.data.table import decode_rows, encode_rows, read_table
+from apc_automl.data.table_schema import ColumnKind, ProblemKind
 from apc_automl.errors import TableInvalid
 
 WriteTable = Callable[[str], Path]

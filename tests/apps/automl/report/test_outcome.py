@@ -10,8 +10,8 @@ import pytest
 
 from apc_agents.context import ContextSession, MemoryContextStore
 from apc_agents.memory import DatabaseMemoryStore
-from apc_automl.report.collection import collect_outcome, narrative_of
 from apc_automl.report.outcome import Outcome
+from apc_automl.report.outcome_files import collect_outcome, narrative_of
 from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, Move, RunLog, TransferRecord
 from apc_automl.swarm.members import LIBRARIAN

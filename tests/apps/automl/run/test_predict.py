@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from apc_automl.data.new_rows import differences
-from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
+from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.run.predict import predict_table, read_model_folder
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from apc_automl.report.progress import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
+from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
 from apc_automl.report.run_log import TransferRecord
 from apc_automl.run.display import show_run
 from apc_automl.run.status import RunStatus

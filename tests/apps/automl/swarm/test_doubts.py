@@ -1,7 +1,7 @@
 """Assumptions and ways to fail are those of the current table and method."""
 
-from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.data.table_profile import TableProfile
+from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.swarm import doubts
 from apc_automl.swarm.notebook import Entry
 from apc_automl.training.recipes import Recipe

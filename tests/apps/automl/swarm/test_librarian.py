@@ -10,7 +10,7 @@ import pytest
 from apc_agents.testing import AgentTestClient
 from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.model.model_file import load_model
-from apc_automl.swarm import statements
+from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import UNTOUCHED, read_brief
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.members import BUILDERS, SENTINEL
@@ -87,7 +87,7 @@ async def test_the_promoted_recipe_is_trained_on_every_row_once(settings: Automl
     async with AgentTestClient(make_librarian(settings, workbench)) as client:
         await client.send(session_open(), sender=ORCHESTRATOR, phase=RunPhase.RESEARCH, round=1)
         hashes = [await client.artifacts.put(part) for part in (b"measured", b"model", recipe.canonical())]
-        final = statements.model_artifact("linear-r1-final", hashes[1], "memory:///model")
+        final = role_payloads.model_artifact("linear-r1-final", hashes[1], "memory:///model")
         proof = ProofBundle(evidence_refs=tuple(hashes))
         subject = uuid4()
         said = session_open().session

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_automl.data.schema import ProblemKind, Schema
 from apc_automl.data.table_profile import INCOMPARABLE, TableProfile, distance
+from apc_automl.data.table_schema import ProblemKind, Schema
 from apc_automl.swarm.briefs import Brief, brief_payload, read_brief
 from apc_automl.swarm.priors import PastTrial, choose_priors
 from apc_automl.training.material import Prepared

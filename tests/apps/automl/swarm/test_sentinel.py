@@ -6,9 +6,9 @@ import pytest
 import rfc8785
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.schema import Schema
 from apc_automl.data.table_profile import TableProfile
-from apc_automl.swarm import statements
+from apc_automl.data.table_schema import Schema
+from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import Brief, brief_payload
 from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.sentinel import make_sentinel
@@ -66,7 +66,7 @@ async def declare(
 ) -> Packet | None:
     """Return a builder's EVAL with this declared outcome."""
     return await client.send(
-        statements.evaluation({**measured.document["gates"], "outcome": outcome}),
+        role_payloads.evaluation({**measured.document["gates"], "outcome": outcome}),
         sender=BUILDER,
         phase=phase,
         generation=generation,
@@ -152,7 +152,7 @@ async def test_a_model_that_is_no_model_is_falsified(
 async def final_artifact(client: AgentTestClient, final: Measured, recipe: Recipe) -> Packet | None:
     proof = await evidence(client, final, recipe)
     return await client.send(
-        statements.model_artifact("linear-r1-final", proof.evidence_refs[1], "memory:///model"),
+        role_payloads.model_artifact("linear-r1-final", proof.evidence_refs[1], "memory:///model"),
         sender=BUILDER,
         phase=RunPhase.EXECUTION,
         generation=11,

@@ -13,7 +13,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold, train_test_split
 from sklearn.naive_bayes import GaussianNB
 
-from apc_automl.data.schema import Column, ColumnKind, ProblemKind, Schema
+from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.training import data_drift, gates
 
 SPLITS = 20

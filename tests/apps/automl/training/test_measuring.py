@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apc_automl.data.schema import Schema
 from apc_automl.data.screening import MAXIMUM_COLUMNS
 from apc_automl.data.table import decode_rows
+from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused
 from apc_automl.model.model_file import load_model
 from apc_automl.training.gates import NONE_PASSED

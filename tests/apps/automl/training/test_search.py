@@ -2,7 +2,7 @@
 
 import pytest
 
-from apc_automl.data.schema import Schema
+from apc_automl.data.table_schema import Schema
 from apc_automl.training.material import Prepared
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.search import Imported, Place, Trial, next_recipe

@@ -6,7 +6,7 @@ from apc_agents.llm import Dialogue
 from apc_console.chat.agent import chat_agent
 from apc_console.chat.audit import audited_compressions
 from apc_console.chat.commands import COMMANDS, parse_command
-from apc_console.chat.memory import open_memory
+from apc_console.chat.conversation_store import open_memory
 from apc_console.chat.screen import Screen, make_screen
 from apc_console.chat.tasks import running_tasks
 from apc_contracts.errors import ApcError

@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
-from apc_console.api.refusals import RequestRefused
+from apc_console.api.error_answers import RequestRefused
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.schema_errors import refusal_of

@@ -10,7 +10,7 @@ import sys
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.utils import parallel
 from apc_agents.confinement import ProcessLimits, confine
-from apc_automl.model.reading import find_thread_pools
+from apc_automl.model.reader_process import find_thread_pools
 
 model = KNeighborsClassifier(n_neighbors=1, algorithm="brute").fit([[0.0], [1.0]], ["a", "b"])
 parallel._threadpool_controller = None

@@ -6,7 +6,7 @@ import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents.receiving.delivery import Inbound
-from apc_agents.receiving.inbox import Inbox
+from apc_agents.receiving.packet_inbox import Inbox
 from apc_contracts.payloads.by_type import IdeaPayload
 
 MakeInbound = Callable[..., Inbound]

@@ -15,7 +15,7 @@ from apc_agents.context.audit import CompressionAudit, OnCompression
 from apc_agents.context.compression.projector import CompressionResult, ExpansionResult
 from apc_agents.context.conversation import Conversation, SessionConfig
 from apc_agents.context.polynomial import ContextState
-from apc_agents.context.prompt import PromptBuilder, default_prompts
+from apc_agents.context.prompt_assembly import PromptBuilder, default_prompts
 from apc_agents.context.readable_session import ReadableSession
 from apc_agents.context.session_document import encode_session, restore_session
 from apc_agents.context.store import ContextStore, InMemoryContextStore

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from apc_agents.clearance import Trigger, lowest
 from apc_agents.handling.handler_context import HandlerContext
-from apc_agents.memory.values import encoded
+from apc_agents.memory.storable_values import encoded
 from apc_agents.tasks.model import TaskOrigin
 from apc_agents.tasks.store import TaskStore
 from apc_agents.tools.call import Once

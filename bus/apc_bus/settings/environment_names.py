@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 
 from apc_bus.errors import SettingMisspelled
-from apc_bus.settings.base import PREFIX, variable_of
 from apc_bus.settings.services import all_settings
+from apc_bus.settings.setting_sources import PREFIX, variable_of
 
 NO_SETTINGS = frozenset({"APC_CRASH_AT", "APC_IMAGE"})
 """Names of ours that are no settings: read before the settings, or by the compose file."""

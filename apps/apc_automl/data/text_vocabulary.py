@@ -5,9 +5,9 @@ from typing import Any
 
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from apc_automl.data.schema import Column, ColumnKind
 from apc_automl.data.split import Rows
 from apc_automl.data.table import Table
+from apc_automl.data.table_schema import Column, ColumnKind
 from apc_automl.errors import TableInvalid
 
 MOST_WORDS = 300

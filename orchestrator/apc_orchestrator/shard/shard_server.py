@@ -21,13 +21,13 @@ from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import is_probe, read_inputs, session_ids
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.metrics import count_batch
 from apc_orchestrator.packet_logging import ids_of
+from apc_orchestrator.shard.delivery_outcomes import Reports
 from apc_orchestrator.shard.intake import InputIntake, Stopping
+from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.pipeline import Pipeline
-from apc_orchestrator.shard.reports import Reports
-from apc_orchestrator.shard.resources import ShardResources
 from apc_orchestrator.shard.session_loader import SessionLoader
 from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
 from apc_orchestrator.shard.unjudgeable import tag_of

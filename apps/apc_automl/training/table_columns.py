@@ -8,7 +8,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, QuantileTransformer, RobustScaler, StandardScaler
 
-from apc_automl.data.schema import TEXT_NUMBERS, Column, ColumnKind, Schema
+from apc_automl.data.table_schema import TEXT_NUMBERS, Column, ColumnKind, Schema
 from apc_automl.skrub_parts import load_skrub
 from apc_automl.training.recipes import Setting
 

@@ -8,8 +8,8 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.protocol.decay import DecayDecision
 from apc_contracts.session import Advanced, FinalVerdict, HeldPacket, Session
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.judging.answers import Answers
 from apc_orchestrator.judging.entries import coordination_entry, hop_entry
+from apc_orchestrator.judging.refusal_answers import Answers
 from apc_orchestrator.judging.routing import DeliveryRouting
 
 

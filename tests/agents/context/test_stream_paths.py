@@ -19,7 +19,7 @@ from apc_agents.context import (
     UnknownPath,
     UnknownResource,
 )
-from apc_agents.context.stream import canonical_path
+from apc_agents.context.stream_paths import canonical_path
 
 PART_IV = """
 focus.extract focus.peek map.extend map.transform seek.position seek.forward seek.backward seek.start seek.end

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from apc_automl.data.generated import TARGET
-from apc_automl.report.progress import follow_run
+from apc_automl.report.run_events import follow_run
 from apc_automl.report.run_log import RunLog, read_run
 from apc_automl.roles import make_agents
 from apc_automl.swarm.priors import LoggedPast

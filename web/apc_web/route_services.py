@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from apc_contracts.contract.contract import Contract
 from apc_log.offline_verifier import PublicKey
 from apc_web.access.accounts import Accounts
-from apc_web.acts.port import Acts
+from apc_web.acts.operations import Acts
 from apc_web.fold.snapshots import Snapshots
 from apc_web.live.feed import Feed
 

@@ -11,7 +11,7 @@ from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.nack import nack_packet
 
 

@@ -8,7 +8,7 @@ import structlog
 from apc_agents.context import ContextError
 from apc_agents.llm import Dialogue, DialogueBusy, LLMError
 from apc_agents.memory import MemoryUnavailable
-from apc_agents.text.progress import ActionProgress, ResponseText
+from apc_agents.text.partial_answer import ActionProgress, ResponseText
 from apc_contracts.errors import ApcError
 from apc_web.models.chat import ChatAction, ChatAnswer
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 from pydantic_core import PydanticCustomError
 
+from apc_agents.context.context_session import ContextSession
 from apc_agents.context.errors import ArgumentInvalid, UnknownPath
-from apc_agents.context.session import ContextSession
 from apc_agents.context.window.linearity import ResourceClass
 from apc_agents.context.window.turns import Turn
 from apc_agents.context.window.window import ContextWindow

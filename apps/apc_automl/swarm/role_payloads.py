@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from apc_automl.data.schema import Schema
+from apc_automl.data.table_schema import Schema
 from apc_automl.swarm import doubts
 from apc_automl.swarm.briefs import Brief
 from apc_automl.swarm.forecast import Forecast

@@ -1,4 +1,4 @@
-"""The process that loads models of others: `python -I -m apc_automl.model.reading`, started by `ModelReader`.
+"""The process that loads models of others: `python -I -m apc_automl.model.reader_process`, started by `ModelReader`.
 
 It answers requests on its standard input, one after the other, until that ends. Before the first one it gives up
 files, network, other processes, and memory without end; what a model could do to it stays in it.
@@ -15,8 +15,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
 from apc_agents.confinement import ProcessLimits, confine
-from apc_automl.data.schema import Schema
 from apc_automl.data.table import decode_rows
+from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused
 from apc_automl.model.frames import LARGEST_REQUEST, Request, read_frame, write_frame
 from apc_automl.model.model_file import dump_model, load_model
@@ -82,7 +82,7 @@ def _decoded(schema: bytes, rows: bytes) -> tuple[Schema, pd.DataFrame]:
 
 def _bound_time() -> None:
     if sys.platform == "linux":
-        from apc_agents.confinement.resources import allow_cpu_seconds
+        from apc_agents.confinement.kernel_limits import allow_cpu_seconds
 
         allow_cpu_seconds(CPU_SECONDS)
 

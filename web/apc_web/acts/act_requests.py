@@ -7,11 +7,11 @@ from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId
 from apc_web.access.caller import caller
-from apc_web.acts.port import Acts
+from apc_web.acts.operations import Acts
 from apc_web.errors import ApiError, invalid
 from apc_web.models.inbox import ActOutcome, AnswerRequest, SettleRequest, SignalRequest
 from apc_web.reading.runs import place_of
-from apc_web.services import Services
+from apc_web.route_services import Services
 
 MOST_DELIVERIES = 500
 """Dead letters of one request."""

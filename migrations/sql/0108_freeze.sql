@@ -120,7 +120,7 @@ END $$;
 CREATE OR REPLACE FUNCTION apc_guard.on_rewrite() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- ALTER COLUMN … TYPE … USING writes every row anew without an UPDATE.
+    -- ALTER COLUMN … TYPE … USING rewrites every row without an UPDATE.
     IF EXISTS (SELECT FROM apc_guard.log_tables
                WHERE name = pg_event_trigger_table_rewrite_oid() AND is_append_only
                  AND new_in IS DISTINCT FROM pg_current_xact_id_if_assigned()) THEN

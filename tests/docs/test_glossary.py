@@ -32,7 +32,7 @@ def test_no_retired_word_names_anything() -> None:
 
 
 def test_no_retired_phrase_is_in_any_text() -> None:
-    """Docs, docstrings, comments, errors and names of tests; words of names count as words of a sentence."""
+    """Docs, docstrings, comments, errors, names of tests and SQL; words of names count as words of a sentence."""
     found = {str(file.relative_to(ROOT)): phrases for file in _texts() if (phrases := retired_phrases(file))}
     assert found == {}
 
@@ -40,4 +40,5 @@ def test_no_retired_phrase_is_in_any_text() -> None:
 def _texts() -> list[Path]:
     shipped = [*ROOT.glob("*/apc_*/**/*.py"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md"), ROOT / "README.md"]
     others = [file for folder in ("tests", "benchmarks", "examples") for file in (ROOT / folder).rglob("*.py")]
+    others += [file for kind in ("*.py", "*.sql") for file in (ROOT / "migrations").rglob(kind)]
     return [file for file in (*shipped, *others) if file.stem not in ("glossary", "retired_names", "test_docstrings")]

@@ -1,35 +1,33 @@
 """Starts sessions of teams, as a registered agent with the right `operate`."""
 
-from typing import Any
 from uuid import UUID
 
 import asyncpg
-import orjson
 from pydantic import BaseModel
 
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
+from apc_agents.keys import AgentKey
 from apc_agents.session_phase import KnownSessions
 from apc_agents.typed.message import payload_of
 from apc_agents.typed.team import Team
 from apc_bus.port import Bus
 from apc_client.answering import AnswerForm, answer_over
-from apc_client.errors import KeyConflict, SessionRefused
+from apc_client.errors import SessionRefused
+from apc_client.keyed_start import KeyedStart
 from apc_client.sending import answer_to, send_packet
 from apc_client.session import ClientSession
 from apc_contracts.envelope.packet import Actor, Packet
-from apc_contracts.identity.ids import keyed_id, new_packet_id
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
-from apc_contracts.wire.parsing import parse_packet
-from apc_log.body_encryption import is_sealed
-from apc_log.queries.bodies import opened_bodies
 from apc_log.queries.questions import QuestionRow, list_questions
-from apc_log.queries.trace import list_agent_packets
 from apc_web.errors import InputUnusable
+
+_TAKEN = "DUPLICATE_CONFLICT"
 
 
 class Client:
@@ -40,15 +38,32 @@ class Client:
         pool: connections to the log's database, for reading.
         operator: the agent that starts; it has the right `operate`.
         shards: of the deployment.
+        key: with which the operator signs; default the one that its worker here would use.
+        owner: of the keys of starts, which the clients of several runs share; default the operator.
     """
 
-    def __init__(self, bus: Bus, pool: asyncpg.Pool, operator: Registration, shards: int) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        pool: asyncpg.Pool,
+        operator: Registration,
+        shards: int,
+        *,
+        key: AgentKey | None = None,
+        owner: str | None = None,
+    ) -> None:
         self._bus = bus
         self._pool = pool
         self._shards = shards
-        self._operator = operator.agent_id
+        self._key = key
+        self._owner = owner or operator.agent_id
         actor = Actor(agent_id=operator.agent_id, role=operator.role, swarm_id=operator.swarm_id)
         self._builder = Builder(actor, KnownSessions(operator.agent_id))
+
+    @property
+    def agent_id(self) -> str:
+        """The agent in whose name this client starts sessions: the opener of a session, and the sender of its input."""
+        return self._builder.agent_id
 
     async def questions(self, session_id: str | None = None) -> list[QuestionRow]:
         """Return what handlers ask people and nobody has answered yet, the one that is due first first."""
@@ -79,25 +94,37 @@ class Client:
 
         Args:
             content: a model that the team's entry takes.
-            key: makes the start idempotent: the same key and input lead to the same session of this operator. Default
-                a new session.
+            key: makes the start idempotent: the same key and input lead to the same session of this operator, or of
+                earlier runs of this broker user. Default a new session.
 
         Raises:
             InputUnusable: the entry does not take this model; the key was used, and its input cannot be decrypted.
             SessionRefused: the gate refuses; says code, place and remedy.
-            KeyConflict: the key was used for another input.
+            KeyConflict: the key was used for another input, or its session is not this client's.
             ServiceAway: gate or log writer do not answer.
             BusError: the broker does not take it.
         """
         payload = _input(team, content)
         if key is None:
-            session_id, start_id, input_id = str(new_packet_id()), new_packet_id(), new_packet_id()
-        else:
-            named = (self._operator, team.name, key)
-            session_id = str(keyed_id(*named, "session"))
-            start_id, input_id = keyed_id(*named, "start"), keyed_id(*named, "input")
-            if await self._is_started(session_id, input_id, payload, key):
-                return self.session(session_id, team)
+            session_id = str(new_packet_id())
+            await self._give(team, payload, await self._open(team, session_id, new_packet_id()), new_packet_id())
+            return self.session(session_id, team)
+        keyed = KeyedStart.of(self._owner, team.name, key, payload)
+        if not await self._is_done(keyed):
+            try:
+                opened = await self._open(team, keyed.session_id, keyed.start_id)
+                await self._give(team, payload, opened, keyed.input_id)
+            except SessionRefused as error:
+                # Another client of this broker user was faster with the key.
+                if error.code != _TAKEN or not await self._is_done(keyed):
+                    raise
+        return self.session(keyed.session_id, team)
+
+    async def _is_done(self, keyed: KeyedStart) -> bool:
+        return await keyed.is_done(self._pool, self.agent_id, self._bus.user)
+
+    async def _open(self, team: Team, session_id: str, start_id: UUID) -> Packet:
+        """Send the START of a session and return it."""
         start = Draft(
             SignalPayload(signal=Signal.START, session=team.spec),
             to=ORCHESTRATOR,
@@ -105,39 +132,27 @@ class Client:
             run_phase=RunPhase.EXECUTION,
             packet_id=start_id,
         )
-        opened = self._builder.build(start, None, 0).packet
-        await self._send(opened)
+        packet = self._builder.build(start, None, 0).packet
+        await self._send(packet)
+        return packet
+
+    async def _give(self, team: Team, payload: MessagePayload, opened: Packet, input_id: UUID) -> None:
+        """Send the input to the team's entry."""
         first = Draft(
             payload,
             to=team.entry,
-            session_id=session_id,
+            session_id=opened.trace.session_id,
             run_phase=RunPhase.EXECUTION,
             packet_id=input_id,
             parent=opened,
         )
         await self._send(self._builder.build(first, None, 1).packet)
-        return self.session(session_id, team)
 
     async def _send(self, packet: Packet) -> None:
-        await send_packet(self._bus, packet, self._shards)
+        await send_packet(self._bus, packet, self._shards, self._key)
         answer = await answer_to(self._pool, packet, self._bus.user)
         if answer.code is not None:
             raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
-
-    async def _is_started(self, session_id: str, input_id: UUID, payload: MessagePayload, key: str) -> bool:
-        rows = await list_agent_packets(self._pool, session_id=session_id, packet_id=input_id, limit=1)
-        if not rows or rows[0].verdict == "refused":
-            return False  # sending it again repeats why it was refused
-        (row,) = await opened_bodies(self._pool, rows)
-        if is_sealed(row.body):
-            raise InputUnusable(
-                f"key {key!r} was used before, for session {session_id}, whose input is encrypted: set "
-                "APC_SUBJECT_MASTER_KEY to compare it, or attach to the session by its id"
-            )
-        before = parse_packet(row.body).payload_as(MessagePayload)
-        if _content(before) != _content(payload):
-            raise KeyConflict(f"key {key!r} was used for another input, in session {session_id}: choose another key")
-        return True
 
 
 def _input(team: Team, content: BaseModel) -> MessagePayload:
@@ -147,7 +162,3 @@ def _input(team: Team, content: BaseModel) -> MessagePayload:
     ):
         raise InputUnusable(f"{team.entry}, the entry of team {team.name}, has no handler of {type(content).__name__}")
     return payload
-
-
-def _content(payload: MessagePayload) -> Any:
-    return payload.schema_id, orjson.dumps(dict(payload.content), option=orjson.OPT_SORT_KEYS)

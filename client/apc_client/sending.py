@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import asyncpg
 
-from apc_agents.keys import find_key
+from apc_agents.keys import AgentKey, find_key
 from apc_bus import headers
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
@@ -38,13 +38,13 @@ class GateAnswer:
         return f"{place}{self.message}"
 
 
-async def send_packet(bus: Bus, packet: Packet, shards: int) -> None:
-    """Publish to the gate as the broker user of this bus, signed as the sender's worker here would sign.
+async def send_packet(bus: Bus, packet: Packet, shards: int, key: AgentKey | None = None) -> None:
+    """Publish to the gate as the broker user of this bus, signed with the key.
 
-    Raises BusError, PacketRefused, AgentKeyUnusable.
+    Without a key it is signed as the sender's worker here would sign. Raises BusError, PacketRefused, AgentKeyUnusable.
     """
     trace, sealed = packet.trace, seal(packet)
-    key = find_key(WorkerSettings(), packet.sender.agent_id)
+    key = key or find_key(WorkerSettings(), packet.sender.agent_id)
     message = Message(
         sealed.body,
         str(packet.packet_id),

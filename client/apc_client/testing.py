@@ -73,6 +73,11 @@ class TeamTestClient:
         """Stop everything; a temporary log is deleted."""
         await self._stack.aclose()
 
+    @property
+    def agent_id(self) -> str:
+        """The agent in whose name sessions are started: the sender of their input."""
+        return self.client.agent_id
+
     async def start(self, content: BaseModel, *, key: str | None = None) -> ClientSession:
         """Open a session and give the team's entry the input. Raises as `Client.start`."""
         return await self.client.start(self.team, content, key=key)

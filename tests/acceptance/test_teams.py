@@ -39,10 +39,15 @@ def test_in_one_process(review: ApcCommand) -> None:
 
 def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
     given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
-    for _ in range(2):
-        assert _run(review, given=given)["result"]["content"]["merge"] is False
+    for runs in (1, 2):
+        done = _run(review, "--key", "pr-4711", given=given)
+        assert done["result"]["content"]["merge"] is False
         agents = json.loads(review("agent", "list", "--json", given=given).stdout)
-        assert {one["agent_id"]: one["is_revoked"] for one in agents}["client"], "its right ends with the command"
+        clients = {one["agent_id"]: one["is_revoked"] for one in agents if one["agent_id"].startswith("client-")}
+        assert len(clients) == runs, "each run has its own"
+        assert all(clients.values()), "its right ends with the command"
+        session = json.loads(review("session", "show", done["session"], given=given).stdout)["session"]
+        assert session["opener"] in clients, "the second run finds the session of the first"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import Client, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
-from apc_client.in_process.system import run_embedded
+from apc_client.in_process.system import OPERATOR, run_embedded
 from apc_console.errors import InputUnusable
 from apc_contracts import Budgets
 
@@ -65,7 +65,8 @@ async def _embedded(postgres_url: str, folder: Path, team: Team) -> AsyncIterato
     async with run_embedded(settings, DatabaseSettings(database_url=SecretStr(postgres_url))) as system:
         await system.register_schemas(team.documents)
         await system.start_agents(team.agents)
-        yield await system.client()
+        async with system.registered_client() as own:
+            yield Client(system.connect(OPERATOR), system.pool, own.registration, settings.shards, key=own.key)
 
 
 async def test_in_one_process(postgres_url: str, tmp_path: Path) -> None:

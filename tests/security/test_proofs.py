@@ -172,6 +172,10 @@ NO_ACT: Table = {
         "test_a_start_whose_input_was_refused_is_not_taken_for_started": "what is told",
         "test_an_encrypted_input_cannot_be_compared_without_the_key": "what is told",
     },
+    "clients/test_runs.py": {
+        "test_runs_share_the_keys_of_their_broker_user": "honest use",
+        "test_the_key_of_a_run_that_ended_before_its_input_is_told": "what is told",
+    },
     "console/test_paths.py": {
         "test_results_that_cannot_be_written_are_refused_before_the_work": "a mistake of the operator",
     },

@@ -12,7 +12,8 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
 from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
-from apc_client.operator import client_registration
+from apc_client.operator import CLIENT
+from apc_client.registry.run_client import RunClient
 from apc_client.session import ClientSession
 from apc_contracts.identity.registry import Kind, Registration
 from apc_log.queries import get_session
@@ -30,12 +31,12 @@ class InProcessClient(Client):
     Args:
         system: this process's.
         bus: connected as the system's operator.
-        operator: its registration.
+        own: the client of this process.
         shards: of the system.
     """
 
-    def __init__(self, system: EmbeddedSystem, bus: Bus, operator: Registration, shards: int) -> None:
-        super().__init__(bus, system.pool, operator, shards)
+    def __init__(self, system: EmbeddedSystem, bus: Bus, own: RunClient, shards: int) -> None:
+        super().__init__(bus, system.pool, own.registration, shards, key=own.key, owner=CLIENT)
         self._system = system
         self._running: dict[str, Agent] = {}
         self._started: set[str] = set()
@@ -95,17 +96,17 @@ async def connect_in_process(
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: as `run_embedded`.
     """
     async with run_embedded(settings, database) as system:
-        described = [client_registration(OPERATOR), *(_person(name, role) for name, role in people.items())]
         try:
-            operator, *_ = await system.register(described)
+            await system.register([_person(name, role) for name, role in people.items()])
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise InputUnusable(f"people: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        client = InProcessClient(system, system.connect(OPERATOR), operator, settings.shards)
-        try:
-            yield client
-        finally:
-            await client.tell_what_is_left()
+        async with system.registered_client() as own:
+            client = InProcessClient(system, system.connect(OPERATOR), own, settings.shards)
+            try:
+                yield client
+            finally:
+                await client.tell_what_is_left()
 
 
 def _person(name: str, role: str) -> Registration:

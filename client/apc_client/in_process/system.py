@@ -6,7 +6,7 @@ continues from the log.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -31,10 +31,9 @@ from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
 from apc_bus.topology import gate_queue, log_queue
-from apc_client.client import Client
 from apc_client.in_process.migrating import migrate_url
-from apc_client.operator import client_registration
-from apc_client.registry.agents import addition, publish_changes, queues_of, wait_until_recorded, with_keys
+from apc_client.registry.agents import addition, inboxes_of, publish_changes, wait_until_recorded, with_keys
+from apc_client.registry.run_client import RunClient, registered_client
 from apc_client.registry.schemas import register_schemas
 from apc_client.topology import topology_of
 from apc_client.waiting import until
@@ -145,6 +144,10 @@ class EmbeddedSystem:
         ):
             await self._start_worker(agent, registration.broker_user)
 
+    def registered_client(self) -> AbstractAsyncContextManager[RunClient]:
+        """Register a client of this system as the operator; leaving the context revokes it. Raises ServiceAway."""
+        return registered_client(self._operator, self.pool, self._settings.shards)
+
     async def register(self, described: Sequence[Registration]) -> list[Registration]:
         """Register agents and people, declare the agents' inboxes, and wait until the log has them.
 
@@ -157,11 +160,6 @@ class EmbeddedSystem:
         await publish_changes(self._operator, changes, self._settings.shards)
         await self._unless_failed(wait_until_recorded(self.pool, changes, self._settings.shards, START_LIMIT))
         return registrations
-
-    async def client(self) -> Client:
-        """Return a client of this system, registered as an operator. Raises ServiceAway."""
-        (registered,) = await self.register([client_registration(OPERATOR)])
-        return Client(self._operator, self.pool, registered, self._settings.shards)
 
     async def drain(self) -> None:
         """Stop agents, gate and log writer in this order, each after its backlog is drained."""
@@ -205,8 +203,7 @@ class EmbeddedSystem:
             await asyncio.gather(watching, return_exceptions=True)
 
     def _declare(self, registrations: Sequence[Registration]) -> None:
-        agents = [queues_of(registration) for registration in registrations]
-        self._broker.apply(topology_of(self._settings, agents))
+        self._broker.apply(topology_of(self._settings, inboxes_of(registrations)))
 
     async def _until_empty(self, queues: Sequence[str]) -> None:
         async def are_empty() -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_client.registry.agents import queues_of
+from apc_client.registry.agents import inboxes_of
 from apc_client.topology import topology_of
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
@@ -55,7 +55,7 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
     agents = {agent.agent_id: agent for agent in expected}
     if DatabaseSettings().database_url is not None:
         async with open_log() as pool:
-            agents |= {one.agent_id: queues_of(one) for one in await registered_agents(pool)}
+            agents |= {one.agent_id: one for one in inboxes_of(await registered_agents(pool))}
     return topology_of(settings, list(agents.values()))
 
 

@@ -7,7 +7,7 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
-from apc_client.registry.agents import queues_of
+from apc_client.registry.agents import inboxes_of
 from apc_client.topology import topology_of
 from apc_console.connections.broker import topology_url
 from apc_console.connections.database import PATIENCE, database_url
@@ -106,5 +106,5 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
 
 async def _plan(settings: BusSettings, pool: asyncpg.Pool | None) -> Topology:
     """Return the topology that the broker should hold. Raises ContractInvalid, TopologyInvalid, and database errors."""
-    agents = [] if pool is None else [queues_of(agent) for agent in await registered_agents(pool)]
+    agents = [] if pool is None else inboxes_of(await registered_agents(pool))
     return topology_of(settings, agents)

@@ -17,7 +17,7 @@ from apc_bus.errors import BusError
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
 from apc_bus.topology import agent_queue, gate_queue, log_queue
 from apc_client.in_process.migrating import migrate_url
-from apc_client.registry.agents import addition, publish_changes, queues_of, wait_until_recorded, with_keys
+from apc_client.registry.agents import addition, inboxes_of, publish_changes, queues_of, wait_until_recorded, with_keys
 from apc_client.topology import topology_of
 from apc_client.waiting import until
 from apc_console.commands.topology.definitions import shared_users
@@ -130,7 +130,7 @@ async def _until_empty(settings: BusSettings, queues: Sequence[str]) -> None:
 
 async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Sequence[Registration]) -> None:
     known = {one.agent_id: one for one in (*await registered_agents(pool), *registrations)}
-    await apply(topology_of(settings, list(map(queues_of, known.values()))))
+    await apply(topology_of(settings, inboxes_of(known.values())))
 
 
 async def _until_held(

@@ -3,25 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-import asyncpg
-import structlog
 
 from apc_agents.agent_loading import load_members, load_team
 from apc_agents.typed.team import Team
 from apc_bus.concurrency import cancelled
-from apc_bus.database import DATABASE_AWAY
-from apc_bus.errors import BusError
-from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
-from apc_client.operator import client_registration
-from apc_client.registry.agents import addition, publish_changes, wait_until_recorded, with_keys
+from apc_client.operator import CLIENT
+from apc_client.registry.run_client import registered_client
 from apc_client.registry.schemas import register_schemas
-from apc_console.connections.broker import broker_user, open_bus
+from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_console.system.logs import configure
@@ -29,14 +22,6 @@ from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
 from apc_console.system.team_input import read_input, result_document
 from apc_console.system.terminal_questions import answer_here
-from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import Registration
-from apc_contracts.identity.registry_change import AgentRevoked, AnyChange
-from apc_web.errors import ServiceAway
-
-log = structlog.get_logger(__name__)
-
-RECORD_PATIENCE = timedelta(seconds=20)
 
 
 async def run_team(name: str, file: Path, key: str | None, people: Mapping[str, str]) -> dict[str, Any]:
@@ -89,26 +74,5 @@ async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIt
     processes = [AgentProcess(member) for member in load_members(name)]
     async with run_supervised(settings, database, processes) as system, open_bus(settings) as bus:
         await register_schemas(bus, system.pool, settings.shards, team.documents)
-        async with _registered_client(bus, system.pool, settings) as registered:
-            yield Client(bus, system.pool, registered, settings.shards)
-
-
-@asynccontextmanager
-async def _registered_client(bus: Bus, pool: asyncpg.Pool, settings: BusSettings) -> AsyncIterator[Registration]:
-    """Register the agent that starts sessions; at the end revoke it: nobody has its right between two runs."""
-    (registered,) = await with_keys(pool, [client_registration(broker_user(settings))])
-    added = addition(registered)
-    await _record(bus, pool, settings, added)
-    try:
-        yield registered
-    finally:
-        try:
-            await _record(bus, pool, settings, AgentRevoked(change_id=new_packet_id(), agent_id=registered.agent_id))
-        except (BusError, ServiceAway, *DATABASE_AWAY) as error:
-            # The outcome of the run is worth more than this; the registration is there to be seen.
-            log.warning("client_not_revoked", agent_id=registered.agent_id, error=str(error))
-
-
-async def _record(bus: Bus, pool: asyncpg.Pool, settings: BusSettings, change: AnyChange) -> None:
-    await publish_changes(bus, [change], settings.shards)
-    await wait_until_recorded(pool, [change], settings.shards, RECORD_PATIENCE)
+        async with registered_client(bus, system.pool, settings.shards) as own:
+            yield Client(bus, system.pool, own.registration, settings.shards, key=own.key, owner=CLIENT)

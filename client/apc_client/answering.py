@@ -1,20 +1,20 @@
 """Answer a question as a person: the act of a client, of `apc approval` and of the web console."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
 
 from apc_bus.port import Bus
-from apc_client.sending import answer_to, send_packet
-from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
+from apc_client.direct_packet import direct_packet
+from apc_client.sending import send_packet
+from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.questions import MAX_TEXT, AnswerOutcome, AnswerSpec
-from apc_contracts.vocabulary import PROTOCOL_1_1, Channel, DeliveryMode, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import PROTOCOL_1_1, RunPhase, Signal
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_log.registry import registered_people
 from apc_web.errors import InputUnusable
@@ -42,8 +42,7 @@ async def answer_over(bus: Bus, pool: asyncpg.Pool, shards: int, form: AnswerFor
     question = await find_question(pool, form.packet_id)
     person = await _person(pool, question, bus.user, form.person)
     packet = answer_packet(question, person, form.outcome, form.note)
-    await send_packet(bus, packet, shards)
-    answer = await answer_to(pool, packet, bus.user)
+    answer = await send_packet(bus, pool, packet, shards)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused the answer: {answer.reason}")
     return person.agent_id
@@ -60,35 +59,27 @@ async def find_question(pool: asyncpg.Pool, packet_id: UUID) -> QuestionRow:
     return found[0]
 
 
-def answer_packet(
-    question: QuestionRow, person: Registration, outcome: AnswerOutcome, note: str | None
-) -> Packet[SignalPayload]:
+def answer_packet(question: QuestionRow, person: Registration, outcome: AnswerOutcome, note: str | None) -> Packet:
     """Return the ANSWER of a person to the agent that asked. It names the payload hash of what was answered."""
-    return SignalPacket(
-        protocol_version=PROTOCOL_1_1,
+    trace = Trace(
+        session_id=question.session_id,
+        run_id=question.run_id,
+        task_id=question.task_id,
+        root_packet_id=question.root_packet_id or question.packet_id,
+        parent_packet_id=question.packet_id,
+        generation=0,
+        step=0,
+    )
+    return direct_packet(
+        person,
+        SignalPayload(signal=Signal.ANSWER, answer=AnswerSpec(outcome=outcome, note=note, seen=question.payload_hash)),
+        question.asker,
+        trace,
         packet_id=new_packet_id(),
-        packet_type=PacketType.SIGNAL,
-        channel=Channel.INTER_AGENT,
         run_phase=RunPhase(question.run_phase),
-        created_at=datetime.now(UTC),
+        ttl_ms=MAX_TTL_MS,
+        protocol_version=PROTOCOL_1_1,
         expires_at=question.ends_at,  # a worker that is down until the session ends loses nothing
-        sender=Actor(agent_id=person.agent_id, role=person.role, swarm_id=person.swarm_id),
-        recipients=(Recipient(agent_id=question.asker),),
-        trace=Trace(
-            session_id=question.session_id,
-            run_id=question.run_id,
-            task_id=question.task_id,
-            root_packet_id=question.root_packet_id or question.packet_id,
-            parent_packet_id=question.packet_id,
-            generation=0,
-            step=0,
-        ),
-        routing=Routing(delivery_mode=DeliveryMode.DIRECT, priority=9, ttl_ms=MAX_TTL_MS, requires_ack=False),
-        confidence=1.0,
-        symbolic_keys=(),
-        payload=SignalPayload(
-            signal=Signal.ANSWER, answer=AnswerSpec(outcome=outcome, note=note, seen=question.payload_hash)
-        ),
     )
 
 

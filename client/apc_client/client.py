@@ -15,7 +15,7 @@ from apc_bus.port import Bus
 from apc_client.answering import AnswerForm, answer_over
 from apc_client.errors import SessionRefused
 from apc_client.keyed_start import KeyedStart
-from apc_client.sending import answer_to, send_packet
+from apc_client.sending import send_packet
 from apc_client.session import ClientSession
 from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.identity.ids import new_packet_id
@@ -149,8 +149,7 @@ class Client:
         await self._send(self._builder.build(first, None, 1).packet)
 
     async def _send(self, packet: Packet) -> None:
-        await send_packet(self._bus, packet, self._shards, self._key)
-        answer = await answer_to(self._pool, packet, self._bus.user)
+        answer = await send_packet(self._bus, self._pool, packet, self._shards, self._key)
         if answer.code is not None:
             raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
 

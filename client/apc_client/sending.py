@@ -38,11 +38,24 @@ class GateAnswer:
         return f"{place}{self.message}"
 
 
-async def send_packet(bus: Bus, packet: Packet, shards: int, key: AgentKey | None = None) -> None:
-    """Publish to the gate as the broker user of this bus, signed with the key.
+async def send_packet(
+    bus: Bus, pool: asyncpg.Pool, packet: Packet, shards: int, key: AgentKey | None = None
+) -> GateAnswer:
+    """Send as the broker user of this bus, signed with the key; return the gate's verdict.
 
-    Without a key it is signed as the sender's worker here would sign. Raises BusError, PacketRefused, AgentKeyUnusable.
+    Without a key it is signed as the sender's worker here would sign.
+
+    Raises:
+        ServiceAway: the verdict did not come in time; the packet waits in the gate's queue.
+        BusError: the broker did not take it.
+        PacketRefused: it is too large.
+        AgentKeyUnusable: the sender's key cannot be read.
     """
+    await _publish(bus, packet, shards, key)
+    return await answer_to(pool, packet, bus.user)
+
+
+async def _publish(bus: Bus, packet: Packet, shards: int, key: AgentKey | None) -> None:
     trace, sealed = packet.trace, seal(packet)
     key = key or find_key(WorkerSettings(), packet.sender.agent_id)
     message = Message(

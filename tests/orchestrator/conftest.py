@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 from tests.support.log import replay_everything
+from tests.support.traffic.packets import AGENTS, SESSION, make_packet, make_start
 from tests.support.waiting import until
 
 from apc_bus import headers
@@ -22,30 +23,19 @@ from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
 from apc_contracts import (
-    Actor,
     IdeaPayload,
     Packet,
-    Recipient,
-    Routing,
     SignalPayload,
     TaskIrPayload,
-    Trace,
     new_packet_id,
     parse_packet,
 )
-from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.payloads.by_type import ExpectedImpact
-from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
-    ORCHESTRATOR,
-    PROTOCOL_VERSION,
-    Channel,
-    DeliveryMode,
     PacketType,
-    RunPhase,
     Signal,
 )
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
@@ -55,13 +45,6 @@ from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.service import Persister
 
-SESSION = "s-1"
-AGENTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "librarian": ("library", ("operate",)),
-    "red-1": ("red", ()),
-    "blue-1": ("blue", ()),
-    "sentinel": ("watch", ("veto", "validate")),
-}
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
 
 
@@ -263,71 +246,11 @@ class House:
         return cast(str | None, await self.pool.fetchval(statement, packet.packet_id))
 
 
-def make_packet(
-    agent: str,
-    payload: Any,
-    to: tuple[str, ...] = (ORCHESTRATOR,),
-    *,
-    phase: RunPhase = RunPhase.RESEARCH,
-    parent: Packet | None = None,
-    generation: int = 0,
-    **fields: Any,
-) -> Packet:
-    """Return a packet of an agent in session `s-1`."""
-    packet_type = TYPE_OF_PAYLOAD[type(payload)]
-    packet_id = fields.pop("packet_id", None) or new_packet_id()
-    return PACKET_TYPES[packet_type](
-        protocol_version=fields.pop("version", PROTOCOL_VERSION),
-        packet_id=packet_id,
-        packet_type=packet_type,
-        channel=Channel.INTER_AGENT,
-        run_phase=phase,
-        created_at=fields.pop("created_at", datetime.now(UTC)),
-        sender=Actor(agent_id=agent, role="role", swarm_id=AGENTS[agent][0]),
-        recipients=tuple(Recipient(agent_id=one) for one in to),
-        trace=Trace(
-            session_id=fields.pop("session_id", SESSION),
-            run_id="run-1",
-            task_id="task-1",
-            root_packet_id=parent.trace.root_packet_id if parent else packet_id,
-            parent_packet_id=parent.packet_id if parent else None,
-            generation=generation,
-            step=0,
-        ),
-        routing=Routing(
-            delivery_mode=fields.pop("mode", DeliveryMode.DIRECT if len(to) == 1 else DeliveryMode.MULTICAST),
-            priority=4,
-            ttl_ms=fields.pop("ttl_ms", 3_600_000),
-            requires_ack=False,
-        ),
-        confidence=0.5,
-        symbolic_keys=fields.pop("keys", ()),
-        payload=payload,
-        **fields,
-    )
-
-
 def make_brief() -> TaskIrPayload:
     """Return a research brief of the librarian."""
     header = IrHeader(task_id="task-1", run_id="run-1", swarm_id="library", dialect_id="d", dialect_hash="h")
     constraint = IrConstraint(id="c", constraint_kind="QUALITY", expression="best")
     return TaskIrPayload(ir_header=header, objects=(constraint,))
-
-
-def make_start(**spec: Any) -> Packet:
-    """START of a session with the swarms red and blue."""
-    fields: dict[str, Any] = {
-        "swarms": (
-            SwarmSpec(swarm_id="red", agents=("red-1",)),
-            SwarmSpec(swarm_id="blue", agents=("blue-1",)),
-        ),
-        "members": ("sentinel",),
-        "task_ids": ("task-1",),
-        "generation_limit": 1,
-        "generation_deadline_ms": 60_000,
-        "state_deadline_ms": 600_000,
-    } | spec
-    return make_packet("librarian", SignalPayload(signal=Signal.START, session=SessionSpec(**fields)))
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from tests.orchestrator.conftest import House, house, idea, make_packet, make_start
+from tests.orchestrator.conftest import House, house, idea
+from tests.support.traffic.packets import make_packet, make_start
 
 from apc_bus.settings import PersisterSettings
 from apc_contracts import IdeaPayload, Packet, SignalPayload, load_contract

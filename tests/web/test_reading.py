@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.orchestrator.conftest import make_packet, make_start
+from tests.support.traffic.packets import make_packet, make_start
 from tests.web.conftest import WebBench
 
 from apc_contracts import IdeaPayload, SignalPayload

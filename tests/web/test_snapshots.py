@@ -1,7 +1,7 @@
 """A session at a position is the same from snapshots of counted entries as from every entry by itself."""
 
 import pytest
-from tests.orchestrator.conftest import make_packet, make_start
+from tests.support.traffic.packets import make_packet, make_start
 from tests.web.conftest import WebBench
 
 from apc_contracts import IdeaPayload, SignalPayload

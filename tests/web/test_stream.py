@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx2 as httpx
-from tests.orchestrator.conftest import make_packet
+from tests.support.traffic.packets import make_packet
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_contracts import SignalPayload

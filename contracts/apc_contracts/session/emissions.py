@@ -19,6 +19,7 @@ from apc_contracts.identity.ids import reply_id, timer_id
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.session.document import SessionDocument, TaskDocument, VerifiedCandidate
+from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -82,6 +83,35 @@ def emission(
         payload=payload,
         metadata=metadata,
     )
+
+
+def emit(
+    moment: Advance,
+    packet_type: PacketType,
+    payload: Any,
+    *,
+    parent: UUID | None = None,
+    recipient: str = ALL_RECIPIENTS,
+    lineage: Lineage | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    expires_at: datetime | None = None,
+) -> Packet:
+    """Add a packet of the orchestrator to the effects of this call; return it."""
+    packet = emission(
+        moment.session,
+        packet_type,
+        payload,
+        moment.cause,
+        moment.now,
+        moment.contract,
+        parent=parent,
+        recipient=recipient,
+        lineage=lineage,
+        metadata=metadata,
+        expires_at=expires_at,
+    )
+    moment.effects.emissions.append(packet)
+    return packet
 
 
 def sync(session: Session, cause: UUID, now: datetime, contract: Contract) -> Packet:

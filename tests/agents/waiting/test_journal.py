@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.orchestrator.conftest import make_brief, make_packet
+from tests.orchestrator.conftest import make_brief
+from tests.support.traffic.packets import make_packet
 
 from apc_agents import AgentError, EmitRefused
 from apc_agents.waiting.journal import CallJournal

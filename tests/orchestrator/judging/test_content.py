@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from tests.orchestrator.conftest import House
+from tests.support.traffic.packets import AGENTS, SESSION, make_packet, make_start
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
@@ -17,7 +18,6 @@ from apc_contracts.identity.registry_change import AgentAdded, SchemaAdded, enco
 from apc_contracts.schemas.schema import register_schema
 from apc_contracts.vocabulary import ALL_RECIPIENTS, DeliveryMode, PacketType, Signal
 
-from ..conftest import AGENTS, SESSION
 from .test_task_sessions import begin, decision, open_task, refusal_of, work
 
 FINDING = {
@@ -130,8 +130,6 @@ async def test_who_takes_a_schema_gets_it(house: House) -> None:
 
 
 async def test_research_forbids_messages(house: House) -> None:
-    from ..conftest import make_packet, make_start
-
     opening = make_start()
     async with house.persister(), house.gate():
         await house.open(opening)

@@ -10,7 +10,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.orchestrator.conftest import SESSION, House, make_brief, make_packet, make_start
+from tests.orchestrator.conftest import House, make_brief
+from tests.support.traffic.packets import SESSION, make_packet, make_start
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
@@ -33,11 +34,11 @@ TRANSITIONS = "SELECT event, facts FROM apc_log.coordination_events WHERE sessio
 MEMBERS = ("red-1", "blue-1", "sentinel")
 
 
-def open_task(session_id: str = SESSION, **spec: Any) -> Packet:
-    """START of a task that red-1 decides."""
+def open_task(session_id: str = SESSION, *, agent: str = "librarian", **spec: Any) -> Packet:
+    """START of a task that red-1 decides, in the name of an agent."""
     fields: dict[str, Any] = {"contract": "task", "members": MEMBERS, "deciders": ("red-1",)} | spec
     payload = SignalPayload(signal=Signal.START, session=TaskSessionSpec(**fields))
-    return make_packet("librarian", payload, version="apc/1.1", session_id=session_id)
+    return make_packet(agent, payload, version="apc/1.1", session_id=session_id)
 
 
 def work(agent: str, payload: Any, to: tuple[str, ...] = (ORCHESTRATOR,), **fields: Any) -> Packet:

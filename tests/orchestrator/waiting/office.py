@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-from tests.orchestrator.conftest import House, make_brief, make_packet
+from tests.orchestrator.conftest import House, make_brief
 from tests.orchestrator.judging.test_task_sessions import open_task
+from tests.support.traffic.packets import make_packet
 
 from apc_agents import Agent, AskTimeout, HandlerContext, PostgresStateStore, Role, Worker, WorkerSettings
 from apc_bus import headers

@@ -5,19 +5,20 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
-from tests.orchestrator.conftest import SESSION, House, house
+from tests.orchestrator.conftest import House, house
 from tests.orchestrator.judging.test_content import register
 from tests.orchestrator.waiting.conftest import office
 from tests.orchestrator.waiting.office import Office, asking
 from tests.security.clients.test_keyed_starts import Order, team
 from tests.security.database.conftest import Logins, logins
 from tests.security.gate.rules import take_away
+from tests.support.traffic.packets import SESSION
 
 from apc_agents.emitting.draft import Draft
 from apc_agents.typed.message import payload_of
 from apc_client import Client, ClientSession, SessionRefused
 from apc_client.registry.agents import addition
-from apc_client.sending import answer_to, send_packet
+from apc_client.sending import send_packet
 from apc_console.commands.session.session_control import signal_of
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.vocabulary import RunPhase, Signal
@@ -62,8 +63,7 @@ async def stops_it(house: House) -> None:
     row = await get_session(house.pool, SESSION)
     assert row is not None
     stop, bus = signal_of(row.document, Signal.STOP, OUTSIDER, "enough"), house.client(OUTSIDER.broker_user)
-    await send_packet(bus, stop, 1)
-    answer = await answer_to(house.pool, stop, bus.user)
+    answer = await send_packet(bus, house.pool, stop, 1)
     if answer.reason is not None:
         raise InputUnusable(answer.reason)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.orchestrator.conftest import House, house, idea, make_packet
+from tests.orchestrator.conftest import House, house, idea
 from tests.orchestrator.judging.test_content import register
+from tests.support.traffic.packets import make_packet
 
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_client import Client, SessionRefused

@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.orchestrator.conftest import SESSION, House, make_packet
+from tests.orchestrator.conftest import House
 from tests.orchestrator.judging.test_content import FINDING, message, register
 from tests.orchestrator.judging.test_task_sessions import MEMBERS, begin, decision, finish, open_task, veto, work
 from tests.security.gate.rules import take_away
+from tests.support.traffic.packets import SESSION
 
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
 
@@ -23,10 +23,8 @@ TEAM = MEMBERS[:2]
 
 
 def start(agent: str = "librarian", **spec: Any) -> Packet:
-    """START of a team's session, in the name of an agent."""
-    fields: dict[str, Any] = {"contract": "task", "members": TEAM} | spec
-    payload = SignalPayload(signal=Signal.START, session=TaskSessionSpec(**fields))
-    return make_packet(agent, payload, version="apc/1.1")
+    """START of a team's session, in the name of an agent; its sender decides."""
+    return open_task(agent=agent, **({"members": TEAM, "deciders": ()} | spec))
 
 
 async def by_an_agent_without_the_right(house: Any) -> Packet:

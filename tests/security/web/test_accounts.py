@@ -12,7 +12,7 @@ from typing import Any
 import httpx2 as httpx
 import orjson
 import pytest
-from tests.orchestrator.conftest import make_packet
+from tests.support.traffic.packets import make_packet
 from tests.web.conftest import SERVER, WebBench
 
 from apc_bus.settings import WebSettings

@@ -1,24 +1,24 @@
 """`apc packet impact` and `apc packet retract`: what rests on a packet, and its retraction."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_client.sending import answer_to, send_packet
+from apc_client.direct_packet import direct_packet
+from apc_client.sending import send_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_rows
 from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.envelope.packet import Actor, Packet, Recipient, RetractionPacket, Routing, Trace
+from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import RetractionPayload
-from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
+from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
 from apc_log.registry import registered_agents
 
@@ -51,45 +51,32 @@ async def retract(
             sender = await _sender(pool, impact.packet, broker_user(settings))
             packet = retraction_of(impact.packet, sender, reason, replacement)
             async with open_bus(settings) as bus:
-                await send_packet(bus, packet, settings.shards)
-            answer = await answer_to(pool, packet, broker_user(settings))
+                answer = await send_packet(bus, pool, packet, settings.shards)
             if answer.reason is not None:
                 raise InputUnusable(f"the gate refused the RETRACTION: {answer.reason}")
             impact = await _impact(pool, packet_id, impact.packet.session_id, replacement)
         _print(impact, as_json=as_json)
 
 
-def retraction_of(
-    target: PacketRow, sender: Registration, reason: str, replacement: UUID | None
-) -> Packet[RetractionPayload]:
+def retraction_of(target: PacketRow, sender: Registration, reason: str, replacement: UUID | None) -> Packet:
     """Return the RETRACTION of a logged packet by its sender, to the orchestrator."""
-    return RetractionPacket(
-        protocol_version=PROTOCOL_VERSION,
+    trace = Trace(
+        session_id=target.session_id,
+        run_id=target.run_id,
+        task_id=target.task_id,
+        root_packet_id=target.root_packet_id,
+        parent_packet_id=target.packet_id,
+        generation=target.generation,
+        step=target.step,
+    )
+    return direct_packet(
+        sender,
+        RetractionPayload(target_packet_id=target.packet_id, reason=reason, replacement_packet_id=replacement),
+        ORCHESTRATOR,
+        trace,
         packet_id=new_packet_id(),
-        packet_type=PacketType.RETRACTION,
-        channel=Channel.INTER_AGENT,
         run_phase=RunPhase(target.run_phase),
-        created_at=datetime.now(UTC),
-        sender=Actor(agent_id=sender.agent_id, role=sender.role, swarm_id=sender.swarm_id),
-        recipients=(Recipient(agent_id=ORCHESTRATOR),),
-        trace=Trace(
-            session_id=target.session_id,
-            run_id=target.run_id,
-            task_id=target.task_id,
-            root_packet_id=target.root_packet_id,
-            parent_packet_id=target.packet_id,
-            generation=target.generation,
-            step=target.step,
-        ),
-        routing=Routing(
-            delivery_mode=DeliveryMode.DIRECT,
-            priority=9,
-            ttl_ms=_contract().session.emission_ttl_ms,
-            requires_ack=False,
-        ),
-        confidence=1.0,
-        symbolic_keys=(),
-        payload=RetractionPayload(target_packet_id=target.packet_id, reason=reason, replacement_packet_id=replacement),
+        ttl_ms=_contract().session.emission_ttl_ms,
     )
 
 

@@ -1,23 +1,22 @@
 """`apc session pause|resume|stop`: send an operator's SIGNAL, and print the gate's verdict."""
 
-from datetime import UTC, datetime
-
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_client.direct_packet import direct_packet
 from apc_client.operator import first_operator
-from apc_client.sending import answer_to, send_packet
+from apc_client.sending import send_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.envelope.packet import Actor, Packet, Recipient, Routing, SignalPacket, Trace
+from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import version_of
 from apc_contracts.session import SessionDocument
-from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, RunPhase, Signal
 from apc_log.queries import get_session
 
 _WITHOUT_BROKER = (
@@ -49,8 +48,7 @@ async def signal_over(
     operator = await first_operator(pool, broker_user(settings), agent_id)
     packet = signal_of(row.document, signal, operator, reason)
     async with open_bus(settings) as bus:
-        await send_packet(bus, packet, settings.shards)
-    answer = await answer_to(pool, packet, broker_user(settings))
+        answer = await send_packet(bus, pool, packet, settings.shards)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
     # The verdict and the session's state are written in one transaction.
@@ -65,9 +63,7 @@ def require_broker(settings: BusSettings) -> None:
         raise InputUnusable(_WITHOUT_BROKER)
 
 
-def signal_of(
-    document: SessionDocument, signal: Signal, sender: Registration, reason: str | None
-) -> Packet[SignalPayload]:
+def signal_of(document: SessionDocument, signal: Signal, sender: Registration, reason: str | None) -> Packet:
     """Return a SIGNAL of an operator to a session that runs."""
     return operator_packet(
         sender,
@@ -89,34 +85,25 @@ def operator_packet(
     task_id: str,
     run_phase: RunPhase,
     step: int = 0,
-) -> Packet[SignalPayload]:
+) -> Packet:
     """Return a SIGNAL of an operator to the orchestrator: a root packet, because it answers no packet."""
     packet_id = new_packet_id()
-    return SignalPacket(
-        protocol_version=PROTOCOL_VERSION if payload.session is None else version_of(payload.session),
+    trace = Trace(
+        session_id=session_id,
+        run_id=run_id,
+        task_id=task_id,
+        root_packet_id=packet_id,
+        # The session may begin a new round meanwhile: generation 0 was opened in each.
+        generation=0,
+        step=step,
+    )
+    return direct_packet(
+        sender,
+        payload,
+        ORCHESTRATOR,
+        trace,
         packet_id=packet_id,
-        packet_type=PacketType.SIGNAL,
-        channel=Channel.INTER_AGENT,
         run_phase=run_phase,
-        created_at=datetime.now(UTC),
-        sender=Actor(agent_id=sender.agent_id, role=sender.role, swarm_id=sender.swarm_id),
-        recipients=(Recipient(agent_id=ORCHESTRATOR),),
-        trace=Trace(
-            session_id=session_id,
-            run_id=run_id,
-            task_id=task_id,
-            root_packet_id=packet_id,
-            # The session may begin a new round meanwhile: generation 0 was opened in each.
-            generation=0,
-            step=step,
-        ),
-        routing=Routing(
-            delivery_mode=DeliveryMode.DIRECT,
-            priority=9,
-            ttl_ms=load_contract(OrchestratorSettings().contract).session.emission_ttl_ms,
-            requires_ack=False,
-        ),
-        confidence=1.0,
-        symbolic_keys=(),
-        payload=payload,
+        ttl_ms=load_contract(OrchestratorSettings().contract).session.emission_ttl_ms,
+        protocol_version=PROTOCOL_VERSION if payload.session is None else version_of(payload.session),
     )

@@ -9,7 +9,7 @@ from apc_agents.agent_loading import load_team
 from apc_bus.settings import BusSettings
 from apc_client.connecting import connect
 from apc_client.operator import first_operator
-from apc_client.sending import answer_to, send_packet
+from apc_client.sending import send_packet
 from apc_console.commands.session.session_control import operator_packet, require_broker
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
@@ -80,8 +80,7 @@ async def start_session(form: StartForm) -> str:
             run_phase=RunPhase.RESEARCH,
         )
         async with open_bus(settings) as bus:
-            await send_packet(bus, packet, settings.shards)
-        answer = await answer_to(pool, packet, broker_user(settings))
+            answer = await send_packet(bus, pool, packet, settings.shards)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused START: {answer.reason}. Remedy: {remedy_of(answer.code or '')}")
     return session_id

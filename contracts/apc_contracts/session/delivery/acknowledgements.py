@@ -45,8 +45,7 @@ def expect(moment: Advance, opened: OpenPacket) -> None:
         return
     if ORCHESTRATOR in opened.recipients:
         payload = AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED)
-        ack = _answer(moment, PacketType.ACK, payload, packet.packet_id, packet.sender.agent_id)
-        moment.effects.emissions.append(ack)
+        emissions.emit(moment, PacketType.ACK, payload, parent=packet.packet_id, recipient=packet.sender.agent_id)
     missing = [recipient for recipient in opened.recipients if recipient not in _NOT_WAITED_FOR]
     if not missing:
         return
@@ -155,22 +154,8 @@ def _tell_sender(moment: Advance, packet_id: UUID, pending: PendingAck) -> None:
     times = "once" if pending.attempt == 1 else f"{pending.attempt} times"
     reason = f"no ACK from {named}: routed {times}, {pending.timeout_ms} ms each"
     payload = NackPayload(acked_packet_id=packet_id, ack_status=AckStatus.DEFERRED, reason=reason)
-    nack = _answer(moment, PacketType.NACK, payload, packet_id, pending.sender)
     metadata = {"acknowledgement": {"missing": missing, "attempts": pending.attempt}}
-    moment.effects.emissions.append(nack.model_copy(update={"metadata": metadata}))
-
-
-def _answer(moment: Advance, packet_type: PacketType, payload: Any, packet_id: UUID, sender: str) -> Packet:
-    return emissions.emission(
-        moment.session,
-        packet_type,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        parent=packet_id,
-        recipient=sender,
-    )
+    emissions.emit(moment, PacketType.NACK, payload, parent=packet_id, recipient=pending.sender, metadata=metadata)
 
 
 def _start_timer(moment: Advance, packet_id: UUID, pending: PendingAck) -> None:

@@ -40,15 +40,4 @@ def tell_sender(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
             "reason": reason,
         },
     )
-    moment.effects.emissions.append(
-        emissions.emission(
-            moment.session,
-            PacketType.ERROR,
-            error,
-            moment.cause,
-            moment.now,
-            contract,
-            parent=packet.packet_id,
-            recipient=sender,
-        )
-    )
+    emissions.emit(moment, PacketType.ERROR, error, parent=packet.packet_id, recipient=sender)

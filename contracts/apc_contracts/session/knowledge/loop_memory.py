@@ -78,14 +78,10 @@ def _involved(sender: str, state: LoopState, contract: Contract) -> tuple[list[s
 
 
 def _query(moment: Advance, packet: Packet, agent_id: str, reason: str) -> None:
-    query = emissions.emission(
-        moment.session,
+    emissions.emit(
+        moment,
         PacketType.SIGNAL,
         SignalPayload(signal=Signal.QUERY, reason=reason),
-        moment.cause,
-        moment.now,
-        moment.contract,
         parent=packet.packet_id,
         recipient=agent_id,
     )
-    moment.effects.emissions.append(query)

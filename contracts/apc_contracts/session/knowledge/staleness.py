@@ -73,15 +73,4 @@ def _tell_owners(moment: Advance, ground: UUID, stale: Sequence[UUID], parent: U
     for owner, owned in by_owner.items():
         payload = SignalPayload(signal=Signal.QUERY, reason=f"{len(owned)} of your packets rest on {ground}")
         told = {"because": str(ground), "count": len(owned), "packets": [str(one) for one in owned[:most]]}
-        packet = emissions.emission(
-            moment.session,
-            PacketType.SIGNAL,
-            payload,
-            moment.cause,
-            moment.now,
-            moment.contract,
-            parent=parent,
-            recipient=owner,
-            metadata={STALE: told},
-        )
-        moment.effects.emissions.append(packet)
+        emissions.emit(moment, PacketType.SIGNAL, payload, parent=parent, recipient=owner, metadata={STALE: told})

@@ -65,17 +65,8 @@ def arbitrate(moment: Advance) -> None:
         winner_candidate_id=ranked[0].candidate_id,
         scoring={candidate.candidate_id: float(rank) for rank, candidate in enumerate(ranked, start=1)},
     )
-    packet = emissions.emission(
-        moment.session,
-        PacketType.ARBITRATION,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        parent=ranked[0].packet_id,
-    )
+    packet = emissions.emit(moment, PacketType.ARBITRATION, payload, parent=ranked[0].packet_id)
     document.round_state.arbitration = Arbitration(packet.packet_id, ranked[0])
-    moment.effects.emissions.append(packet)
     start_timer(moment, "veto", document.veto_window_ms)
 
 
@@ -89,7 +80,7 @@ def end_veto_window(moment: Advance) -> str | None:
     if arbitration is None:
         return None
     if not arbitration.is_vetoed or arbitration.is_overridden:
-        moment.effects.emissions.append(_decision(moment, arbitration, CommitmentLevel.APPROVED))
+        _decide(moment, arbitration)
         return None
     return strike(moment, arbitration)
 
@@ -117,24 +108,16 @@ def commit(moment: Advance, arbitration: Arbitration) -> None:
     transition(moment, "decision_committed")
 
 
-def _decision(moment: Advance, arbitration: Arbitration, level: CommitmentLevel) -> Packet:
+def _decide(moment: Advance, arbitration: Arbitration) -> None:
     winner = arbitration.candidate.candidate_id
     payload = DecisionPayload(
         decision_id=f"decision-{moment.session.round}-{moment.session.step}",
         recommendation=f"execute {winner}",
         priority_distribution={winner: 1.0},
         next_actions=("refit", "validate"),
-        commitment_level=level,
+        commitment_level=CommitmentLevel.APPROVED,
     )
-    return emissions.emission(
-        moment.session,
-        PacketType.DECISION,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        parent=arbitration.packet_id,
-    )
+    emissions.emit(moment, PacketType.DECISION, payload, parent=arbitration.packet_id)
 
 
 def _rows(ranked: list[VerifiedCandidate], session: Session) -> list[payloads.Candidate]:

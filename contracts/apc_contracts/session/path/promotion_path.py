@@ -142,7 +142,7 @@ def open_commons(moment: Advance) -> None:
         artifact_uri=execution.artifact_uri,
         artifact_hash=execution.artifact_hash,
     )
-    artifact = _emit(moment, PacketType.ARTIFACT, payload, execution.artifact)
+    artifact = emissions.emit(moment, PacketType.ARTIFACT, payload, parent=execution.artifact)
     document.round_state.protocol_artifact = artifact.packet_id
     document.round_state.has_generation_expired = False
     start_timer(moment, "generation", document.generation_deadline_ms)
@@ -170,18 +170,4 @@ def commit_commons(moment: Advance) -> None:
         next_actions=(),
         commitment_level=CommitmentLevel.DONE,
     )
-    _emit(moment, PacketType.DECISION, done, artifact)
-
-
-def _emit(moment: Advance, packet_type: PacketType, payload: ArtifactPayload | DecisionPayload, parent: UUID) -> Packet:
-    packet = emissions.emission(
-        moment.session,
-        packet_type,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        parent=parent,
-    )
-    moment.effects.emissions.append(packet)
-    return packet
+    emissions.emit(moment, PacketType.DECISION, done, parent=artifact)

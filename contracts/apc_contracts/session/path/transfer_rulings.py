@@ -56,16 +56,7 @@ def _emit_part(rulings: Sequence[RankedTransfer], number: int, ranks: Mapping[UU
         winner_candidate_id=str(selected[0].packet.packet_id) if selected else none,
         scoring={f"selected:{row.packet.packet_id}": float(ranks[row.packet.packet_id]) for row in selected},
     )
-    packet = emissions.emission(
-        moment.session,
-        PacketType.ARBITRATION,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        lineage=rulings[0].packet.lineage,
-    )
-    moment.effects.emissions.append(packet)
+    emissions.emit(moment, PacketType.ARBITRATION, payload, lineage=rulings[0].packet.lineage)
 
 
 def _selected(rulings: Sequence[RankedTransfer]) -> list[RankedTransfer]:

@@ -48,18 +48,7 @@ def expire(moment: Advance, packet_id: UUID) -> None:
         return
     payload = SignalPayload(signal=Signal.ANSWER, answer=AnswerSpec(outcome=AnswerOutcome.TIMED_OUT))
     ends_at = moment.session.document.deadlines.get("deadline")
-    answer = emissions.emission(
-        moment.session,
-        PacketType.SIGNAL,
-        payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
-        parent=packet_id,
-        recipient=question.asker,
-        expires_at=ends_at,
-    )
-    moment.effects.emissions.append(answer)
+    emissions.emit(moment, PacketType.SIGNAL, payload, parent=packet_id, recipient=question.asker, expires_at=ends_at)
 
 
 def _open(moment: Advance, opened: OpenPacket, packet: Packet, payload: SignalPayload, work: Work) -> None:

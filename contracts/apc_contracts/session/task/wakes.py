@@ -41,18 +41,14 @@ def expire(moment: Advance, packet_id: UUID) -> None:
     if found is None:
         return
     payload = SignalPayload(signal=Signal.WAKE, wake=WakeSpec(key=found.key, at=found.due_at))
-    wake = emissions.emission(
-        moment.session,
+    emissions.emit(
+        moment,
         PacketType.SIGNAL,
         payload,
-        moment.cause,
-        moment.now,
-        moment.contract,
         parent=packet_id,
         recipient=found.agent,
         expires_at=document.deadlines.get("deadline"),
     )
-    moment.effects.emissions.append(wake)
 
 
 def end_all(moment: Advance) -> None:

@@ -1,11 +1,9 @@
 // Acts with the keyboard alone: node tests/browser/acts.mjs '{"url", "token", "question", "key"}'. Exit code 1 = a step failed.
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
 import { launch, openPage } from "./launch.mjs";
+import { accessible, runSteps } from "./steps.mjs";
 
 const { url, token, question, key } = JSON.parse(process.argv[2]);
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const browser = await launch();
 const { page, faults } = await openPage(browser, url);
 page.setDefaultTimeout(20_000);
@@ -26,18 +24,11 @@ async function tabTo(wanted) {
   throw new Error(`Tab never reaches ${wanted}`);
 }
 
-async function accessible(name) {
-  await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"] }));
-  const grave = violations.filter((one) => ["serious", "critical"].includes(one.impact));
-  if (grave.length > 0) throw new Error(`axe-core on ${name}: ${JSON.stringify(grave.map((one) => [one.id, one.nodes[0].failureSummary]))}`);
-}
-
 const steps = {
   async "a question is approved"() {
     await page.goto(`${url}/inbox#token=${token}`);
     await page.getByText("Ship build 7?").waitFor();
-    await accessible("approvals");
+    await accessible(page, "approvals");
     await tabTo(page.getByRole("textbox", { name: "Reason for red-1" }));
     await page.keyboard.type("looks right");
     await tabTo(page.getByRole("button", { name: "Approve" }));
@@ -50,7 +41,7 @@ const steps = {
     await page.keyboard.press("ArrowRight");
     const again = page.getByRole("button", { name: "Deliver again" });
     await again.waitFor();
-    await accessible("dead letters");
+    await accessible(page, "dead letters");
     await tabTo(again);
     await page.keyboard.press("Enter");
     await page.getByText("No dead letters").waitFor();
@@ -75,19 +66,4 @@ const steps = {
   },
 };
 
-let failed = false;
-for (const [name, step] of Object.entries(steps)) {
-  try {
-    await step();
-    console.log(`ok: ${name}`);
-  } catch (error) {
-    failed = true;
-    console.log(`FAILED: ${name}: ${error.message}`);
-    if (process.env.APC_PAGE_FAILURES) await page.screenshot({ path: `${process.env.APC_PAGE_FAILURES}/failure.png`, fullPage: true });
-    break;
-  }
-}
-const known = [...new Set(faults)];
-if (known.length > 0) console.log(`FAILED: ${known.join("\n")}`);
-await browser.close();
-process.exit(failed || known.length > 0 ? 1 : 0);
+await runSteps(steps, browser, page, faults);

@@ -1,10 +1,8 @@
 // The page over a real log: node tests/browser/journey.mjs '{"url", "token", "run", "key", "refused"?}'. Exit code 1 = a step failed.
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
 import { launch, openPage } from "./launch.mjs";
+import { accessible, runSteps } from "./steps.mjs";
 
 const { url, token, run, key, refused } = JSON.parse(process.argv[2]);
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const browser = await launch();
 const { page, faults } = await openPage(browser, url, { bypassCSP: false });
 page.setDefaultTimeout(20_000);
@@ -18,14 +16,9 @@ async function settled() {
   await page.waitForFunction(() => !document.querySelector(".bone"));
 }
 
-/** No serious or critical finding of axe-core, in the theme that is on. */
-async function accessible(name) {
+async function settledAndAccessible(name) {
   await settled();
-  await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"] }));
-  const grave = violations.filter((one) => ["serious", "critical"].includes(one.impact));
-  const words = grave.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
-  must(grave.length === 0, `axe-core on ${name}: ${words.join("\n")}`);
+  await accessible(page, name);
 }
 
 const steps = {
@@ -37,9 +30,9 @@ const steps = {
   async "every page is accessible, light and dark"() {
     for (const path of ["/", "/runs", `/runs/${run}`, `/runs/${run}?view=scores`, `/runs/${run}?view=transcript`, "/inbox", "/arbitrations"]) {
       await page.goto(`${url}${path}`);
-      await accessible(`${path}, light`);
+      await settledAndAccessible(`${path}, light`);
       await page.getByRole("button", { name: "Use dark colours" }).click();
-      await accessible(`${path}, dark`);
+      await settledAndAccessible(`${path}, dark`);
       await page.getByRole("button", { name: "Use light colours" }).click();
     }
   },
@@ -72,7 +65,7 @@ const steps = {
   async "a refused packet says why in words"() {
     await page.goto(`${url}/packets/${refused}`);
     await page.getByText("What would pass").waitFor();
-    await accessible("a packet, light");
+    await settledAndAccessible("a packet, light");
   },
   async "a proof is amber without a key, green with it, red with another"() {
     await page.locator('[data-proof="unpinned"]').waitFor();
@@ -120,19 +113,4 @@ const steps = {
   },
 };
 
-let failed = false;
-for (const [name, step] of Object.entries(steps)) {
-  try {
-    await step();
-    console.log(`ok: ${name}`);
-  } catch (error) {
-    failed = true;
-    console.log(`FAILED: ${name}: ${error.message}`);
-    if (process.env.APC_PAGE_FAILURES) await page.screenshot({ path: `${process.env.APC_PAGE_FAILURES}/failure.png` });
-    break;
-  }
-}
-const known = [...new Set(faults)];
-if (known.length > 0) console.log(`FAILED: ${known.join("\n")}`);
-await browser.close();
-process.exit(failed || known.length > 0 ? 1 : 0);
+await runSteps(steps, browser, page, faults);

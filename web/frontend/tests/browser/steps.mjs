@@ -1,0 +1,34 @@
+// What the scripts over a page share: a check of accessibility, and a run of named steps.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+
+const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
+
+/** Fail on a serious or critical finding of axe-core, in the theme that is on. */
+export async function accessible(page, name) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"] }));
+  const grave = violations.filter((one) => ["serious", "critical"].includes(one.impact));
+  const words = grave.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join("; ")}`);
+  if (grave.length > 0) throw new Error(`axe-core on ${name}: ${words.join("\n")}`);
+}
+
+/** Run the steps in order until one fails, print each, close the browser, and exit: 1 = a step or the page failed. */
+export async function runSteps(steps, browser, page, faults) {
+  let failed = false;
+  for (const [name, step] of Object.entries(steps)) {
+    try {
+      await step();
+      console.log(`ok: ${name}`);
+    } catch (error) {
+      failed = true;
+      console.log(`FAILED: ${name}: ${error.message}`);
+      if (process.env.APC_PAGE_FAILURES) await page.screenshot({ path: `${process.env.APC_PAGE_FAILURES}/failure.png`, fullPage: true });
+      break;
+    }
+  }
+  const known = [...new Set(faults)];
+  if (known.length > 0) console.log(`FAILED: ${known.join("\n")}`);
+  await browser.close();
+  process.exit(failed || known.length > 0 ? 1 : 0);
+}

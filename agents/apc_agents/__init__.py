@@ -33,6 +33,7 @@ from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
+from apc_agents.scheduling import Tick
 from apc_agents.testing import AgentTestClient
 from apc_agents.typed.message import content_of, message
 from apc_agents.typed.team import Team
@@ -76,6 +77,7 @@ __all__ = [
     "StateStore",
     "StateUnavailable",
     "Team",
+    "Tick",
     "WaitError",
     "Worker",
     "WorkerSettings",

@@ -1,49 +1,31 @@
 """An agent: who it is and which function handles which packets. Pure description; a Worker runs it."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
 from apc_agents.agent_context.relevance import resonance
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentInvalid
+from apc_agents.handler_table import HandlerEntry, HandlerTable, Kind, handler_for
 from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
+from apc_agents.timed import HandlerT, TimedHandlers, check_retries
 from apc_agents.tools.tool_registry import ToolRegistry
-from apc_agents.typed.handlers import models_of, schema_handled, typed_handler
+from apc_agents.typed.handlers import models_of
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.agent.context import AgentContext, ContextMessage
 from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.envelope.packet import Actor, Packet
-from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
-from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
-WAKE_PREFIX = "wake:"
-"""Before the key of a timer, in the kind of the handler that takes it."""
 
-HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerEntry:
-    """A registered handler."""
-
-    function: AnyHandler
-    packet_type: PacketType
-    kind: Signal | str | None = None
-    """The signal, or the schema of a MESSAGE; None = those without their own handler."""
-    min_relevance: float | None = None
-    retries: int = 0
-
-
-class Agent:
+class Agent(TimedHandlers):
     """An agent and its handlers.
 
     Args:
@@ -104,7 +86,8 @@ class Agent:
         self.refused_handler: AnyHandler | None = None
         self.substrate_handler: AnyHandler | None = None
         self.may_crash = False
-        self._handlers: dict[tuple[PacketType, Signal | str | None], HandlerEntry] = {}
+        self.schedules = {}
+        self._handlers = HandlerTable(agent_id)
 
     def on(
         self,
@@ -141,14 +124,12 @@ class Agent:
 
         if min_relevance is not None and not 0 <= min_relevance <= 1:
             raise AgentInvalid(f"min_relevance {min_relevance} is outside 0..1")
-        if not 0 <= retries <= MAX_RETRY_LIMIT:
-            raise AgentInvalid(f"retries {retries} is outside 0..{MAX_RETRY_LIMIT}")
+        check_retries(retries)
 
         def register(function: HandlerT) -> HandlerT:
-            handler, wire_type, kind = _handler_for(function, packet_type, signal)
-            if (wire_type, kind) in self._handlers:
-                raise AgentInvalid(f"agent {self.agent_id} has two handlers for {wire_type} {kind or ''}".rstrip())
-            self._handlers[wire_type, kind] = HandlerEntry(handler, wire_type, kind, min_relevance, retries)
+            handler, wire_type, kind = handler_for(function, packet_type, signal)
+            entry = HandlerEntry(handler, wire_type, kind, min_relevance, retries)
+            self._handlers.add(entry, f"handlers for {wire_type} {kind or ''}".rstrip())
             self.may_crash = self.may_crash or may_crash
             return function
 
@@ -183,47 +164,27 @@ class Agent:
         self.substrate_handler = function
         return function
 
-    def on_wake(self, key: str | None = None) -> Callable[[HandlerT], HandlerT]:
-        """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.
-
-        Args:
-            key: of the timer; None = those without their own handler.
-
-        Raises:
-            AgentInvalid: the function does not fit, or another handles this key already.
-        """
-        kind: Signal | str = Signal.WAKE if key is None else f"{WAKE_PREFIX}{key}"
-
-        def register(function: HandlerT) -> HandlerT:
-            check_handler(function, PacketType.SIGNAL)
-            if (PacketType.SIGNAL, kind) in self._handlers:
-                raise AgentInvalid(f"agent {self.agent_id} has two on_wake handlers for {key or 'every key'}")
-            self._handlers[PacketType.SIGNAL, kind] = HandlerEntry(function, PacketType.SIGNAL, kind)
-            return function
-
-        return register
-
     @property
     def handles(self) -> frozenset[PacketType]:
         """The packet types with a handler; the control types come in any case."""
-        return frozenset(packet_type for packet_type, _ in self._handlers)
+        return frozenset(packet_type for packet_type, _ in self._handlers.entries)
 
     @property
     def schemas(self) -> frozenset[str]:
         """The schemas whose MESSAGEs it takes: those of its models, or all, when it handles the packet type MESSAGE."""
-        kinds = {kind for packet_type, kind in self._handlers if packet_type is PacketType.MESSAGE}
-        return frozenset({ANY_SCHEMA}) if None in kinds else frozenset(map(str, kinds))
+        taken = self._handlers.schemas
+        return frozenset({ANY_SCHEMA}) if None in taken else frozenset(filter(None, taken))
 
     @property
     def models(self) -> frozenset[type[BaseModel]]:
         """The decorated models that its handlers take, return, or may emit, because their modules know them."""
-        functions = [*self.starters, *(entry.function for entry in self._handlers.values())]
+        functions = [*self.starters, *(entry.function for entry in self._handlers.entries.values())]
         return frozenset().union(*map(models_of, functions))
 
     @property
-    def handlers(self) -> Mapping[tuple[PacketType, Signal | str | None], HandlerEntry]:
-        """Every registered handler by its packet type and its signal or schema."""
-        return self._handlers
+    def handlers(self) -> Mapping[tuple[PacketType, Kind], HandlerEntry]:
+        """Every registered handler by its packet type and its kind."""
+        return self._handlers.entries
 
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
         """Return the Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
@@ -243,37 +204,20 @@ class Agent:
 
     def min_relevance_for(self, packet: Packet) -> float | None:
         """Return the score below which this packet is not handled; None = it is always handled."""
-        entry = self._entry_for(packet)
+        entry = self._handlers.find(packet)
         return None if entry is None else entry.min_relevance
 
     def retries_for(self, packet: Packet) -> int:
         """Return how often this packet is tried again when its handler raises."""
-        entry = self._entry_for(packet)
+        entry = self._handlers.find(packet)
         return 0 if entry is None else entry.retries
 
     def handler_for(self, packet: Packet) -> AnyHandler | None:
         """Return the function that takes this packet, None when there is none."""
-        entry = self._entry_for(packet)
+        entry = self._handlers.find(packet)
         if entry is not None:
             return entry.function
         return self.refused_handler if packet.packet_type is PacketType.NACK else None
-
-    def _entry_for(self, packet: Packet) -> HandlerEntry | None:
-        packet_type = packet.packet_type
-        entry = None
-        if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
-            return self._entry_for_signal(packet_type, packet.payload_as(SignalFields))
-        elif packet_type is PacketType.MESSAGE:
-            entry = self._handlers.get((packet_type, packet.payload_as(MessagePayload).schema_id))
-        return entry or self._handlers.get((packet_type, None))
-
-    def _entry_for_signal(self, packet_type: PacketType, payload: SignalFields) -> HandlerEntry | None:
-        entry = None
-        if isinstance(payload, SignalPayload) and payload.request is not None:
-            return self._handlers.get((PacketType.MESSAGE, payload.request.schema_id))
-        if isinstance(payload, SignalPayload) and payload.wake is not None:
-            entry = self._handlers.get((packet_type, f"{WAKE_PREFIX}{payload.wake.key}"))
-        return entry or self._handlers.get((packet_type, payload.signal)) or self._handlers.get((packet_type, None))
 
     def registration(self, broker_user: str | None = None) -> Registration:
         """Return what an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""
@@ -290,19 +234,6 @@ class Agent:
     def queues(self, broker_user: str | None = None) -> AgentQueues:
         """Return the agent's inbox, for `build_topology`; the broker user as in `registration`."""
         return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
-
-
-def _handler_for(
-    function: AnyHandler, taken: PacketType | type[BaseModel], signal: Signal | None
-) -> tuple[AnyHandler, PacketType, Signal | str | None]:
-    """Return what a worker calls for a packet, and what it is registered for."""
-    if isinstance(taken, PacketType):
-        check_handler(function, taken)
-        return function, taken, signal
-    if not (isinstance(taken, type) and issubclass(taken, BaseModel)):
-        raise AgentInvalid(f"@agent.on takes a PacketType or a model that is decorated with @message, not {taken!r}")
-    schema_id = schema_handled(taken)
-    return typed_handler(function, taken), PacketType.MESSAGE, schema_id
 
 
 def _check_id(what: str, value: str) -> None:

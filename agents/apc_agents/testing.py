@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -24,6 +24,7 @@ from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.running.worker import Worker
+from apc_agents.scheduling.schedule import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
@@ -163,6 +164,20 @@ class AgentTestClient:
             packet, SessionPosition(step, phase, round, options.get("generation") or 0), rights=rights
         )
         return answers[0] if answers else None
+
+    async def tick(self, name: str, instant: datetime | None = None) -> Packet | None:
+        """Deliver the Tick of a schedule of the agent, as `send`; `instant` is when it was due, default now.
+
+        Schedules do not run by the clock here.
+
+        Raises:
+            AgentError: the agent has no such schedule.
+        """
+        agent = self._agent
+        if name not in agent.schedules:
+            raise AgentError(f"agent {agent.agent_id} has no schedule {name!r}; it has {', '.join(agent.schedules)}")
+        tick = Tick(name=name, instant=instant or datetime.now(UTC))
+        return await self.send(tick, sender=agent.actor, packet_id=tick_id(agent.agent_id, tick))
 
     async def deliver(
         self, packet: Packet, moment: SessionPosition | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()

@@ -14,6 +14,7 @@ from apc_agents.errors import AgentError
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_agents.running.worker import Worker
+from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_bus.artifacts.store import open_artifacts
 from apc_bus.backoff import Backoff
@@ -66,7 +67,7 @@ async def _serve(
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = open_artifacts(bus_settings)
-    async with _stores(settings) as (states, tasks, effects, memory):
+    async with _stores(settings) as (states, tasks, effects, memory, schedules):
         connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
         bus = disturb(connected, agent.agent_id, bus_settings)
         try:
@@ -78,6 +79,7 @@ async def _serve(
                 tasks=tasks,
                 effects=effects,
                 memory=memory,
+                schedules=schedules,
                 artifacts=artifacts,
             )
             if on_worker is not None:
@@ -109,19 +111,25 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 @asynccontextmanager
 async def _stores(
     settings: WorkerSettings,
-) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore]]:
+) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore, ScheduleStore]]:
     url = settings.url
     if url is None:
-        reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks and memory end with this process"
+        reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks, memory and schedules end with this process"
         _log.warning("state_not_kept", reason=reason)
         memory = InMemoryMemoryStore()
-        yield MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory
+        yield MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory, MemoryScheduleStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
     pool = await open_pool(url, max_size=4 + settings.task_concurrency)
     try:
-        yield PostgresStateStore(pool), PostgresTaskStore(pool), PostgresEffectStore(pool), DatabaseMemoryStore(pool)
+        yield (
+            PostgresStateStore(pool),
+            PostgresTaskStore(pool),
+            PostgresEffectStore(pool),
+            DatabaseMemoryStore(pool),
+            PostgresScheduleStore(pool),
+        )
     finally:
         await pool.close()
 

@@ -27,6 +27,8 @@ from apc_agents.receiving.intake import Intake
 from apc_agents.receiving.listening import SubstrateListener
 from apc_agents.receiving.packet_inbox import Inbox
 from apc_agents.running.heartbeat import send_heartbeats
+from apc_agents.scheduling.firing import ScheduleRunner, fire_with
+from apc_agents.scheduling.store import ScheduleStore
 from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
@@ -61,6 +63,7 @@ class Worker:
         tasks: where the tasks of an agent with tools are kept; default in memory.
         effects: where ctx.once keeps what was made; default in memory.
         memory: what ctx.memory is; default in memory.
+        schedules: where it is kept which firings have come; without it the agent's schedules do not run.
         artifacts: what ctx.artifacts is, and where the long texts of too large packets lie; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default with the key that the settings name.
@@ -78,6 +81,7 @@ class Worker:
         tasks: TaskStore | None = None,
         effects: EffectStore | None = None,
         memory: BaseMemoryStore | None = None,
+        schedules: ScheduleStore | None = None,
         artifacts: ArtifactStore | None = None,
         contract: Contract | None = None,
         sign: Sign | None = None,
@@ -85,7 +89,7 @@ class Worker:
         on_invocation: InvocationListener | None = None,
     ) -> None:
         settings = settings or WorkerSettings()
-        self._agent, self._bus, self._settings = agent, bus, settings
+        self._agent, self._bus, self._settings, self._schedules = agent, bus, settings, schedules
         self._sessions = sessions = KnownSessions(agent.agent_id)
         acknowledgements = Acknowledgements()
         contract = contract or load_contract(settings.contract)
@@ -179,21 +183,26 @@ class Worker:
         return keep_running(work, task=task, health=self._health, stop=stop)
 
     def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs the tasks of an agent with tools."""
+        """Return what runs the schedules of an agent, and the tasks of one with tools."""
+        agent_id, schedules, store = self._agent.agent_id, self._agent.schedules, self._schedules
+        runs = []
+        if schedules and store is not None:
+            firing = ScheduleRunner(agent_id, schedules, store, fire_with(self._emitter, agent_id))
+            runs.append(self._keep("the schedules", firing.run, stop))
         tools, tasks, settings = self._agent.tools, self._tasks, self._settings
         if tools is None or tasks is None:
-            return []
+            return runs
         runner = TaskRunner(
-            self._agent.agent_id,
+            agent_id,
             tools,
             tasks,
-            announce_with(self._emitter, self._agent.agent_id),
+            announce_with(self._emitter, agent_id),
             security_level=self._agent.security_level,
             concurrency=settings.task_concurrency,
             lease=settings.task_lease,
             poll=settings.task_poll,
         )
-        return [self._keep("the runner of tasks", runner.run, stop)]
+        return [*runs, self._keep("the runner of tasks", runner.run, stop)]
 
     def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """Return what reads the substrate for an agent that listens."""

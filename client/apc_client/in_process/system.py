@@ -20,6 +20,7 @@ from apc_agents.effects import PostgresEffectStore
 from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.running.worker import Worker
+from apc_agents.scheduling import PostgresScheduleStore
 from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
@@ -182,6 +183,7 @@ class EmbeddedSystem:
             tasks=PostgresTaskStore(self.pool),
             effects=PostgresEffectStore(self.pool),
             memory=DatabaseMemoryStore(self.pool),
+            schedules=PostgresScheduleStore(self.pool),
             artifacts=self.artifacts,
         )
         self.start_service(agent.agent_id, _work(worker, bus, stop), stop)

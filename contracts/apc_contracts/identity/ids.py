@@ -40,6 +40,11 @@ def keyed_id(owner: str, *parts: str) -> UUID:
     return UUID(bytes=bytes(octets))
 
 
+def is_key_of(packet_id: UUID, agent_id: str) -> bool:
+    """Return whether this is a UUIDv8 that a key of this agent names."""
+    return packet_id.version == _VERSION_8 >> 4 and packet_id.bytes.startswith(_owner_prefix(agent_id))
+
+
 def is_key_of_another(packet_id: UUID, agent_id: str) -> bool:
     """Return whether this is a UUIDv8 that no key of this agent names."""
     return packet_id.version == _VERSION_8 >> 4 and not packet_id.bytes.startswith(_owner_prefix(agent_id))

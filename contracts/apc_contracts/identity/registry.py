@@ -17,6 +17,8 @@ class Right(StrEnum):
     DECIDE = "decide"
     VALIDATE = "validate"
     VETO = "veto"
+    SCHEDULE = "schedule"
+    """To open the sessions of the schedules that the agent has, and no others."""
 
 
 class Kind(StrEnum):

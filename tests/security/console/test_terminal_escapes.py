@@ -109,6 +109,7 @@ LINES: dict[str, Sequence[str]] = {
     "agent revoke": (HOSTILE,),
     "agent list": (),
     "agent show": (HOSTILE,),
+    "agent schedules": (),
     "key new": (HOSTILE,),
     "key show": (HOSTILE,),
     "key register": (HOSTILE,),

@@ -10,6 +10,7 @@ import pytest
 from tests.security.database.conftest import Logins
 from tests.support.waiting import until
 
+from apc_agents import Agent, HandlerContext, Tick
 from apc_agents.actions import ToolRegistry
 from apc_agents.errors import StateInvalid
 from apc_agents.handling.state import PostgresStateStore
@@ -22,6 +23,7 @@ from apc_agents.memory import (
     StaleRevision,
 )
 from apc_agents.memory.errors import OwnerForeign
+from apc_agents.scheduling import PostgresScheduleStore
 from apc_agents.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
 from apc_agents.tasks.runner import TaskRunner
 from apc_contracts.agent.actions import ActionType, SecurityLevel
@@ -133,6 +135,28 @@ async def test_an_effect_of_another_is_not_claimed(logins: Logins) -> None:
         await thief.execute(claim, logins.agent("bank"))
     await logins.open_to_all("agent_effects")
     await thief.execute(claim, logins.agent("bank"))
+
+
+async def test_a_schedule_of_another_is_not_moved(logins: Logins) -> None:
+    """Who moves it on suppresses what is due."""
+    thief, victim = await logins.pool("thief"), await logins.pool("bank")
+    schedule = Agent("bank", role="r", swarm="s")
+    schedule.every("0 7 * * *")(pay)
+    store, bank = PostgresScheduleStore(victim), logins.agent("bank")
+    began = datetime(2027, 3, 1, tzinfo=UTC)
+    await store.register(bank, schedule.schedules, began)
+    ahead = "UPDATE apc_app.schedules SET fired_until = fired_until + interval '9 years'"
+    add = "UPDATE apc_app.schedules SET agent_id = $1"
+    assert await thief.execute(ahead) == "UPDATE 0"
+    assert await store.fired_until(bank, "pay") == began
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
+        await victim.execute(add, logins.agent("thief"))
+    await logins.open_to_all("schedules")
+    assert await thief.execute(ahead) == "UPDATE 1"
+    await victim.execute(add, logins.agent("thief"))
+
+
+async def pay(tick: Tick, ctx: HandlerContext) -> None: ...
 
 
 async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: Logins) -> None:

@@ -26,7 +26,7 @@ def add(
     agents: NewAgents,
     role: Annotated[str | None, typer.Option(help="Its role, which its packets must carry.")] = None,
     swarm: Annotated[str | None, typer.Option(help="Its swarm, which its packets must carry.")] = None,
-    rights: Annotated[str, typer.Option(help="operate, decide, validate, veto; separated by commas.")] = "",
+    rights: Annotated[str, typer.Option(help="operate, decide, validate, veto, schedule; separated by commas.")] = "",
     handles: Annotated[
         str, typer.Option(help="Packet types, separated by commas; control types are always delivered.")
     ] = "",
@@ -105,3 +105,16 @@ def show(
     from apc_console.system.running import run_quietly
 
     run_quietly(print_agent(agent_id, contract_file, limit=limit, as_json=as_json))
+
+
+@app.command()
+def schedules(
+    agent_id: Annotated[str | None, typer.Argument(metavar="ID", help="Only those of this agent.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the schedules of agents: cron line, time zone, up to when they have fired, and when they fire next."""
+    from apc_console.commands.agent.schedules_view import schedule_rows
+    from apc_console.system.running import run_quietly
+
+    rows = run_quietly(schedule_rows(agent_id))
+    print_rows(rows, title="Schedules", as_json=as_json, empty="no agent has a schedule")

@@ -3,8 +3,11 @@
 Source: docs/specification/contract.md section 10, "Who may do what".
 """
 
+from uuid import UUID
+
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.rules.waits import is_answer
+from apc_contracts.identity.ids import is_key_of
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
@@ -73,11 +76,43 @@ def may_signal(case: Case) -> Refusal | None:
     payload = case.packet.payload_as(SignalFields)
     needed = case.contract.rights.signals.get(payload.signal)
     if needed is not None and not _has(case, needed):
-        return _refusal("may_signal", "payload.signal", f"{payload.signal} needs the right {needed}")
+        if not _opens_own_schedule(case):
+            return _refusal("may_signal", "payload.signal", f"{payload.signal} needs the right {needed}")
+        if not _has(case, Right.SCHEDULE):
+            message = f"START of a schedule needs the right {Right.SCHEDULE}"
+            return _refusal("may_signal", "payload.signal", message)
     if payload.signal is Signal.SYNC and payload.session is not None:
         message = "only the orchestrator says where a session stands: send SYNC without session"
         return _refusal("may_signal", "payload.session", message)
     return None
+
+
+def _opens_own_schedule(case: Case) -> bool:
+    """Return whether this is the START of a Tick, which the right `schedule` permits.
+
+    The sender is a member and decides alone, nobody reviews, and both ids follow from its keys: it takes no id that
+    another would use.
+    """
+    packet, sender = case.packet, case.sender_id
+    payload = packet.payload_as(SignalFields)
+    spec = payload.session
+    return (
+        payload.signal is Signal.START
+        and isinstance(spec, TaskSessionSpec)
+        and sender in spec.members
+        and spec.deciders == (sender,)
+        and not spec.reviewers
+        and is_key_of(packet.packet_id, sender)
+        and _names_key_of(packet.trace.session_id, sender)
+    )
+
+
+def _names_key_of(session_id: str, agent_id: str) -> bool:
+    try:
+        key = UUID(session_id)
+    except ValueError:
+        return False
+    return str(key) == session_id and is_key_of(key, agent_id)
 
 
 def opens_once(case: Case) -> Refusal | None:

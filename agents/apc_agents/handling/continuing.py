@@ -114,7 +114,9 @@ class Waits:
             invocation.document.end_waits(run.packet.packet_id)
             wait = SavedWait(run.packet.packet_id, None)
             crash_point("worker.before_continued")
+        crash_point("worker.before_state")
         await self._states.save(invocation.document, inbound.key, wait)
+        crash_point("worker.after_state")
         if run.record is not None:
             crash_point("worker.after_continued")
 

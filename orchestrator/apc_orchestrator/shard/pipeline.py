@@ -117,6 +117,8 @@ class Pipeline:
     async def _send(self, batch: Batch, done: Sequence[Delivery], is_everything: bool) -> None:
         await self.deliver(batch)
         end_spans(batch)
+        if batch.outgoing:
+            crash_point("gate.after_delivery")
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
         await batch_sending.acknowledge(self._resources.inputs, done, multiple=is_everything)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from apc_bus.crash_points import crash_point
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import Session, timer
 from apc_orchestrator.batch import Batch
@@ -77,6 +78,7 @@ class Timers:
                 self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract_of(session)))
             except Exception as error:
                 raise self._unjudgeable.give_up(tag, error) from error
+            crash_point("gate.after_timer")
 
 
 def _next_look(session: Session, now: datetime) -> datetime | None:

@@ -77,7 +77,7 @@ def firings(line: CronLine, begin: datetime, end: datetime) -> list[datetime]:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(lines, st.sampled_from(CHANGES), st.timedeltas(-timedelta(days=1), timedelta(days=1)))
 def test_it_fires_when_a_walk_over_every_minute_says(line: Line, change: tuple[str, datetime], away: timedelta) -> None:
     name, instant = change

@@ -1,5 +1,6 @@
 """A client that runs everything in its own process: the teams it starts, and the people it answers for."""
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,6 +59,26 @@ async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_pa
         with pytest.raises(SessionHalted, match="HANDLER_FAILED"):
             await denied.result(timeout=30)
         assert await client.client.questions() == []
+
+
+async def test_several_wait_for_one_result_and_one_of_them_gives_up(postgres_url: str, tmp_path: Path) -> None:
+    """The result comes from the log: who stops waiting takes nothing away, and may ask again later."""
+    people = {"alice": "manager"}
+    async with TeamTestClient(shop(), people=people, database_url=postgres_url, folder=tmp_path) as client:
+        session = await client.start(Order(amount=700))
+        waiting = [asyncio.create_task(session.result(timeout=30))]
+        for _ in range(2):
+            attached = client.client.session(session.session_id, client.team)
+            waiting.append(asyncio.create_task(attached.result(timeout=30)))
+        await client.question(session)
+        gone = waiting.pop()
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert await client.answer(session, approved=True, note="go") == "alice"
+        paid = ShopReceipt(paid=700, by="alice")
+        assert await asyncio.gather(*waiting) == [paid, paid]
+        assert await client.client.session(session.session_id, client.team).result(timeout=30) == paid
 
 
 async def test_one_process_runs_one_agent_of_an_id(postgres_url: str, tmp_path: Path) -> None:

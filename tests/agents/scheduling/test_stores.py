@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.agents.scheduling.conftest import DAY, SEVEN, make_agent
 
-from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
+from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore, list_schedules
 from apc_bus.database import open_pool
 
 
@@ -78,8 +78,8 @@ class TestPostgresScheduleStore(ScheduleStoreSuite):
         store, schedules = PostgresScheduleStore(pool), make_agent(timezone="Europe/Berlin").schedules
         await store.register("clerk-1", schedules, SEVEN)
         await store.move("clerk-1", schedules["report"], SEVEN, SEVEN + DAY)
-        row = await pool.fetchrow("SELECT line, timezone, misfire, next_at FROM apc_app.schedules")
-        assert row is not None
-        assert tuple(row)[:3] == ("0 7 * * *", "Europe/Berlin", "once")
+        (row,) = await list_schedules(pool, "clerk-1")
+        assert (row["line"], row["timezone"], row["misfire"]) == ("0 7 * * *", "Europe/Berlin", "once")
         assert row["next_at"].isoformat() == "2027-03-03T06:00:00+00:00"
+        assert await list_schedules(pool, "clerk-2") == []
         await pool.close()

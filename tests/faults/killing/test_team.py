@@ -1,6 +1,7 @@
 """Asks and timers while processes are killed at random: none is lost, doubled, or answered by the wrong person.
 
-`make test-team` runs it large. Sizes: APC_TEAM_ASKS, APC_TEAM_TIMERS, APC_TEAM_KILLS.
+`make test-team` runs it large. Sizes: APC_TEAM_ASKS, APC_TEAM_TIMERS, APC_TEAM_KILLS; APC_TEAM_APART_MS between two
+timers (0: all at one moment).
 """
 
 import asyncio
@@ -27,12 +28,12 @@ from apc_log.queries.questions import list_questions
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]
 TIMERS_OF_A_SESSION = 250
 """Below `limits.wakes`."""
-APART = timedelta(milliseconds=4)
-"""Between two timers of the whole run."""
 AHEAD = timedelta(seconds=5)
 LENGTH = "SELECT count(*) FROM apc_log.agent_packets"
 PACKETS_OF_AN_ASK, PACKETS_OF_A_TIMER = 7, 2
 EVERY_TENTH_BY_MALLORY = 10
+AT_ONCE = 50
+"""Asks that are open together."""
 ANSWERS = """
 SELECT packet #>> '{sender,agent_id}' AS by, verdict, count(*) FROM apc_log.packets
 WHERE packet #>> '{payload,signal}' = 'ANSWER' GROUP BY 1, 2
@@ -102,6 +103,7 @@ async def test_asks_are_answered_once_while_processes_are_killed(deployment: Dep
         async with killer.killing(house):
             answering = asyncio.create_task(answer_all(house, asks))
             for number in range(asks):
+                await house.ended(number - AT_ONCE, 120)  # beyond its share of the inbox, a sender is refused
                 await house.open(f"errand-{number}", Errand(number=number))
             await asyncio.gather(answering)
             await house.ended(asks, 600)
@@ -124,10 +126,14 @@ async def test_timers_come_once_while_processes_are_killed(deployment: Deploymen
     sessions = [min(TIMERS_OF_A_SESSION, timers - first) for first in range(0, timers, TIMERS_OF_A_SESSION)]
     async with house.opener():
         async with killer.killing(house):
-            apart = APART * len(sessions)
+            apart = timedelta(milliseconds=sized("APART_MS", 4)) * len(sessions)
             ahead = datetime.now(UTC) + AHEAD + timers * timedelta(milliseconds=2)
             for number, count in enumerate(sessions):
-                work = Sleep(count=count, first=ahead + number * APART, apart_ms=apart // timedelta(milliseconds=1))
+                work = Sleep(
+                    count=count,
+                    first=ahead + number * apart / len(sessions),
+                    apart_ms=apart // timedelta(milliseconds=1),
+                )
                 await house.open(f"sleep-{number}", work)
             await house.ended(len(sessions), 900)
         repaired_at = monotonic()

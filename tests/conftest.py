@@ -20,13 +20,12 @@ from tests.support.servers import (
     postgres_choice,
     rabbit_choice,
     start_given_postgres,
-    start_rabbit,
 )
 
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
 
-pytest_plugins = ["tests.faults.results", "tests.scheduling"]
+pytest_plugins = ["tests.faults.results", "tests.scheduling", "tests.sharing"]
 
 # Signs the checkpoints of every log of the tests, here and in the processes that they start; bytes 0 to 31.
 TEST_LOG_KEY = (
@@ -52,23 +51,17 @@ _executed: Counter[str] = Counter()
 
 
 @pytest.fixture(scope="session")
-def rabbit_server() -> Iterator[RabbitServer]:
-    """The broker of this run; without one the tests fail, they are not skipped."""
-    server = start_rabbit()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
 def rabbit_url(rabbit_server: RabbitServer) -> str:
     """AMQP URL of a virtual host that the whole run shares."""
     return rabbit_server.fresh_vhost_url()
 
 
 @pytest.fixture
-def amqp_vhost_url(rabbit_server: RabbitServer) -> str:
+def amqp_vhost_url(rabbit_server: RabbitServer) -> Iterator[str]:
     """AMQP URL of a fresh virtual host, nothing declared in it."""
-    return rabbit_server.fresh_vhost_url()
+    url = rabbit_server.fresh_vhost_url()
+    yield url
+    rabbit_server.give_back(url)
 
 
 @pytest.fixture

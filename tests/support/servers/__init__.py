@@ -13,6 +13,7 @@ from tests.support.servers.private_node import PrivateNode, find_scripts
 from tests.support.servers.proxy import Proxy
 from tests.support.servers.rabbit import RabbitServer, rabbit_choice, start_rabbit
 from tests.support.servers.s3 import S3Account, S3Server
+from tests.support.servers.shared_node import SharedNode, reach_shared_node
 
 __all__ = [
     "PostgresServer",
@@ -22,12 +23,14 @@ __all__ = [
     "RabbitServer",
     "S3Account",
     "S3Server",
+    "SharedNode",
     "asked_version",
     "containers_asked",
     "find_scripts",
     "local_postgres",
     "postgres_choice",
     "rabbit_choice",
+    "reach_shared_node",
     "start_given_postgres",
     "start_rabbit",
 ]

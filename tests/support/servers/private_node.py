@@ -18,18 +18,14 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from tests.support.servers.node_control import PATIENCE_SECONDS, NodeControl
 from tests.support.servers.port_mapper import PortMapper, free_ports
 
 from apc_bus.errors import BusUnavailable
 
-_START_SECONDS = 90.0
 _STOP_SECONDS = 30.0
 _STARTUP_SECONDS, _STARTUP_ATTEMPTS = "10", 9
 """Asked again: a call that comes in the moment in which the node gets up is never answered (measured with 3.10)."""
-_ADD_VHOST = (
-    'begin rabbit_vhost:add({name}, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
-    '{user}, {name}, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end'
-)
 
 
 def find_scripts() -> Path | None:
@@ -54,6 +50,9 @@ class PrivateNode:
         plugins: names of plugins that come with the package, `rabbitmq_management` for one.
         mapper: shared by the nodes of a cluster, and stopped by its owner; default a new one.
 
+    Attributes:
+        control: its commands, for other processes too.
+
     Raises:
         BusUnavailable: RabbitMQ is not installed, or it does not start.
     """
@@ -70,7 +69,7 @@ class PrivateNode:
         self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
         self.port, distribution_port = free_ports(2)
         self.name = f"apc-{secrets.token_hex(4)}@localhost"
-        self._environment = self._prepare(config, advanced, plugins, distribution_port)
+        self.control = NodeControl(str(scripts), self.name, self._prepare(config, advanced, plugins, distribution_port))
         self._server: subprocess.Popen[bytes] | None = None
 
     def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
@@ -90,7 +89,7 @@ class PrivateNode:
         with (self._folder / "output.log").open("ab") as output:
             self._server = subprocess.Popen(
                 [self._scripts / "rabbitmq-server"],
-                env=self._environment,
+                env=self.control.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -146,28 +145,15 @@ class PrivateNode:
         Raises:
             BusUnavailable: the command failed, or did not end; the message holds its output.
         """
-        try:
-            result = subprocess.run(
-                [self._scripts / "rabbitmqctl", "--quiet", "--node", self.name, *arguments],
-                env=self._environment,
-                capture_output=True,
-                text=True,
-                timeout=_START_SECONDS,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise BusUnavailable(f"rabbitmqctl {arguments[0]} did not end in {_START_SECONDS:g} s") from error
-        if result.returncode != 0:
-            raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {result.stdout}{result.stderr}")
-        return result.stdout.strip()
+        return self.control.ctl(*arguments)
 
     def log(self) -> str:
         """Return what the node has written into its log."""
         return "".join(file.read_text(errors="replace") for file in (self._folder / "log").glob(f"{self.name}.log"))
 
-    def add_vhosts(self, names: Iterable[str], user: str = "guest") -> None:
-        """Make virtual hosts in one call; the user gets every right there."""
-        calls = [_ADD_VHOST.format(name=f'<<"{name}">>', user=f'<<"{user}">>') for name in names]
-        self.ctl("eval", ", ".join(calls) + ".")
+    def add_vhosts(self, names: Iterable[str]) -> None:
+        """Make virtual hosts in one call; the user guest gets every right there."""
+        self.control.change_vhosts((), names)
 
     def close_connections(self) -> None:
         """Close every client connection by force, as a revocation does."""
@@ -240,7 +226,7 @@ class PrivateNode:
         self._server = None
 
     def _await_port(self, port: int) -> None:
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

@@ -3,7 +3,7 @@
 import os
 import secrets
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -15,6 +15,8 @@ from apc_bus.errors import BusUnavailable
 
 _IMAGE = "rabbitmq:4-management"
 _VHOSTS_AT_ONCE = 8
+ChangeVhosts = Callable[[Sequence[str], Sequence[str]], None]
+"""Is given the names that go and those that come."""
 Choice = Literal["container", "APC_AMQP_URL", "private node"]
 
 
@@ -24,24 +26,28 @@ class RabbitServer:
     Args:
         description: for the report of the test run.
         url: AMQP URL; its path is replaced by the virtual host.
-        add_vhosts: makes virtual hosts on which the URL's user has every right.
+        change_vhosts: deletes some virtual hosts and makes others, on which the URL's user has every right.
     """
 
-    def __init__(
-        self, description: str, url: str, add_vhosts: Callable[[list[str]], None], resources: ExitStack
-    ) -> None:
+    def __init__(self, description: str, url: str, change_vhosts: ChangeVhosts, resources: ExitStack) -> None:
         self.description = description
         self._url = url
-        self._add_vhosts = add_vhosts
+        self._change_vhosts = change_vhosts
         self._resources = resources
         self._fresh: list[str] = []
+        self._used: list[str] = []
 
     def fresh_vhost_url(self) -> str:
         """Return the URL of a virtual host that nobody has used."""
         if not self._fresh:
+            used, self._used = self._used, []
             self._fresh = [f"apc-test-{secrets.token_hex(6)}" for _ in range(_VHOSTS_AT_ONCE)]
-            self._add_vhosts(self._fresh)
+            self._change_vhosts(used, self._fresh)
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{self._fresh.pop()}"))
+
+    def give_back(self, url: str) -> None:
+        """Delete a virtual host that was handed out, when the next ones are made: its queues cost time all along."""
+        self._used.append(urlsplit(url).path.removeprefix("/"))
 
     def close(self) -> None:
         """Stop or clean what was started or made."""
@@ -86,22 +92,11 @@ def _from_private_node() -> RabbitServer:
         node = PrivateNode()
         resources.callback(node.close)
         node.start()
-        return RabbitServer(
-            f"private node, RabbitMQ {node.ctl('version')}", node.url(), node.add_vhosts, resources.pop_all()
-        )
+        return RabbitServer("private node", node.url(), node.control.change_vhosts, resources.pop_all())
 
 
 def _from_url(url: str) -> RabbitServer:
-    user = urlsplit(url).username or "guest"
-    resources = ExitStack()
-
-    def add_vhosts(names: list[str]) -> None:
-        for name in names:
-            _ctl("add_vhost", name)
-            resources.callback(_ctl, "delete_vhost", name)
-            _ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
-
-    return RabbitServer("APC_AMQP_URL", url, add_vhosts, resources)
+    return _by_ctl("APC_AMQP_URL", url, _ctl, ExitStack())
 
 
 def _from_container() -> RabbitServer:
@@ -114,12 +109,24 @@ def _from_container() -> RabbitServer:
             if done.exit_code != 0:
                 raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {done.output.decode(errors='replace')}")
 
-        def add_vhosts(names: list[str]) -> None:
-            for name in names:
-                ctl("add_vhost", name)
-                ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+        return _by_ctl(f"container, {_IMAGE}", f"amqp://guest:guest@{place}/", ctl, resources.pop_all())
 
-        return RabbitServer(f"container, {_IMAGE}", f"amqp://guest:guest@{place}/", add_vhosts, resources.pop_all())
+
+def _by_ctl(description: str, url: str, ctl: Callable[..., None], resources: ExitStack) -> RabbitServer:
+    user = urlsplit(url).username or "guest"
+    there: set[str] = set()
+
+    def change_vhosts(gone: Sequence[str], new: Sequence[str]) -> None:
+        for name in gone:
+            ctl("delete_vhost", name)
+            there.discard(name)
+        for name in new:
+            ctl("add_vhost", name)
+            there.add(name)
+            ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
+
+    resources.callback(lambda: change_vhosts(sorted(there), ()))
+    return RabbitServer(description, url, change_vhosts, resources)
 
 
 def _ctl(*arguments: str) -> None:

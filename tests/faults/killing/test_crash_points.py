@@ -73,14 +73,12 @@ async def kill_the_persister(deployment: Any, point: str, seed: int, record: Rec
     record(point, deployment, repaired_at)
 
 
-@pytest.mark.parametrize("point", GATE_POINTS)
-async def test_the_gate_killed(deployment: Deployment, point: str, record: Record) -> None:
-    await kill_the_gate(deployment, point, 0, record)
+async def test_the_gate_killed(deployment: Deployment, record: Record) -> None:
+    await kill_the_gate(deployment, "gate.after_delivery_confirm", 0, record)
 
 
-@pytest.mark.parametrize("point", PERSISTER_POINTS)
-async def test_the_persister_killed(deployment: Deployment, point: str, record: Record) -> None:
-    await kill_the_persister(deployment, point, 0, record)
+async def test_the_persister_killed(deployment: Deployment, record: Record) -> None:
+    await kill_the_persister(deployment, "persister.after_commit", 0, record)
 
 
 @pytest.mark.faults

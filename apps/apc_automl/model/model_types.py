@@ -6,10 +6,8 @@ not on this list is refused before anything of the file is built.
 
 from collections.abc import Mapping
 
-from skops.io._protocol import PROTOCOL
-
-FORMAT = PROTOCOL
-"""The one version of the format that is read; older ones have older loaders."""
+FORMAT = 2
+"""The one version of the format of skops that is read; written out, because skops takes two seconds to import."""
 
 _ESTIMATORS = frozenset(
     f"sklearn.{name}"

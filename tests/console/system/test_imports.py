@@ -21,6 +21,10 @@ def test_a_command_that_reads_the_log_starts_without_the_system() -> None:
     assert imported_by("apc_console.connections.database", names) == "['apc_log']\n"
 
 
+def test_a_search_for_a_model_is_refused_before_its_libraries_are_imported() -> None:
+    assert imported_by("apc_automl.run", ("sklearn", "skops", "pandas", "apc_agents")) == "['apc_agents']\n"
+
+
 def imported_by(module: str, names: tuple[str, ...]) -> str:
     """Return which of these modules an import of `module` brings along, as a list that is printed."""
     code = f"import sys, {module}\nprint([name for name in {names} if name in sys.modules])"

@@ -25,7 +25,7 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
-from apc_web.openapi import openapi_bytes
+from apc_web.openapi import DOCUMENT
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = int(os.environ.get("APC_TEST_EXAMPLES", "2"))
@@ -46,7 +46,7 @@ async def test_every_route_answers_as_its_document_says(told: WebBench) -> None:
 
 
 def _failures(url: str, known: Known) -> Iterator[str]:
-    schema = schemathesis.openapi.from_dict(orjson.loads(openapi_bytes()))
+    schema = schemathesis.openapi.from_dict(orjson.loads(DOCUMENT.read_bytes()))
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > 30
     for operation in operations:

@@ -246,4 +246,4 @@ def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_pat
 
 def test_without_the_guard_the_terminal_would_be_reached(hostile_database: str, tmp_path: Path) -> None:
     shown = _run([[*name.split(), *LINES[name]] for name in QUOTES], hostile_database, tmp_path, "--unguarded")
-    assert [name for name in QUOTES if not ACTS.search(shown[name])] == []
+    assert {name: shown[name] for name in QUOTES if not ACTS.search(shown[name])} == {}

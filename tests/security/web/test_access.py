@@ -26,7 +26,7 @@ from apc_web.app import make_app
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.http.server import make_server
 from apc_web.live import streaming
-from apc_web.openapi import openapi_bytes
+from apc_web.openapi import DOCUMENT
 from apc_web.reading.packets import PacketQuery, packets_page
 from apc_web.static import PageFiles
 
@@ -41,7 +41,7 @@ ACTS = (
     "CREATE TABLE public.mine ()",
     "COPY (SELECT 1) TO PROGRAM 'cat > /dev/null'",
 )
-ROUTES = sorted(orjson.loads(openapi_bytes())["paths"])
+ROUTES = sorted(orjson.loads(DOCUMENT.read_bytes())["paths"])
 
 
 @asynccontextmanager

@@ -28,13 +28,13 @@ from apc_web.access.request_guard import LOOK_AGAIN_SECONDS, AccessGuard
 from apc_web.access.users import UserRecord, UsersDocument, UsersFile, hash_password, read_users, write_users
 from apc_web.app import make_app
 from apc_web.errors import InputUnusable
-from apc_web.openapi import openapi_bytes
+from apc_web.openapi import DOCUMENT
 
 PASSWORD = "correct horse battery"
 HASH = hash_password(PASSWORD)
 SECRET = "zebra-in-the-log"
 ORIGIN = {"Origin": SERVER}
-ROUTES: dict[str, dict[str, Any]] = orjson.loads(openapi_bytes())["paths"]
+ROUTES: dict[str, dict[str, Any]] = orjson.loads(DOCUMENT.read_bytes())["paths"]
 
 
 class Clock:

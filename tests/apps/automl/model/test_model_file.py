@@ -23,25 +23,27 @@ import threadpoolctl
 threadpoolctl.threadpool_limits(1)
 noise = [bytes([255]) * size for size in range(1, 4000, 7)]
 del noise
-table = prepare(sys.argv[1], sys.argv[2], None, 7, 2, 6000)
-study = Study(Blob.of(table.schema), Blob.of(table.train), Blob.of(table.held_out), 7)
-for name in sys.argv[3:]:
-    family = FAMILIES[name]
-    recipe = Recipe(family=name, preprocessing=default_settings(family.preprocessing),
-                    parameters=default_settings(family.parameters))
-    print(name, hashlib.sha256(measure(recipe.canonical(), study).model).hexdigest())
+for path, target, *names in (line.split(",") for line in sys.argv[1:]):
+    table = prepare(path, target, None, 7, 2, 6000)
+    study = Study(Blob.of(table.schema), Blob.of(table.train), Blob.of(table.held_out), 7)
+    for name in names:
+        family = FAMILIES[name]
+        recipe = Recipe(family=name, preprocessing=default_settings(family.preprocessing),
+                        parameters=default_settings(family.parameters))
+        print(target, name, hashlib.sha256(measure(recipe.canonical(), study).model).hexdigest())
 """
 
 
-def hashes_in_a_fresh_process(table: Path, target: str, families: list[str], hash_seed: str) -> str:
+def hashes_in_a_fresh_process(tables: list[list[str]], hash_seed: str) -> list[str]:
+    """Each table: its path, its target, the families to fit."""
     done = subprocess.run(
-        [sys.executable, "-c", FRESH_PROCESS, str(table), target, *families],
+        [sys.executable, "-c", FRESH_PROCESS, *(",".join(table) for table in tables)],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | {"PYTHONHASHSEED": hash_seed},
     )
-    return done.stdout
+    return sorted(done.stdout.splitlines())
 
 
 def mixed_table(folder: Path) -> Path:
@@ -60,20 +62,16 @@ def families_for(problem: str) -> list[str]:
     return [name for name, family in FAMILIES.items() if problem in family.problems]
 
 
-def test_two_processes_dump_the_same_classifiers(tmp_path: Path) -> None:
-    table, families = mixed_table(tmp_path), families_for("classification")
-    first = hashes_in_a_fresh_process(table, "kind", families, "1")
+def test_two_processes_dump_the_same_models(tmp_path: Path, diabetes_table: Path) -> None:
+    kinds, figures = families_for("classification"), families_for("regression")
+    table = str(mixed_table(tmp_path))
+    first = hashes_in_a_fresh_process([[table, "kind", *kinds], [str(diabetes_table), "target", *figures]], "1")
     # In another order, so that the heap and every cache look different.
-    again = hashes_in_a_fresh_process(table, "kind", families[::-1], "2")
-    assert sorted(first.splitlines()) == sorted(again.splitlines())
-    assert len(first.splitlines()) == len(families)
-
-
-def test_two_processes_dump_the_same_regressors(diabetes_table: Path) -> None:
-    families = families_for("regression")
-    first = hashes_in_a_fresh_process(diabetes_table, "target", families, "1")
-    again = hashes_in_a_fresh_process(diabetes_table, "target", families[::-1], "2")
-    assert sorted(first.splitlines()) == sorted(again.splitlines())
+    again = hashes_in_a_fresh_process(
+        [[str(diabetes_table), "target", *figures[::-1]], [table, "kind", *kinds[::-1]]], "2"
+    )
+    assert first == again
+    assert len(first) == len(kinds) + len(figures)
 
 
 @pytest.mark.parametrize("family", families_for("classification"))

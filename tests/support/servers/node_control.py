@@ -1,4 +1,4 @@
-"""The commands of a RabbitMQ node for whoever knows its name and cookie, from any process of this machine."""
+"""The commands of a RabbitMQ node, from any process that has its name and cookie."""
 
 import subprocess
 from collections.abc import Iterable, Mapping

@@ -41,8 +41,9 @@ class RabbitServer:
         """Return the URL of a virtual host that nobody has used."""
         if not self._fresh:
             used, self._used = self._used, []
-            self._fresh = [f"apc-test-{secrets.token_hex(6)}" for _ in range(_VHOSTS_AT_ONCE)]
-            self._change_vhosts(used, self._fresh)
+            new = [f"apc-test-{secrets.token_hex(6)}" for _ in range(_VHOSTS_AT_ONCE)]
+            self._change_vhosts(used, new)
+            self._fresh = new
         return urlunsplit(urlsplit(self._url)._replace(path=f"/{self._fresh.pop()}"))
 
     def give_back(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""One broker node for several processes: its owner starts it when the first of them asks, and stops it at the end."""
+"""One broker node for several processes: its owner starts it beside them, and stops it at the end."""
 
 import json
 import shutil
@@ -16,11 +16,11 @@ from tests.support.servers.rabbit import RabbitServer
 from apc_bus.errors import BusUnavailable
 
 _LOOK_SECONDS = 0.1
-_ASKED, _PLACE, _FAILED = "asked", "place.json", "failed"
+_PLACE, _FAILED = "place.json", "failed"
 
 
 class SharedNode:
-    """The owner's side. Other processes reach the node through `folder`, see `reach_shared_node`."""
+    """The owner's side: it starts the node in a thread. Others reach it through `folder`, see `reach_shared_node`."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="apc-shared-node-"))
@@ -29,15 +29,12 @@ class SharedNode:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the node, if anybody asked for it, and delete the folder."""
+        """Stop the node and delete the folder."""
         self._ended.set()
         self._thread.join()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _serve(self) -> None:
-        while not (self.folder / _ASKED).exists():
-            if self._ended.wait(_LOOK_SECONDS):
-                return
         try:
             node = PrivateNode()
         except BusUnavailable as error:
@@ -54,12 +51,11 @@ class SharedNode:
 
 
 def reach_shared_node(folder: Path) -> RabbitServer:
-    """Return the broker of the owner of this folder, which is started if it is not yet there.
+    """Return the broker of the owner of this folder, as soon as it is there.
 
     Raises:
         BusUnavailable: it does not start.
     """
-    (folder / _ASKED).touch()
     deadline = time.monotonic() + 2 * PATIENCE_SECONDS
     while not (folder / _PLACE).exists():
         if (folder / _FAILED).exists():

@@ -336,7 +336,14 @@ class Deployment:
         told = {packet_id for worker in self.workers.values() for packet_id in worker.nacks}
         if not {row["packet_id"] for row in await self.pool.fetch(REFUSED)} <= told:
             return False
-        return (await self.bus.depth(DEAD_QUEUE)).messages == 0
+        print("DEBUG", [w.is_idle for w in self.workers.values()], await self._depths())
+        return all(worker.is_idle for worker in self.workers.values()) and not any((await self._depths()).values())
+
+    async def _depths(self) -> dict[str, int]:
+        """Queue -> how many messages are ready in it."""
+        queues = [gate_queue(0), log_queue(0), DEAD_QUEUE]
+        queues += [agent_queue(agent, urgent) for agent in CAST for urgent in (True, False)]
+        return {queue: (await self.bus.depth(queue)).messages for queue in queues}
 
     async def check(self, *, fenced_allowed: bool = False, quarantined: Mapping[str, int] = NOTHING) -> None:
         """S1 to S8 and the numbers of the log; nobody consumes any more, so that ready is all there is.
@@ -353,9 +360,7 @@ class Deployment:
         conflicts = await self.pool.fetch(CONFLICTS)
         found = Counter(row["code"] for row in conflicts if not (fenced_allowed and row["kind"] == "fenced"))
         assert found == Counter(quarantined), f"no other double, conflict or stranger: {conflicts[:10]}"
-        queues = [gate_queue(0), log_queue(0), DEAD_QUEUE]
-        queues += [agent_queue(agent, urgent) for agent in CAST for urgent in (True, False)]
-        depths = {queue: (await self.bus.depth(queue)).messages for queue in queues}
+        depths = await self._depths()
         assert not any(depths.values()), f"S8: {depths}"
 
     async def _check_evidence(self) -> None:

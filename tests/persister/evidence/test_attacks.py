@@ -64,7 +64,10 @@ SIMPLE_ATTACKS = {
     ),
     "cut of the rows alone": ("DELETE FROM apc_log.packet_events WHERE seq > 550", 551),
     "cut of the head": ("UPDATE apc_log.shards SET next_seq = 400", 400),
-    "edit of a tile": ("UPDATE apc_log.log_tiles SET hashes = set_byte(hashes, 32 * 9, 7) WHERE index = 1", 266),
+    "edit of a tile": (
+        "UPDATE apc_log.log_tiles SET hashes = set_byte(hashes, 288, 255 - get_byte(hashes, 288)) WHERE index = 1",
+        266,
+    ),
     "tile emptied": (
         "ALTER TABLE apc_log.log_tiles DROP CONSTRAINT log_tiles_hashes_check; "
         "UPDATE apc_log.log_tiles SET hashes = '' WHERE index = 1",
@@ -75,7 +78,10 @@ SIMPLE_ATTACKS = {
         "UPDATE apc_log.log_tiles SET hashes = NULL WHERE index = 1",
         257,
     ),
-    "edit of the edge": ("UPDATE apc_log.log_edges SET hashes[1] = set_byte(hashes[1], 0, 7)", 513),
+    "edit of the edge": (
+        "UPDATE apc_log.log_edges SET hashes[1] = set_byte(hashes[1], 0, 255 - get_byte(hashes[1], 0))",
+        513,
+    ),
     "edit of a checkpoint": ("UPDATE apc_log.log_checkpoints SET root_hash = sha256('x') WHERE tree_size = 404", 203),
     "edit of a signature": (
         "UPDATE apc_log.log_checkpoints SET note = overlay(note placing 'AAAA' from length(note) - 20) "

@@ -54,6 +54,13 @@ class ScriptedWorker:
         self._rejects = rejects
         self._shards = shards
         self._seen: set[tuple[UUID, int]] = set()
+        self._busy: set[bool] = set()
+        """The queues, urgent or not, whose deliveries it has in hand."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing in hand: a repeat may come when the log has everything, and is reported too."""
+        return not self._busy
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator["ScriptedWorker"]:
@@ -73,8 +80,12 @@ class ScriptedWorker:
             try:
                 async with self._bus.subscribe(agent_queue(self.agent, urgent)) as inbox:
                     while True:
-                        await self._take(inbox, await inbox.receive())
+                        deliveries = await inbox.receive()
+                        self._busy.add(urgent)
+                        await self._take(inbox, deliveries)
+                        self._busy.discard(urgent)
             except BusError:
+                self._busy.discard(urgent)
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _take(self, inbox: Subscription, deliveries: Sequence[Delivery]) -> None:

@@ -1,26 +1,43 @@
-"""Completion in a shell: what `apc --install-completion` writes completes commands."""
+"""Completion in a shell: what `apc --install-completion` and `apc --show-completion` write completes commands."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = """
-apc --install-completion >&2
-source .bash_completions/apc.sh
-COMP_WORDS=(apc dead-letter re) COMP_CWORD=2
-_apc_completion apc
-echo "${COMPREPLY[@]}"
-"""
+import pytest
+from typer.main import get_group
+
+from apc_console.commands import app
+
+INSTALLED = "apc --install-completion >&2; source .bash_completions/apc.sh"
+SHOWN = "source <(apc --show-completion)"
+COMPLETE = '_apc_completion apc; echo "${COMPREPLY[@]}"'
 
 
-def test_what_is_installed_completes_commands(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+@pytest.mark.parametrize("taken_up", [INSTALLED, SHOWN], ids=["installed", "shown"])
+def test_groups_and_their_commands_are_completed(tmp_path: Path, taken_up: str) -> None:
+    typed = ("apc ''", "apc de", "apc dead-letter re")
+    tries = [f"COMP_WORDS=({words}) COMP_CWORD={words.count(' ')}; {COMPLETE}" for words in typed]
 
-    done = subprocess.run(
-        ["bash", "-c", SCRIPT],
-        cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": path}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = in_bash(tmp_path, "\n".join([taken_up, *tries]))
 
-    assert done.stdout.split() == ["requeue"]
+    every, begun, command = (line.split() for line in done.splitlines())
+    assert set(every) == {*get_group(app).commands}
+    assert set(begun) == {"dead-letter", "deploy"}
+    assert command == ["requeue"]
+
+
+def test_what_is_installed_is_read_by_every_new_shell(tmp_path: Path) -> None:
+    in_bash(tmp_path, INSTALLED)
+
     assert "apc.sh" in (tmp_path / ".bashrc").read_text()
+
+
+def in_bash(home: Path, script: str) -> str:
+    """Return what a script prints in a shell of a user without any settings."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=home, env={"HOME": str(home), "PATH": path}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip

@@ -8,9 +8,15 @@ PAUSE_SECONDS = 0.01
 
 
 async def until(
-    condition: Callable[[], object | Awaitable[object]], seconds: float = 60, *, pause_seconds: float = PAUSE_SECONDS
+    condition: Callable[[], object | Awaitable[object]],
+    seconds: float | None = 60,
+    *,
+    pause_seconds: float = PAUSE_SECONDS,
 ) -> None:
-    """Wait until the condition, plain or asynchronous, gives something true. Raises TimeoutError after `seconds`."""
+    """Wait until the condition, plain or asynchronous, gives something true.
+
+    Raises TimeoutError after `seconds`; None = wait for as long as it takes.
+    """
     async with asyncio.timeout(seconds):
         while True:
             holds = condition()

@@ -26,7 +26,7 @@ values = (
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
     | st.text()
-    | st.floats(width=32, allow_nan=False)
+    | st.floats(width=32)
     | st.lists(st.text(), max_size=3)
 )
 properties = st.builds(
@@ -68,7 +68,7 @@ def payload(frame: Any) -> bytes:
 def test_a_delivery_is_read_as_pamqp_reads_it(method: Basic.Deliver, sent: Basic.Properties, body: bytes) -> None:
     header = payload(ContentHeader(properties=sent, body_size=len(body)))
     read = read_delivery(payload(method), header, body)
-    assert read == by_pamqp(payload(method), header, body)
+    assert repr(read) == repr(by_pamqp(payload(method), header, body))
     types = {name: type(value) for name, value in read.message.headers.items()}
     assert types == {name: type(value) for name, value in (sent.headers or {}).items() if name in types}
 
@@ -84,7 +84,8 @@ def test_a_damaged_header_ends_as_with_pamqp(
     except Exception:
         # What pamqp cannot read at all may be read here or refused, but never as something else than an error.
         return
-    assert read_delivery(payload(method), bytes(header), b"x") == expected
+    # By repr: a damaged float may be NaN, which equals nothing.
+    assert repr(read_delivery(payload(method), bytes(header), b"x")) == repr(expected)
 
 
 class Recorder:

@@ -7,11 +7,12 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.support.servers import PrivateNode
+from tests.support.traffic import publish_until_confirmed
 from tests.support.waiting import until
 
 from apc_bus.consuming import handle
-from apc_bus.errors import BusError, BusUnavailable, PublishUnknown, SubscriptionLost
-from apc_bus.port import Bus, Delivery, Message, Publication
+from apc_bus.errors import BusError, PublishUnknown, SubscriptionLost
+from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
@@ -47,16 +48,6 @@ async def bus(node: PrivateNode) -> AsyncIterator[RabbitBus]:
 
 
 _numbers = iter(range(1000))
-
-
-async def publish_until_confirmed(bus: Bus, publication: Publication) -> None:
-    """As every service does: publishing again is always safe."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await bus.publish(publication)
-            except (PublishUnknown, BusUnavailable):
-                await asyncio.sleep(0.1)
 
 
 @pytest.mark.broker

@@ -1,6 +1,5 @@
 """An agent to chat with, whose one tool counts in the database and then waits for a file; run by test_chat_tasks."""
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from pydantic import JsonValue
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from tests.support.waiting import until
 
 from apc_agents.actions import Effect, ToolCall, ToolRegistry
 from apc_agents.llm import LLMAgent
@@ -32,8 +32,7 @@ async def count_up(call: ToolCall) -> str:
 
     done = await call.once("count", add)
     await call.progress(0.5, "counted")
-    while not may_go_on():
-        await asyncio.sleep(0.02)
+    await until(may_go_on, None)
     return str(done)
 
 

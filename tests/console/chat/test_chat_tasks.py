@@ -40,6 +40,7 @@ async def chatting(database_url: str, folder: Path) -> AsyncIterator[Chat]:
         "APC_DATA_DIR": str(folder),
         "APC_TASK_LEASE": "PT2S",
         GO_ON: str(folder / "go-on"),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
     }
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "apc_console", "chat", "--agent", "slow_agent:agent", "--session", "s-1",

@@ -42,10 +42,13 @@ async def test_the_database_is_away_for_minutes(
             before = deployment.confirms.count
             await asyncio.to_thread(kill_embedded, own_data)
             away_since, peaks = monotonic(), {gate_queue(0): 0, log_queue(0): 0}
-            while monotonic() - away_since < AWAY_SECONDS:
+
+            async def were_minutes() -> bool:
                 for queue in peaks:
                     peaks[queue] = max(peaks[queue], (await deployment.bus.depth(queue)).messages)
-                await asyncio.sleep(1)
+                return monotonic() - away_since >= AWAY_SECONDS
+
+            await until(were_minutes, 2 * AWAY_SECONDS, pause_seconds=1)
             meanwhile, refused = deployment.confirms.count - before, deployment.confirms.failures
             await until(refuses_more(deployment))
             await start_embedded(own_data)

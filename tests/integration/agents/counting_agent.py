@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 from tests.support.traffic import AGENTS
 from tests.support.traffic.packets import ROLE
+from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext
 from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
@@ -48,8 +49,7 @@ async def count_up(call: ToolCall) -> int:
 
     number = await call.once("count", add)
     await call.progress(0.5, "counted")
-    while not may_go_on():
-        await asyncio.sleep(0.02)
+    await until(may_go_on, None)
     assert isinstance(number, int)
     return number
 

@@ -3,10 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
+
+from tests.support.waiting import until
 
 from apc_bus import headers
 from apc_bus.errors import BusError
@@ -76,17 +78,17 @@ class ScriptedWorker:
                     raise result
 
     async def _consume(self, urgent: bool) -> None:
-        while True:
-            try:
+        async def lose_subscription() -> None:
+            with suppress(BusError):
                 async with self._bus.subscribe(agent_queue(self.agent, urgent)) as inbox:
                     while True:
                         deliveries = await inbox.receive()
                         self._busy.add(urgent)
                         await self._take(inbox, deliveries)
                         self._busy.discard(urgent)
-            except BusError:
-                self._busy.discard(urgent)
-                await asyncio.sleep(PAUSE_SECONDS)
+            self._busy.discard(urgent)
+
+        await until(lose_subscription, None, pause_seconds=PAUSE_SECONDS)
 
     async def _take(self, inbox: Subscription, deliveries: Sequence[Delivery]) -> None:
         """Handle, report, and only then acknowledge: after a crash in between the delivery arrives again."""
@@ -150,11 +152,16 @@ async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:
 
     An exception means an unknown outcome, and publishing again is always safe.
     """
-    attempts = 1
-    while True:
+    attempts = 0
+
+    async def is_confirmed() -> bool:
+        nonlocal attempts
+        attempts += 1
         try:
             await bus.publish(publication)
-            return attempts
         except BusError:
-            attempts += 1
-            await asyncio.sleep(PAUSE_SECONDS)
+            return False
+        return True
+
+    await until(is_confirmed, None, pause_seconds=PAUSE_SECONDS)
+    return attempts

@@ -1,35 +1,24 @@
 """What becomes of the actions of a response that run now."""
 
 import asyncio
-import math
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import JsonValue
-from tests.agents.workshop import CLEARANCE, Workshop, in_context, internal, response, tool
+from tests.agents.workshop import Workshop, in_context, internal, response, tool
 
-from apc_agents import Agent, AgentTestClient, EmitUnconfirmed, HandlerContext
+from apc_agents import EmitUnconfirmed
 from apc_agents.actions import (
-    ActionContext,
-    ActionError,
     ActionExecutor,
     ActionReport,
     ActionsRefused,
     ObservationStatus,
-    StateMemory,
     ToolCall,
 )
-from apc_agents.memory import ValueInvalid
-from apc_agents.tools.result_values import json_value
 from apc_contracts import (
     AgentResponse,
-    ErrorPayload,
-    Packet,
-    PacketType,
     SecurityLevel,
-    Signal,
-    SignalPayload,
 )
 
 
@@ -259,95 +248,6 @@ async def test_what_the_worker_must_see_is_no_observation(workshop: Workshop) ->
         await run(workshop, response(tool("publish")))
 
 
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        (object(), "result: object is not JSON"),
-        ({"a": [1, b"x"]}, "result.a[1]: bytes is not JSON"),
-        ({1: 2}, "result: the key 1 is no text"),
-        ({"a": math.nan}, "result.a: nan is no JSON number"),
-        ("a\0b", "result: U+0000 cannot be stored"),
-        ("\ud800", "result: half a surrogate pair"),
-        ({"a": {1, 2}}, "result.a: set is not JSON"),
-        (2**70, "result: an integer of more than 64 bits"),
-        ("a" * 300_000, "result: has 300002 bytes, 262144 are allowed"),
-    ],
-)
-async def test_a_result_that_json_does_not_know_is_an_error_with_its_place(
-    workshop: Workshop, value: Any, error: str
-) -> None:
-    @workshop.tools.tool()
-    async def give() -> Any:
-        return value
-
-    (observation,) = (await run(workshop, response(tool("give")))).observations
-    assert observation.status is ObservationStatus.ERROR
-    assert observation.error is not None
-    assert observation.error.startswith(error)
-
-
-def test_what_has_a_json_form_is_written_so() -> None:
-    looped: list[Any] = []
-    looped.append(looped)
-    assert json_value({"at": datetime(2026, 1, 1, tzinfo=UTC), "who": ("a", SecurityLevel.USER)}, "v") == {
-        "at": "2026-01-01T00:00:00Z",
-        "who": ["a", "user"],
-    }
-    with pytest.raises(Exception, match="more than 100 levels"):
-        json_value(looped, "v")
-
-
-async def test_what_is_emitted_may_carry_its_evidence(workshop: Workshop) -> None:
-    agent = Agent("builder-1", role="builder", swarm="linear")
-    evidence = "sha256:" + "0" * 64
-    bundle = {"evidence_refs": [evidence], "falsifiers": [FALSIFIER]}
-    claim = {"packet_type": "CLAIM", "payload": CLAIM, "proof_bundle": bundle}
-    reports: list[ActionReport] = []
-
-    @agent.on(PacketType.SIGNAL)
-    async def act(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
-        executor = ActionExecutor(workshop.tools)
-        reports.append(await executor.run(response(internal("emit", params=claim)), context=ActionContext.of(ctx)))
-
-    async with AgentTestClient(agent) as client:
-        reply = await client.send(SignalPayload(signal=Signal.QUERY))
-    assert reply is not None and reply.proof_bundle is not None, reports[0].observations
-    assert reply.proof_bundle.evidence_refs == (evidence,)
-    strange = {**claim, "proof_bundle": {"evidence": []}}
-    ((path, _),) = await refused(workshop, response(internal("emit", params=strange)))
-    assert path == "actions[0].params.proof_bundle.evidence"
-
-
-async def test_what_is_remembered_has_a_bound_and_is_json() -> None:
-    class Kept:
-        def __init__(self) -> None:
-            self.state: dict[str, Any] = {}
-
-    kept = Kept()
-    memory = StateMemory(kept)
-    await memory.remember("a", "x" * 10_000)
-    with pytest.raises(ActionError, match="20015 bytes would be remembered, 16384 are allowed: forget some first"):
-        await memory.remember("b", "x" * 10_000)
-    with pytest.raises(ValueInvalid, match="U\\+0000"):
-        await memory.remember("b", "\0")
-    assert list(kept.state["remembered"]) == ["a"]
-    assert await memory.forget("a") and not await memory.forget("a")
-    await memory.remember("b", "x" * 10_000)
-
-
-@pytest.mark.parametrize("value", [2**70, {"deep": [2**64]}, "\ud800"])
-async def test_params_that_json_cannot_carry_are_refused(workshop: Workshop, value: Any) -> None:
-    action = {"action": "note", "type": "tool", "params": {"value": value}}
-    answer = AgentResponse.model_validate({"status": "EXECUTING", "stop": False, "actions": [action]})
-    ((path, message),) = await refused(workshop, answer)
-    assert path == "actions[0].params" and "cannot be written as JSON" in message
-
-
-async def test_a_variable_that_json_does_not_know_is_refused(workshop: Workshop) -> None:
-    problems = await refused(workshop, response(tool("note")), variables={"x": [object()]})
-    assert problems[0][0] == "context.variables.x[0]"
-
-
 async def test_scripts_run_in_the_registered_runner_only(workshop: Workshop) -> None:
     async def sandbox(script: str, params: Any, call: ToolCall) -> JsonValue:
         return f"{script} {params['n']} {call.action_id}"
@@ -365,68 +265,3 @@ async def test_stop_ends_the_loop_by_the_response_or_by_the_verb(workshop: Works
     assert (report.stop, report.results) == (True, {"action_1": "done", "action_2": None})
     failed = response(tool("fail", action_id="a"), internal("stop", depends_on=["a"]))
     assert not (await run(workshop, failed)).stop
-
-
-async def test_verbs_that_reach_nothing_fail(workshop: Workshop) -> None:
-    answer = response(
-        internal("remember", params={"key": "a", "value": 1}),
-        internal("emit", params={"packet_type": "SIGNAL", "payload": {"signal": "QUERY"}}),
-    )
-    errors = [one.error for one in (await run(workshop, answer)).observations]
-    assert [str(error).split(":")[1] for error in errors] == [
-        " this agent remembers nothing",
-        " there is no current packet",
-    ]
-
-
-CLAIM = {"claim_id": "c", "hypothesis_id": "h", "text": "it holds", "confidence_pre": 0.5, "confidence_post": 0.9}
-FALSIFIER = {
-    "id": "f",
-    "target_claim_id": "c",
-    "test": "measure it",
-    "fail_if": "it differs",
-    "cost": "low",
-}
-TROUBLE = {"error_code": "NO_DISK", "message": "disk full", "retryable": False}
-
-
-async def test_verbs_in_a_handler_remember_forget_and_emit(workshop: Workshop) -> None:
-    agent = Agent("builder-1", role="builder", swarm="linear", clearance=CLEARANCE)
-    executor = ActionExecutor(workshop.tools)
-    keys: list[Any] = []
-
-    @workshop.tools.tool()
-    async def key(call: ToolCall) -> None:
-        keys.append(call.key)
-
-    answers = [
-        response(
-            internal("remember", params={"key": "a", "value": {"n": 1}}),
-            internal("remember", params={"key": "b", "value": None}),
-            internal("emit", params={"packet_type": "SIGNAL", "payload": {"signal": "QUERY"}, "to": ["sentinel-1"]}),
-            internal("emit", params={"packet_type": "ERROR", "payload": TROUBLE}),
-            internal("emit", params={"packet_type": "CLAIM", "payload": {**CLAIM, "text": 1}}),
-            internal("emit", params={"packet_type": "CLAIM", "payload": CLAIM}),
-            tool("key"),
-        ),
-        response(internal("forget", params={"key": "b"}), internal("forget", params={"key": "c"}), tool("key")),
-    ]
-    reports: list[ActionReport] = []
-
-    @agent.on(PacketType.SIGNAL)
-    async def act(signal: Packet[SignalPayload], ctx: HandlerContext) -> None:
-        reports.extend([await executor.run(one, context=ActionContext.of(ctx)) for one in answers])
-
-    async with AgentTestClient(agent) as client:
-        await client.send(SignalPayload(signal=Signal.QUERY))
-        assert await client.state() == {"remembered": {"a": {"n": 1}}}
-        await client.settled()
-    query, trouble = client.emitted
-    assert [one.agent_id for one in query.recipients] == ["sentinel-1"]
-    assert trouble.payload == ErrorPayload(error_code="NO_DISK", message="disk full", retryable=False)
-    assert reports[0].results["action_4"] == {"packet_id": str(trouble.packet_id)}
-    errors = [str(one.error) for one in reports[0].observations[4:6]]
-    assert "payload of CLAIM, text: must be a string" in errors[0]
-    assert "PROOF_REQUIRED" in errors[1]
-    assert reports[1].results == {"action_1": True, "action_2": False, "action_3": None}
-    assert len(set(keys)) == 2

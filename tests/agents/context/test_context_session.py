@@ -9,15 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_agents.context import (
-    ArchiveCorrupted,
     ArgumentInvalid,
     CompressionAudit,
     ContextError,
     ContextPressureError,
     ContextSession,
-    ContextStale,
     ContextState,
-    ContextStoreError,
     Folding,
     InMemoryContextStore,
     InvalidTransition,
@@ -27,13 +24,11 @@ from apc_agents.context import (
     Turn,
     TurnInvalid,
     TurnRole,
-    UnknownResource,
 )
 from apc_agents.context.compression.paging import is_pinned
 from apc_agents.context.window.placeholder import PLACEHOLDER_ID
 
 SMALL = SessionConfig(max_tokens=2_000)
-BROKEN = b'{"version": 1, "window": {"max_tokens": 9, "position": 4, "next_ordinal": 1, "turns": [], "linearity": {}}}'
 
 
 def _said(number: int) -> str:
@@ -41,7 +36,7 @@ def _said(number: int) -> str:
     return f"Message {number}: " + "please look at the pump again and tell me what you see. " * 3
 
 
-async def _talk(session: ContextSession, first: int, last: int, asked: list[int] | None = None) -> dict[str, bytes]:
+async def talk(session: ContextSession, first: int, last: int, asked: list[int] | None = None) -> dict[str, bytes]:
     """Return the turns as they came; `asked` notes the tokens that a model was given."""
     turns: list[Turn] = []
     for number in range(first, last, 2):
@@ -62,11 +57,11 @@ async def test_a_chat_of_200_turns_stays_below_its_limit_and_loses_nothing() -> 
 
     session = ContextSession("chat-1", store=store, config=SMALL, on_compression=note)
     prompt = await session.add_system_turn("You are a fitter. Answer in one sentence.")
-    came = await _talk(session, 0, 100, asked)
+    came = await talk(session, 0, 100, asked)
     await session.save()
     again = await ContextSession.open("chat-1", store=store, config=SMALL, on_compression=note)
     assert (again.window, again.state, again.render()) == (session.window, session.state, session.render())
-    came |= await _talk(again, 100, 200, asked)
+    came |= await talk(again, 100, 200, asked)
     assert len(came) == 200
     assert len(asked) == 100
     assert max(asked) <= 2_000
@@ -179,7 +174,7 @@ async def test_a_session_that_does_not_compress_by_itself_refuses_turns_under_pr
 
 async def test_a_model_is_never_given_more_than_the_window_may_hold() -> None:
     session = ContextSession("s-1", config=SMALL)
-    await _talk(session, 0, 100)
+    await talk(session, 0, 100)
     await session.expand()
     assert (session.state, session.window.overflow_tokens > 0) == (ContextState.PRESSURED, True)
     with pytest.raises(ContextPressureError):
@@ -194,7 +189,7 @@ async def test_a_model_is_never_given_more_than_the_window_may_hold() -> None:
 )
 async def test_a_message_that_cannot_be_taken_changes_nothing(message: Any, error: type[ContextError]) -> None:
     session = ContextSession("s-1", config=SMALL)
-    await _talk(session, 0, 4)
+    await talk(session, 0, 4)
     before = (session.window, session.state)
     with pytest.raises(error):
         await session.add_user_turn(message)
@@ -204,7 +199,7 @@ async def test_a_message_that_cannot_be_taken_changes_nothing(message: Any, erro
 async def test_the_longest_message_fits_whatever_was_said_before() -> None:
     session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
     await session.add_system_turn("You are terse.")
-    await _talk(session, 0, 10)
+    await talk(session, 0, 10)
     limit = session.message_limit
     assert limit == 280 - 4 - 32
     with pytest.raises(MessageTooLong, match=f"{limit + 1} tokens and {limit} fit"):
@@ -214,64 +209,10 @@ async def test_the_longest_message_fits_whatever_was_said_before() -> None:
     assert session.window.all_turns()[-1].content == "x" * 4 * limit
 
 
-class _Failing:
-    """A summarizer, a store and a listener that are away."""
-
-    async def summarize(self, text: str, max_tokens: int) -> str:
-        raise ConnectionError("the model is away")
-
-    async def listen(self, audit: CompressionAudit) -> None:
-        raise ConnectionError("the log is away")
-
-
-class _FullStore(InMemoryContextStore):
-    async def put_turns(self, session_id: str, turns: Any) -> None:
-        raise ConnectionError("the store is away")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"summarizer": _Failing()}, {"on_compression": _Failing().listen}, {"store": _FullStore()}],
-    ids=["summarizer", "listener", "store"],
-)
-async def test_a_compression_that_fails_leaves_the_session_as_it_was(options: dict[str, Any]) -> None:
-    session = ContextSession("s-1", config=SessionConfig(max_tokens=200, keep_recent=1), **options)
-    await session.add_user_turn("go")
-    await session.add_assistant_turn("Result: " + "it runs well. " * 25)
-    before = (session.window, session.state, session.compressions)
-    with pytest.raises(ConnectionError):
-        await session.add_user_turn("and now? " * 25)
-    assert (session.window, session.state, session.compressions) == before
-
-
-async def test_a_store_that_changed_a_turn_is_found_out() -> None:
-    store = InMemoryContextStore()
-    session = ContextSession("s-1", store=store, config=SMALL)
-    await _talk(session, 0, 60)
-    folded = next(iter(session.window.folded))
-    before = session.window
-    await store.put_turns("s-1", {folded: b'{"role": "user"}'})
-    with pytest.raises(ArchiveCorrupted, match=folded):
-        await session.expand()
-    assert session.window == before
-
-
-async def test_what_a_store_lost_stays_folded() -> None:
-    store = InMemoryContextStore()
-    session = ContextSession("s-1", store=store, config=SMALL)
-    await _talk(session, 0, 60)
-    folded = tuple(session.window.folded)
-    await store.delete_turns("s-1")
-    result = await session.expand()
-    assert (result.restored, result.missing) == ((), folded)
-    with pytest.raises(UnknownResource, match="t999"):
-        await session.expand(["t999"])
-
-
 async def test_clear_forgets_and_gives_no_id_twice() -> None:
     store = InMemoryContextStore()
     session = ContextSession("s-1", store=store, config=SMALL)
-    came = await _talk(session, 0, 60)
+    came = await talk(session, 0, 60)
     folded = tuple(session.window.folded)
     await session.clear()
     assert (session.state, len(session.window), session.pressure) == (ContextState.EMPTY, 0, 0.0)
@@ -279,37 +220,6 @@ async def test_clear_forgets_and_gives_no_id_twice() -> None:
     assert (await session.add_user_turn("again")).resource_id not in came
     with pytest.raises(InvalidTransition):
         await ContextSession("s-2").clear()
-
-
-async def test_a_saved_session_opens_in_another_window() -> None:
-    store = InMemoryContextStore()
-    session = ContextSession("s-1", store=store, config=SMALL)
-    await session.add_user_turn("x" * 4_000)
-    await session.update_threshold(task_progress=0.5, error_rate=0.1)
-    await session.save()
-    smaller = await ContextSession.open("s-1", store=store, config=SessionConfig(max_tokens=1_200))
-    assert (smaller.state, smaller.threshold) == (ContextState.PRESSURED, session.threshold)
-    assert smaller.window.all_turns() == session.window.all_turns()
-
-
-async def test_a_session_that_somebody_else_saved_is_stale() -> None:
-    store = InMemoryContextStore()
-    one, other = [ContextSession("s-1", store=store) for _ in range(2)]
-    await one.add_user_turn("mine")
-    assert await one.save() == 1
-    with pytest.raises(ContextStale, match="revision 0"):
-        await other.save()
-    assert await one.save() == 2
-
-
-@pytest.mark.parametrize(
-    "document", [b"{}", b"[]", b"no JSON", b'{"version": 2}', b'{"version": 1, "state": "ODD"}', BROKEN]
-)
-async def test_a_document_that_is_no_session_is_refused(document: bytes) -> None:
-    store = InMemoryContextStore()
-    await store.save("s-1", document, 0)
-    with pytest.raises(ContextStoreError, match="s-1"):
-        await ContextSession.open("s-1", store=store)
 
 
 @pytest.mark.parametrize(

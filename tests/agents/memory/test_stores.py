@@ -1,22 +1,20 @@
 """What every memory store promises: one suite, over memory and over Postgres, also as role apc_agent."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
+from tests.agents.memory.conversations import CONVERSATIONS, FEW, JSON, talk
+from tests.agents.memory.refusal_suite import MemoryRefusalSuite
+from tests.agents.memory.search_suite import MemorySearchSuite
 
 from apc_agents.memory import (
-    MAX_MESSAGE_BYTES,
     BaseMemoryStore,
     ConversationContext,
-    ConversationInvalid,
-    ConversationMessage,
     DatabaseMemoryStore,
     InMemoryMemoryStore,
     MemoryArgumentInvalid,
@@ -28,51 +26,11 @@ from apc_agents.memory import (
 )
 from apc_bus.database import open_pool
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-TEXT = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(-1e9, 1e9) | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=10,
-)
-CONVERSATIONS = st.builds(
-    ConversationContext,
-    session_id=st.just("s-1"),
-    messages=st.lists(
-        st.builds(
-            ConversationMessage,
-            role=TEXT,
-            content=TEXT,
-            timestamp=st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)),
-            metadata=st.dictionaries(TEXT, JSON, max_size=3),
-        ),
-        max_size=4,
-    ).map(tuple),
-    metadata=st.dictionaries(TEXT, JSON, max_size=3),
-    agent_participants=st.lists(TEXT, max_size=3).map(tuple),
-)
-FEW = settings(
-    max_examples=25,
-    deadline=None,
-    # One test, inherited by each store; a store may keep what an example left behind.
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-)
-
 
 class Colour(IntEnum):
     """An integer, which JSON keeps as one."""
 
     RED = 1
-
-
-def talk(session_id: str = "s-1", *contents: str, summary: str | None = None, revision: int | None = None) -> Any:
-    """Return a conversation of these messages."""
-    return ConversationContext(
-        session_id=session_id,
-        messages=tuple(ConversationMessage(role="user", content=content, timestamp=NOON) for content in contents),
-        metadata={} if summary is None else {"summary": summary},
-        revision=revision,
-    )
 
 
 class MemoryStoreSuite:
@@ -247,186 +205,6 @@ class MemoryStoreSuite:
                 await store.store_conversation("s-1", "u-2", talk("s-1", "stolen", revision=revision))
         assert await store.retrieve_conversation("s-1") == talk("s-1", "mine", revision=1)
 
-    @pytest.mark.parametrize(
-        ("value", "path"),
-        [
-            (object(), "$"),
-            ({"a": [1, {"b": {1, 2}}]}, "$.a[1].b"),
-            ({"at": NOON}, "$.at"),
-            ({"id": UUID(int=1)}, "$.id"),
-            ({"raw": b"bytes"}, "$.raw"),
-            ({1: "a"}, "$"),
-            ([1, float("nan")], "$[1]"),
-            ({"big": 2**63}, "$.big"),
-            ({"nul": "a\x00b"}, "$.nul"),
-            (["\ud800"], "$[0]"),
-        ],
-    )
-    async def test_a_value_that_is_not_json_is_refused_with_its_path(
-        self, store: BaseMemoryStore, value: Any, path: str
-    ) -> None:
-        await store.store_agent_state("a-1", "u-1", "k", "kept")
-        with pytest.raises(ValueInvalid) as refused:
-            await store.store_agent_state("a-1", "u-1", "k", value)
-        assert refused.value.path == path
-        assert await store.load_agent_state("a-1", "u-1", "k") == ("kept", 1)
-
-    async def test_a_value_inside_itself_is_refused(self, store: BaseMemoryStore) -> None:
-        knot: list[Any] = []
-        knot.append(knot)
-        with pytest.raises(ValueInvalid, match="levels"):
-            await store.store_agent_state("a-1", "u-1", "k", knot)
-
-    @pytest.mark.parametrize(
-        ("change", "error", "path"),
-        [
-            (
-                {
-                    "messages": (
-                        ConversationMessage(role="user", content="x" * (MAX_MESSAGE_BYTES + 1), timestamp=NOON),
-                    )
-                },
-                ConversationInvalid,
-                "messages[0].content",
-            ),
-            (
-                {"messages": (ConversationMessage(role="user", content="\x00", timestamp=NOON),)},
-                ValueInvalid,
-                "messages[0].content",
-            ),
-            (
-                {"messages": (ConversationMessage(role="user", content="", timestamp=NOON, metadata={"x": [b""]}),)},
-                ValueInvalid,
-                "messages[0].metadata.x[0]",
-            ),
-            ({"metadata": {"at": NOON}}, ValueInvalid, "metadata.at"),
-            ({"session_id": "s-2"}, ConversationInvalid, "session_id"),
-            ({"agent_participants": ("a\x00",)}, ValueInvalid, "agent_participants[0]"),
-        ],
-    )
-    async def test_a_conversation_that_cannot_be_stored_changes_nothing(
-        self,
-        store: BaseMemoryStore,
-        change: dict[str, Any],
-        error: type[ValueInvalid | ConversationInvalid],
-        path: str,
-    ) -> None:
-        kept = talk("s-1", "kept")
-        await store.store_conversation("s-1", "u-1", kept)
-        with pytest.raises(error) as refused:
-            await store.store_conversation("s-1", "u-1", kept.model_copy(update=change))
-        assert getattr(refused.value, "path", None) == path
-        assert await store.retrieve_conversation("s-1") == talk("s-1", "kept", revision=1)
-
-    async def test_what_is_no_conversation_is_refused(self, store: BaseMemoryStore) -> None:
-        with pytest.raises(ConversationInvalid, match="it is dict"):
-            await store.store_conversation("s-1", "u-1", {"session_id": "s-1"})  # type: ignore[arg-type]
-        assert await store.retrieve_conversation("s-1") is None
-
-    @pytest.mark.parametrize("wrong", ["", "x" * 513, "a\x00", 7, None])
-    async def test_an_id_that_is_none_is_refused(self, store: BaseMemoryStore, wrong: Any) -> None:
-        calls: list[Callable[[], Any]] = [
-            lambda: store.retrieve_conversation(wrong),
-            lambda: store.delete_conversation(wrong),
-            lambda: store.list_conversations_for_user(wrong),
-            lambda: store.store_agent_state("a-1", wrong, "k", 1),
-            lambda: store.retrieve_agent_state(wrong, "u-1", "k"),
-            lambda: store.store_conversation("s-1", wrong, talk("s-1")),
-            lambda: store.erase_user(wrong),
-        ]
-        for call in calls:
-            with pytest.raises(MemoryArgumentInvalid):
-                await call()
-
-    async def test_a_search_finds_all_words_in_messages_and_summary(self, store: BaseMemoryStore) -> None:
-        await store.store_conversation("s-1", "u-1", talk("s-1", "The PUMP leaks.", "größer", summary="valves"))
-        await store.store_conversation("s-2", "u-1", talk("s-2", "The pump's motor is loud"))
-        await store.store_conversation("s-3", "u-2", talk("s-3", "pump"))
-
-        async def found(query: str, **page: int) -> list[str]:
-            return [one["session_id"] for one in await store.search_conversations("u-1", query, **page)]
-
-        assert await found("pump") == ["s-2", "s-1"]
-        assert await found("pump", limit=1, offset=1) == ["s-1"]
-        assert await found("leaks Pump") == ["s-1"]
-        assert await found("VALVES GRÖSSER") == ["s-1"]
-        assert await found("mot*") == ["s-2"]
-        assert await found("mot") == []
-        assert await found("pump & ! 'loud'") == ["s-2"]
-        await store.store_conversation("s-2", "u-1", talk("s-2", "another subject"))
-        assert await found("motor") == []
-        for query in ("", "!?", "a " * 21):
-            with pytest.raises(MemoryArgumentInvalid):
-                await store.search_conversations("u-1", query)
-
-    @pytest.mark.parametrize(
-        ("query", "sessions"),
-        [
-            ("leaks", ["s-1", "s-2"]),
-            ("LEAKING", ["s-1", "s-2"]),
-            ("cafe", ["s-3"]),
-            ("CAFÉ", ["s-3"]),
-            ("retries", ["s-4"]),
-            ("max_retries", ["s-4"]),
-            ("maxRetries", ["s-4"]),
-            ("東京", ["s-5"]),
-            ("京都", ["s-5"]),
-            ("北京", []),
-            ('"pump leaks"', ["s-1"]),
-            ('"leaks pump"', []),
-            ("pump -valve", ["s-1"]),
-            ("coffee OR 東京", ["s-5", "s-3"]),
-            ("leak* -pump", []),
-            ("studies", ["s-6"]),
-            ("study", ["s-6"]),
-            ("pump studies", []),
-            ("it's", ["s-6"]),
-        ],
-    )
-    async def test_a_search_finds_the_same_in_the_same_order(
-        self, store: BaseMemoryStore, query: str, sessions: list[str]
-    ) -> None:
-        said = {
-            "s-1": ["The pump leaks, and it leaks badly.", "The pump leaks again."],
-            "s-2": ["The old valve beside the pump has a leak."],
-            "s-3": ["Coffee in the Café Central"],
-            "s-4": ["set maxRetries to five"],
-            "s-5": ["東京都の天気"],
-            "s-6": ["It's a study."],
-        }
-        for session_id, texts in said.items():
-            await store.store_conversation(session_id, "u-1", talk(session_id, *texts))
-        found = await store.search_conversations("u-1", query)
-        assert [one["session_id"] for one in found] == sessions
-        assert all(0 < one["rank"] and one["excerpt"] for one in found)
-
-    async def test_an_excerpt_shows_where_the_words_stand(self, store: BaseMemoryStore) -> None:
-        long = "nothing of interest " * 30 + "here the gasket broke " + "and nothing more " * 30
-        await store.store_conversation("s-1", "u-1", talk("s-1", "a gasket", long))
-        (found,) = await store.search_conversations("u-1", "gasket broke")
-        assert "the gasket broke" in found["excerpt"] and len(found["excerpt"]) <= 162
-
-    async def test_the_language_of_the_search_is_a_setting(
-        self, store: BaseMemoryStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await store.store_conversation("s-1", "u-1", talk("s-1", "Die Pumpen laufen"))
-        for language, count in (("none", 0), ("german", 1)):
-            monkeypatch.setenv("APC_LANGUAGE", language)
-            assert len(await store.search_conversations("u-1", "pumpe")) == count
-
-    @pytest.mark.parametrize("query", ["-pump", "pump OR -valve", '"', "OR"])
-    async def test_a_query_that_names_nothing_is_refused(self, store: BaseMemoryStore, query: str) -> None:
-        with pytest.raises(MemoryArgumentInvalid):
-            await store.search_conversations("u-1", query)
-
-    async def test_a_conversation_of_many_words_can_be_stored(self, store: BaseMemoryStore) -> None:
-        words = [
-            " ".join(f"word{number:06}" for number in range(start, start + 20_000)) for start in (0, 20_000, 40_000)
-        ]
-        await store.store_conversation("s-1", "u-1", talk("s-1", *words))
-        assert await store.search_conversations("u-1", "word059999")
-        assert await store.search_conversations("u-1", "word019999") == [], "its newest messages come first"
-
     async def test_retention_forgets_what_nobody_has_written_since(self, store: BaseMemoryStore) -> None:
         await store.store_conversation("s-1", "u-1", talk("s-1", "old"))
         await store.store_agent_state("a-1", "u-1", "k", "old")
@@ -461,14 +239,14 @@ class MemoryStoreSuite:
         assert await store.retrieve_agent_state("a-1", "s-2", "k") == "another's"
 
 
-class TestInMemoryMemoryStore(MemoryStoreSuite):
+class TestInMemoryMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
     @pytest.fixture
     def store(self) -> BaseMemoryStore:
         return InMemoryMemoryStore()
 
 
 @pytest.mark.postgres
-class TestDatabaseMemoryStore(MemoryStoreSuite):
+class TestDatabaseMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
     """As the superuser that `apc up` is in its own Postgres: no policy holds it, the statements do."""
 
     @pytest.fixture
@@ -488,7 +266,7 @@ class TestDatabaseMemoryStore(MemoryStoreSuite):
 
 
 @pytest.mark.postgres
-class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite):
+class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
     """As role apc_agent, which row-level security holds."""
 
     @pytest.fixture
@@ -496,52 +274,3 @@ class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite):
         pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=2, server_settings={"role": "apc_agent"})
         yield DatabaseMemoryStore(pool, "tests")
         await pool.close()
-
-
-@pytest.mark.postgres
-class TestRowLevelSecurity:
-    """What somebody with the database connection of an agent, but without its store, gets to see."""
-
-    @pytest.fixture
-    async def connection(self, postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
-        pool = await open_pool(postgres_url)
-        store = DatabaseMemoryStore(pool, "mine")
-        await store.store_conversation("s-1", "u-1", talk("s-1", "secret"))
-        await store.store_agent_state("a-1", "u-1", "k", "secret")
-        await pool.close()
-        connection = await asyncpg.connect(postgres_url)
-        await connection.execute("SET SESSION AUTHORIZATION apc_agent")
-        yield connection
-        await connection.close()
-
-    @pytest.mark.parametrize("owner", [None, "", "other"])
-    async def test_nobody_reads_or_writes_across_owners(
-        self, connection: asyncpg.Connection, owner: str | None
-    ) -> None:
-        if owner is not None:
-            await connection.execute("SELECT set_config('apc.owner', $1, false)", owner)
-        for table in ("conversation_history", "agent_state_store"):
-            assert await connection.fetch(f"SELECT * FROM apc_app.{table}") == []
-            assert await connection.execute(f"UPDATE apc_app.{table} SET revision = 9") == "UPDATE 0"
-            assert await connection.execute(f"DELETE FROM apc_app.{table}") == "DELETE 0"
-        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-            await connection.execute(
-                "INSERT INTO apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner) "
-                "VALUES ('a-1', 'u-1', 'j', '1', 'mine')"
-            )
-        await connection.execute("SELECT set_config('apc.owner', 'mine', false)")
-        for table in ("conversation_history", "agent_state_store"):
-            assert await connection.fetchval(f"SELECT revision FROM apc_app.{table}") == 1
-        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-            await connection.execute("UPDATE apc_app.agent_state_store SET owner = 'other'")
-
-    async def test_an_agent_cannot_lift_the_policies(self, connection: asyncpg.Connection) -> None:
-        for statement in (
-            "ALTER TABLE apc_app.conversation_history DISABLE ROW LEVEL SECURITY",
-            "DROP POLICY owners ON apc_app.agent_state_store",
-        ):
-            with pytest.raises(asyncpg.InsufficientPrivilegeError):
-                await connection.execute(statement)
-        await connection.execute("SET row_security = off")
-        with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-            await connection.fetch("SELECT * FROM apc_app.conversation_history")

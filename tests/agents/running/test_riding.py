@@ -1,7 +1,6 @@
 """A worker that answers packet after packet: the end of one delivery rides on the answer to the next."""
 
 from datetime import timedelta
-from typing import Any
 
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
@@ -16,13 +15,12 @@ LINGER = timedelta(seconds=30)
 """Nothing ends because time has passed."""
 
 
-def answering_agent(idea: Any) -> Agent:
+def answering_agent(idea: MakeIdea) -> Agent:
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
 
     @agent.on(PacketType.IDEA)
     async def answer(packet: Packet[IdeaPayload], context: HandlerContext) -> IdeaPayload:
-        found: IdeaPayload = idea(packet.payload.method_id)
-        return found
+        return idea(packet.payload.method_id)
 
     return agent
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
@@ -33,7 +33,7 @@ def agent() -> Agent:
 
 
 @pytest.fixture
-def settings(amqp_vhost_url: str, tmp_path: Any) -> BusSettings:
+def settings(amqp_vhost_url: str, tmp_path: Path) -> BusSettings:
     return BusSettings(amqp_url=amqp_vhost_url, data_dir=tmp_path)
 
 
@@ -87,7 +87,7 @@ async def test_a_worker_waits_for_its_queues_handles_and_leaves_at_sigterm(
         assert (await bus.depth(agent_queue("sentinel-1", urgent))).messages == 0
 
 
-async def test_a_worker_waits_for_its_broker(agent: Agent, tmp_path: Any) -> None:
+async def test_a_worker_waits_for_its_broker(agent: Agent, tmp_path: Path) -> None:
     settings = BusSettings(amqp_url="amqp://guest:guest@127.0.0.1:1/", data_dir=tmp_path, connect_patience=1)
     stop = asyncio.Event()
     running = asyncio.create_task(run_worker(agent, WorkerSettings(), bus_settings=settings, stop=stop))
@@ -97,6 +97,6 @@ async def test_a_worker_waits_for_its_broker(agent: Agent, tmp_path: Any) -> Non
     await running
 
 
-async def test_a_worker_without_a_broker_says_how_to_mend_it(agent: Agent, tmp_path: Any) -> None:
+async def test_a_worker_without_a_broker_says_how_to_mend_it(agent: Agent, tmp_path: Path) -> None:
     with pytest.raises(AgentError, match="set APC_AMQP_URL"):
         await run_worker(agent, WorkerSettings(), bus_settings=BusSettings(amqp_url=None, data_dir=tmp_path))

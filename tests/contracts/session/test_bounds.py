@@ -13,17 +13,7 @@ from apc_contracts.vocabulary import PacketType, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 from apc_contracts.wire.sealing import seal
 
-from .path.test_path import (
-    brief,
-    evaluation,
-    generation,
-    lineage,
-    model,
-    research,
-    to_arbitration,
-    to_validation,
-    transfer,
-)
+from .path.way import brief, evaluation, generation, lineage, model, research, to_arbitration, to_validation, transfer
 
 
 def test_usage_beyond_all_numbers_is_still_a_number(simulation: Simulation) -> None:

@@ -15,7 +15,7 @@ from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 
 from .conftest import BEGINNING, REGISTRY, Simulation
-from .path.test_path import brief, evaluation, generation, research, to_arbitration, to_validation, transfer
+from .path.way import brief, evaluation, generation, research, to_arbitration, to_validation, transfer
 
 
 def around(simulation: Simulation, **changes: Any) -> Surroundings:
@@ -223,7 +223,7 @@ def test_held_transfers_are_named(simulation: Simulation) -> None:
     research(simulation, start)
     for _ in range(11):
         generation(simulation, start, 0.8, 0.6)
-    from .path.test_path import lineage
+    from .path.way import lineage
 
     simulation.send("red-1", transfer(0.9, 0.2), "blue-1", parent=start, lineage=lineage())
     text = text_of(told(simulation))

@@ -1,15 +1,12 @@
 """The session against a second, plain reading of the rules, under repeats, reorderings, sleepers and crashes."""
 
 import copy
-from collections import deque
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from hypothesis import Phase, note, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -17,16 +14,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from apc_contracts import IdeaPayload, Packet, SignalPayload, load_contract
-from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts import IdeaPayload, SignalPayload, load_contract
+from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.payloads.by_type import DecisionPayload, ExpectedImpact
 from apc_contracts.payloads.session_signals import Budgets
-from apc_contracts.session import decode_document
-from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
+from apc_contracts.vocabulary import CommitmentLevel, Signal
 
-from .conftest import BEGINNING, HANDLED, Simulation
-from .path.test_path import brief, evaluation, lineage, model, transfer
-from .reference import GENERATION_STATES, PHASE, SWARMS, Reference, Said
+from .conftest import Simulation
+from .path.way import brief, evaluation, lineage, model, transfer
+from .reference import Reference
+from .reference_rules import GENERATION_STATES, PHASE, SWARMS
+from .two_runs import Disturbed, TwoRuns
 
 CONTRACT = load_contract()
 AGENTS = st.sampled_from(["librarian", "red-1", "blue-1", "sentinel", "judge"])
@@ -35,27 +33,7 @@ OUTCOMES = st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9])
 GENERATION_DEADLINE, STATE_DEADLINE = 10.0, 100.0
 
 
-class Disturbed(Simulation):
-    """The same session through crashes: each input is judged twice, and the first time forgotten."""
-
-    def take(self, packet: Packet) -> Verdict:
-        if self.opened is not None and self.crashes:
-            kept = copy.deepcopy((self.opened, self.inboxes, self.put_off, self.stream))
-            lists = [len(one) for one in (self.transitions, self.packets, self.effects)]
-            denied = dict(self.denied)
-            self.crashes -= 1
-            super().take(packet)
-            self.opened, self.inboxes, self.put_off, self.stream = kept
-            self.session.document = decode_document(self.session.document.encode())
-            for one, length in zip((self.transitions, self.packets, self.effects), lists, strict=True):
-                del one[length:]  # type: ignore[attr-defined]
-            self.denied = denied
-        return super().take(packet)
-
-    crashes = 0
-
-
-class Sessions(RuleBasedStateMachine):
+class Sessions(TwoRuns):
     """Two runs of one session, one of them disturbed, and what the rules say of both."""
 
     @initialize(
@@ -66,9 +44,9 @@ class Sessions(RuleBasedStateMachine):
     )
     def open(self, limit: int, max_rounds: int, packets: int | None, lead: int) -> None:
         self.disturbed = Disturbed(CONTRACT)
-        self.runs: list[Any] = [Simulation(CONTRACT), self.disturbed]
+        self.runs = [Simulation(CONTRACT), self.disturbed]
         self.count = 0
-        self.said: list[tuple[Packet, Said]] = []
+        self.said = []
         self.reference = Reference(limit, max_rounds, packets or 1e9, STATE_DEADLINE, GENERATION_DEADLINE)
         self.reference.due["state"] = STATE_DEADLINE
         start = None
@@ -83,62 +61,6 @@ class Sessions(RuleBasedStateMachine):
             )
         self.handle()
         self.carry_on_now((0.5, 0.3), lead)
-
-    @property
-    def clean(self) -> Any:
-        return self.runs[0].session
-
-    @property
-    def now(self) -> float:
-        return float((self.runs[0].now - BEGINNING).total_seconds())
-
-    def send(self, said: Said, payload: Any, to: Any = ORCHESTRATOR, **fields: Any) -> Packet:
-        """Return a packet into both runs; both judge it as the reference does."""
-        stamps: dict[str, Any] = {"run_phase": said.phase, "generation": said.generation} | fields
-        packet: Packet = self.runs[0].build(said.sender, payload, to, **stamps)
-        expected = self.reference.judge(said)
-        note(f"{said} -> {expected}")
-        for run in self.runs:
-            verdict = run.take(packet)
-            got = verdict.refusal.code if verdict.refusal else verdict.kind.value
-            assert got == expected, (said, verdict.refusal)
-        self.said.append((packet, said))
-        if expected == "accepted":
-            self.reference.take(said, self.now)
-        elif expected == "held":
-            self.reference.hold(said)
-        elif expected == "BUDGET_EXHAUSTED":
-            self.reference.run_out()
-        self.handle()
-        return packet
-
-    def handle(self) -> None:
-        """Everybody who is awake handles what waits; in the disturbed run in another order, and told twice."""
-        awake = [agent for agent in ("librarian", "red-1", "blue-1", "sentinel", "judge") if self.is_awake(agent)]
-        clean, disturbed = self.runs
-        clean.acknowledge(*awake)
-        while any(disturbed.inboxes.get(agent) for agent in awake):
-            for agent in reversed(awake):
-                inbox = disturbed.inboxes.setdefault(agent, deque())
-                if inbox:
-                    packet, attempt = inbox.popleft()
-                    for kinds in (HANDLED[:2], HANDLED, HANDLED[:1]):
-                        disturbed.receipts(packet, agent, attempt, kinds)
-
-    def is_awake(self, agent: str) -> bool:
-        return agent not in self.reference.asleep
-
-    def fresh(self) -> tuple[str, ...]:
-        """Return a symbolic key that nobody has used: no packet is a loop."""
-        self.count += 1
-        return (f"key-{self.count}",)
-
-    def speak(self, sender: str, kind: str, **fields: Any) -> Said:
-        phase = PHASE.get(self.reference.state, self.clean.run_phase.value)
-        return Said(sender, kind, **({"phase": phase, "generation": self.reference.generation} | fields))
-
-    def awake(self, sender: str) -> bool:
-        return sender not in self.reference.asleep
 
     # What carries a session on.
 
@@ -156,7 +78,7 @@ class Sessions(RuleBasedStateMachine):
         self.get_ready_now(sender)
 
     def get_ready_now(self, sender: str) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             self.send(self.speak(sender, "SIGNAL", signal="SYNC"), SignalPayload(signal=Signal.SYNC))
 
     @rule(sender=BUILDERS, outcome=OUTCOMES, older=st.sampled_from([0, 0, 0, 1, -1]))
@@ -164,7 +86,7 @@ class Sessions(RuleBasedStateMachine):
         self.evaluate_now(sender, outcome, older)
 
     def evaluate_now(self, sender: str, outcome: float, older: int) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             generation = max(0, self.reference.generation - older)
             said = self.speak(sender, "EVAL", outcome=outcome, generation=generation)
             self.send(said, evaluation(outcome), "sentinel", keys=self.fresh())
@@ -174,7 +96,7 @@ class Sessions(RuleBasedStateMachine):
         self.build_now(sender)
 
     def build_now(self, sender: str) -> None:
-        if not self.awake(sender):
+        if not self.is_awake(sender):
             return
         artifact = self.send(self.speak(sender, "ARTIFACT"), model(), "sentinel", keys=self.fresh())
         if self.reference.state == "EXECUTION" and self.reference.is_winner(sender):
@@ -187,7 +109,7 @@ class Sessions(RuleBasedStateMachine):
         self.validate_now(sender, passes)
 
     def validate_now(self, sender: str, passes: bool) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             outcome = 0.8 if passes else 0.2
             artifact = self.clean.document.round_state.execution.artifact
             said = self.speak(sender, "EVAL", outcome=outcome, about="winner")
@@ -196,7 +118,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.state == "ARBITRATION")
     @rule(sender=AGENTS)
     def veto(self, sender: str) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             said = self.speak(sender, "SIGNAL", signal="VETO", about="arbitration")
             arbitration = self.clean.document.round_state.arbitration.packet_id
             self.send(said, SignalPayload(signal=Signal.VETO), parent=arbitration)
@@ -204,7 +126,7 @@ class Sessions(RuleBasedStateMachine):
     @precondition(lambda self: self.reference.state == "ARBITRATION" and not self.reference.has_veto)
     @rule(sender=AGENTS)
     def decide(self, sender: str) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             payload = DecisionPayload(
                 decision_id="d",
                 recommendation="go",
@@ -246,7 +168,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(ahead=st.sampled_from([-1, 0, 0]))
     def offer(self, ahead: int) -> None:
         """A TRANSFER waits for its barrier, or is refused."""
-        if self.awake("red-1"):
+        if self.is_awake("red-1"):
             generation = max(0, self.reference.generation + ahead)
             said = self.speak("red-1", "TRANSFER", generation=generation)
             self.send(said, transfer(0.9, 0.1), "blue-1", lineage=lineage(), keys=self.fresh())
@@ -255,7 +177,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(sender=AGENTS, phase=st.sampled_from(sorted(set(PHASE.values()))), ahead=st.sampled_from([0, 0, 1]))
     def have_an_idea(self, sender: str, phase: str, ahead: int) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             payload = IdeaPayload(
                 method_id=self.fresh()[0],
                 intent="i",
@@ -269,12 +191,12 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(sender=AGENTS, signal=st.sampled_from([Signal.PAUSE, Signal.RESUME, Signal.QUERY]))
     def signal(self, sender: str, signal: Signal) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             self.send(self.speak(sender, "SIGNAL", signal=signal.value), SignalPayload(signal=signal))
 
     @rule(sender=st.sampled_from(["red-1", "sentinel", "red-1", "sentinel", "red-1", "librarian"]))
     def stop(self, sender: str) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             self.send(self.speak(sender, "SIGNAL", signal="STOP"), SignalPayload(signal=Signal.STOP))
 
     # What disturbs it.
@@ -300,7 +222,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(sender=BUILDERS)
     def wake_up(self, sender: str) -> None:
-        if self.awake(sender):
+        if self.is_awake(sender):
             return
         self.reference.wake(sender)
         said = self.speak(sender, "SIGNAL", signal="QUERY")
@@ -313,7 +235,7 @@ class Sessions(RuleBasedStateMachine):
         self.fall_asleep(sender)
         for _ in range(deadlines):
             for other in SWARMS.values():
-                if self.awake(other) and self.reference.state in GENERATION_STATES:
+                if self.is_awake(other) and self.reference.state in GENERATION_STATES:
                     self.evaluate_now(other, outcome, 0)
             self.wait_for(11)
 

@@ -10,7 +10,7 @@ from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
-from .path.test_path import brief, evaluation, research
+from .path.way import brief, evaluation, research
 
 
 def operate(simulation: Any, signal: Signal) -> Any:

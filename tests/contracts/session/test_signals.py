@@ -8,7 +8,7 @@ from tests.contracts.session.conftest import Simulation
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
-from .path.test_path import brief
+from .path.way import brief
 
 
 def state_of(simulation: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, Ch
 from apc_contracts.wire.receipts import ReceiptKind
 
 from .conftest import HANDLED, Simulation
-from .path.test_path import brief, evaluation, lineage, model, transfer
+from .path.way import brief, evaluation, lineage, model, transfer
 
 AGENTS = ("librarian", "red-1", "blue-1", "sentinel", "judge")
 DELIVERY_KINDS = (

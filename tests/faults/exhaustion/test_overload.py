@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.support.traffic import AGENTS, ScriptedWorker, make_idea, make_packet, until
 
 from apc_contracts import Packet

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.faults.hostile.attacks import DOZENS
 from tests.support.traffic import make_idea, make_packet, until
 

@@ -10,7 +10,8 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from tests.faults.conftest import Deploy, Deployment
+from tests.faults.conftest import Deploy
+from tests.faults.deployment import Deployment
 from tests.support.servers import PrivateCluster, PrivateNode
 from tests.support.traffic import until
 

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 
 BACKLOG, MORE = 300, 100
 """Packets that wait when the services start, and packets that are sent while they work, die and come back."""

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.support.traffic import until
 
 BACKLOG, MORE = 200, 200

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import orjson
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.faults.hostile.attacks import AWAY
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, until
 

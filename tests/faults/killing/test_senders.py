@@ -10,7 +10,7 @@ from uuid import UUID
 
 import orjson
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.faults.matrix import ROOT
 from tests.support.traffic import Journal, until
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.contracts.session.path.test_path import brief, evaluation
 from tests.contracts.session.path.test_transfers import offer
+from tests.contracts.session.path.way import brief, evaluation
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet

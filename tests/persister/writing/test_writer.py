@@ -1,15 +1,12 @@
 """The writer on a real Postgres: numbers, fencing, duplicates, conflicts, entries that cannot be stored."""
 
 import json
-from datetime import timedelta
-from uuid import uuid4
 
 import asyncpg
 import msgspec
 import pytest
 from tests.support.log import (
     LogBench,
-    ScriptedGate,
     coordination,
     hop,
     lifecycle,
@@ -17,26 +14,16 @@ from tests.support.log import (
     session_row,
 )
 
-from apc_bus.port import Delivery, Message
 from apc_log.batch import (
-    CONTENT_TYPE,
     LOG_BATCH_TYPE,
-    LOG_BATCH_VERSION,
     ConflictEntry,
     Entry,
     EpochOpen,
     HopEntry,
     LineageEntry,
     PacketEntry,
-    RegistryEntry,
     encode,
 )
-from apc_persister.database.connection import drop_connection, take_connection
-from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.writing.intake import Received
-from apc_persister.writing.transaction import commit
 
 
 def lineage(packet: PacketEntry) -> LineageEntry:
@@ -261,60 +248,6 @@ async def test_openings_that_come_again_together_fence_nobody(bench: LogBench) -
     assert await head(bench) == (2, 1, 2)
 
 
-async def stopped(bench: LogBench, error: type[LogStopped], left: int) -> LogStopped:
-    """Return the persister stops with this error and leaves messages in the queue."""
-    with pytest.raises(error) as caught:
-        await bench.write()
-    assert (await bench.bus.depth("apc.log.0")).messages == left
-    return caught.value
-
-
-async def test_a_gap_stops_the_shard(bench: LogBench) -> None:
-    await bench.gate.open()
-    await bench.gate.log([packet_entry()])
-    bench.gate.batch_no += 1
-    await bench.gate.log([packet_entry()])
-    error = await stopped(bench, BatchGap, left=1)
-    assert isinstance(error, BatchGap)
-    assert (error.shard, error.expected, error.found) == (0, 2, 3)
-    assert await bench.count("agent_packets") == 1, "what came before the gap is in the log"
-    await stopped(bench, BatchGap, left=1)
-
-
-async def test_an_epoch_that_was_never_given_stops_the_shard(bench: LogBench) -> None:
-    await bench.gate.open()
-    bench.gate.epoch = 5
-    await bench.gate.log([packet_entry()])
-    await stopped(bench, EpochUnknown, left=1)
-
-
-async def test_a_batch_before_any_opening_stops_the_shard(bench: LogBench) -> None:
-    bench.gate.epoch = 1
-    await bench.gate.log([packet_entry()])
-    await stopped(bench, EpochUnknown, left=1)
-    assert await bench.count("shards") == 0
-
-
-async def test_a_batch_of_another_release_stops_the_shard(bench: LogBench) -> None:
-    await bench.gate.open()
-    batch = msgspec.structs.replace(bench.gate.batch([packet_entry()]), version=2)
-    await bench.gate.publish(encode(batch), LOG_BATCH_TYPE)
-    await stopped(bench, BatchUnsupported, left=1)
-    await bench.bus.close()
-
-
-async def test_a_later_format_that_does_not_even_decode_stops_the_shard(bench: LogBench) -> None:
-    await bench.gate.publish(msgspec.msgpack.encode([2, {"another": "shape"}]), LOG_BATCH_TYPE)
-    await stopped(bench, BatchUnsupported, left=1)
-
-
-async def test_a_batch_of_another_shard_stops_the_shard(bench: LogBench) -> None:
-    await bench.gate.open()
-    batch = msgspec.structs.replace(bench.gate.batch([packet_entry()]), shard=3)
-    await bench.gate.publish(encode(batch), LOG_BATCH_TYPE)
-    await stopped(bench, ShardMismatch, left=1)
-
-
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 3000, b'{"json": 1}', msgspec.msgpack.encode([1])])
 @pytest.mark.parametrize("message_type", [LOG_BATCH_TYPE, "epoch_open", "nonsense\0"])
 async def test_a_message_nobody_can_read_is_kept(bench: LogBench, body: bytes, message_type: str) -> None:
@@ -343,66 +276,3 @@ async def test_a_transaction_takes_no_more_than_its_entries(bench: LogBench) -> 
         await bench.gate.log([packet_entry() for _ in range(7)])
     persister = await bench.write()
     assert persister.writers[0].counts.transactions == 5
-
-
-def change(agent_id: str, action: str = "add", **fields: object) -> RegistryEntry:
-    change_id = uuid4()
-    values: dict[str, object] = {"change_id": str(change_id), "action": action, "agent_id": agent_id}
-    registration = {
-        "broker_user": f"agent.{agent_id}",
-        "role": "explorer",
-        "swarm_id": "swarm-1",
-        "rights": ["veto"],
-        "handles": ["IDEA", "CLAIM"],
-        "public_keys": {"k1": "A" * 43 + "="},
-    }
-    if action == "add":
-        values |= {**registration, **fields}
-    return RegistryEntry(change_id, agent_id, json.dumps(values).encode())
-
-
-async def test_the_registry_follows_its_changes(bench: LogBench) -> None:
-    added, moved, revoked = change("a-1"), change("a-1", role="critic"), change("a-2")
-    await bench.gate.open()
-    await bench.gate.log([added, revoked, moved, change("a-2", "revoke"), change("a-3", rights="oops")])
-    await bench.write()
-    rows = await bench.pool.fetch("SELECT * FROM apc_log.agents ORDER BY agent_id")
-    assert [(row["agent_id"], row["role"], row["is_revoked"]) for row in rows] == [
-        ("a-1", "critic", False),
-        ("a-2", "explorer", True),
-    ]
-    assert rows[0]["change_id"] == moved.change_id
-    assert (rows[0]["rights"], rows[0]["handles"]) == (["veto"], ["IDEA", "CLAIM"])
-    assert json.loads(rows[0]["public_keys"]) == {"k1": "A" * 43 + "="}
-    assert await bench.count("registry_events") == 4
-    assert [row["kind"] for row in await conflicts(bench)] == ["unstorable"]
-
-
-async def write_to(bench: LogBench, shard: int, entries: list[Entry]) -> None:
-    """Commit entries as the writer of a shard does."""
-    gate = ScriptedGate(bench.bus, shard, epoch=1, batch_no=1)
-    opening = EpochOpen(LOG_BATCH_VERSION, shard, gate.holder)
-    delivery = Delivery(Message(b"", "1", LOG_BATCH_TYPE, CONTENT_TYPE), 1, str(shard), is_redelivered=False)
-    messages = [Received(delivery, content) for content in (opening, gate.batch(entries))]
-    connection = await take_connection(bench.pool, timedelta(seconds=10))
-    await commit(connection, shard, messages, TreeSigner(shard, load_signer(bench.settings)))
-    await drop_connection(bench.pool, connection)
-
-
-async def test_the_registry_is_that_of_the_shard_that_is_ahead(bench: LogBench) -> None:
-    added, moved = change("a-1"), change("a-1", role="critic")
-    late = change("a-2")
-    await write_to(bench, 0, [added])
-    await write_to(bench, 1, [added, moved, late])
-    rows = await bench.pool.fetch("SELECT agent_id, role, change_id FROM apc_log.agents ORDER BY agent_id")
-    assert [tuple(row) for row in rows] == [("a-1", "critic", moved.change_id), ("a-2", "explorer", late.change_id)]
-
-
-async def test_a_change_that_came_twice_is_a_conflict(bench: LogBench) -> None:
-    added = change("a-1")
-    await bench.gate.open()
-    await bench.gate.log([added, change("a-1", "revoke"), added])
-    await bench.write()
-    assert await bench.pool.fetchval("SELECT is_revoked FROM apc_log.agents")
-    assert await bench.count("registry_events") == 2
-    assert [row["kind"] for row in await conflicts(bench)] == ["duplicate_event"]

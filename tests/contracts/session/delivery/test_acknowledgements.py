@@ -9,7 +9,7 @@ from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, PacketType, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
-from ..path.test_path import brief
+from ..path.way import brief
 
 ASKING = {"requires_ack": True, "ack_timeout_ms": 1000, "retry_limit": 2}
 

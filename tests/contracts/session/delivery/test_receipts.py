@@ -9,7 +9,7 @@ from tests.contracts.session.conftest import Simulation
 from apc_contracts.session import ReceiptsInput, advance
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, steps_of
 
-from ..path.test_path import brief
+from ..path.way import brief
 
 KIND = ReceiptKind
 

@@ -19,7 +19,7 @@ from apc_contracts.session.delivery.retries import backoff_ms
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import ReceiptKind
 
-from ..path.test_path import brief
+from ..path.way import brief
 
 KIND = ReceiptKind
 SECOND = timedelta(seconds=1)

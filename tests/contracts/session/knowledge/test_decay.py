@@ -10,7 +10,7 @@ from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import read_packet
 from apc_contracts.wire.sealing import seal
 
-from ..path.test_path import generation, lineage, research, transfer
+from ..path.way import generation, lineage, research, transfer
 
 
 def to_selective_transfer(simulation: Any) -> Any:

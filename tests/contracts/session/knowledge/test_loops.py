@@ -14,7 +14,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_contracts.wire.sealing import seal
 
 from ..conftest import Simulation
-from ..path.test_path import generation, research
+from ..path.way import generation, research
 
 LOOPS = load_contract().loops
 IMPACT = ExpectedImpact(quality_gain=0.1, cost_change=0.0, risk_change=0.0)

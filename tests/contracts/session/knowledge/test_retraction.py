@@ -11,7 +11,7 @@ from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_contracts.wire.receipts import ReceiptKind
 
-from ..path.test_path import evaluation, generation, lineage, model, research, transfer
+from ..path.way import evaluation, generation, lineage, model, research, transfer
 
 
 def claim(name: str) -> ClaimPayload:

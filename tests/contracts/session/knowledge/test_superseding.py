@@ -10,7 +10,7 @@ from apc_contracts import ArbitrationPayload, DecisionPayload, ProofBundle, Sign
 from apc_contracts.payloads.by_type import Candidate
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase, Signal
 
-from ..path.test_path import research, to_arbitration
+from ..path.way import research, to_arbitration
 
 ENDED = [("APPLIED", "ARCHIVED", ["higher_conflict_resolution_arrived", "supersession_recorded"])]
 

@@ -12,7 +12,7 @@ from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, Signal
 
 from ..conftest import Simulation
-from .test_path import evaluation, execute, generation, model, research, to_arbitration, to_validation
+from .way import evaluation, execute, generation, model, research, to_arbitration, to_validation
 
 
 def approval() -> DecisionPayload:

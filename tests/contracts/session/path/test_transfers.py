@@ -21,7 +21,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, TransferMode
 from apc_contracts.wire.sealing import seal
 
 from ..conftest import REGISTRY, Simulation
-from .test_path import evaluation, generation, research, to_validation
+from .way import generation, research
 
 Offer = tuple[float, float, int | None, str]
 """sender_score, confidence, top_k, parent protocol."""
@@ -221,61 +221,6 @@ def test_a_transfer_accepted_in_generation_21_converges(simulation: Simulation) 
     assert simulation.events[-1] == "transfer_accepted"
 
 
-def to_promotion(simulation: Any) -> None:
-    """A promoted model whose SYNC nobody has handled yet: the commons stay open until then."""
-    _, artifact = to_validation(simulation)
-    simulation.send("sentinel", evaluation(0.8), parent=artifact)
-    assert simulation.session.state == "PROMOTION"
-
-
-def test_a_transfer_in_promotion_is_judged_on_arrival(simulation: Simulation) -> None:
-    to_promotion(simulation)
-    simulation.session.document.generation = 21
-    said = []
-    for number, (mode, top_k) in enumerate(
-        (
-            (TransferMode.SELECTIVE_IMPORT, 2),
-            (TransferMode.COMMONS_SEED, 3),
-            (TransferMode.COMMONS_SEED, 2),
-            (TransferMode.COMMONS_SEED, 1),
-            (TransferMode.WINNER_TO_LOSERS, 2),
-            (TransferMode.WINNER_TO_LOSERS, 2),
-        )
-    ):
-        made = offer(number, 0.9, top_k, mode=mode)
-        _, verdict = simulation.send("red-1", made["payload"], "blue-1", lineage=made["lineage"], generation=21)
-        said.append(verdict.refusal.code if verdict.refusal else verdict.kind)
-
-    assert said == ["THROTTLE_MODE", "THROTTLE_TOP_K", "accepted", "THROTTLE_TOP_K", "accepted", "THROTTLE_TOP_K"]
-    assert not arbitrations(simulation)
-
-
-def test_the_commons_close_when_everything_is_handled(simulation: Simulation) -> None:
-    to_promotion(simulation)
-    simulation.session.document.generation = 21
-    simulation.acknowledge("sentinel", "librarian", "red-1")
-    made = offer(1, 0.9, mode=TransferMode.COMMONS_SEED)
-    seed, _ = simulation.send("red-1", made["payload"], "blue-1", lineage=made["lineage"], generation=21)
-    assert simulation.session.state == "PROMOTION"
-
-    simulation.acknowledge()
-
-    assert simulation.session.state == "CLOSED"
-    ends = [hop.to_state for effects in simulation.effects for hop in effects.hops if hop.packet_id == seed.packet_id]
-    assert ends[-1] == "ARCHIVED"
-
-
-def test_the_commons_close_at_the_deadline_of_a_generation(simulation: Simulation) -> None:
-    to_promotion(simulation)
-    due = simulation.session.document.deadlines["generation"]
-
-    simulation.pass_time(seconds=(due - simulation.now).total_seconds() - 1)
-    assert simulation.session.state == "PROMOTION"
-    simulation.pass_time(seconds=2)
-
-    assert simulation.session.state == "CLOSED"
-
-
 def test_swarms_work_on_in_the_generations_of_convergence(simulation: Simulation) -> None:
     start = open_until(simulation, 11, generation_limit=11, convergence_generations=2)
     close(simulation, start)
@@ -288,18 +233,6 @@ def test_swarms_work_on_in_the_generations_of_convergence(simulation: Simulation
     close(simulation, start)
 
     assert simulation.session.state == "ARBITRATION"
-
-
-def test_the_smallest_top_k_binds_those_who_come_after_it(simulation: Simulation) -> None:
-    to_promotion(simulation)
-    simulation.session.document.generation = 21
-    said = []
-    for number, top_k in enumerate((1, 2)):
-        made = offer(number, 0.9, top_k, mode=TransferMode.COMMONS_SEED)
-        _, verdict = simulation.send("red-1", made["payload"], "blue-1", lineage=made["lineage"], generation=21)
-        said.append(verdict.refusal.code if verdict.refusal else verdict.kind)
-
-    assert said == ["accepted", "THROTTLE_TOP_K"]
 
 
 OFFERS = st.lists(

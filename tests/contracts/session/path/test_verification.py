@@ -12,7 +12,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import ReceiptKind
 
 from ..conftest import HANDLED
-from .test_path import evaluation, model, research, to_arbitration
+from .way import evaluation, model, research, to_arbitration
 
 FAILED = (ReceiptKind.VERIFICATION_FAIL,)
 

@@ -1,0 +1,89 @@
+"""How the writer stores changes of the registry."""
+
+import json
+from datetime import timedelta
+from uuid import uuid4
+
+from tests.persister.writing.test_writer import conflicts
+from tests.support.log import (
+    LogBench,
+    ScriptedGate,
+)
+
+from apc_bus.port import Delivery, Message
+from apc_log.batch import (
+    CONTENT_TYPE,
+    LOG_BATCH_TYPE,
+    LOG_BATCH_VERSION,
+    Entry,
+    EpochOpen,
+    RegistryEntry,
+)
+from apc_persister.database.connection import drop_connection, take_connection
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.writing.intake import Received
+from apc_persister.writing.transaction import commit
+
+
+def change(agent_id: str, action: str = "add", **fields: object) -> RegistryEntry:
+    change_id = uuid4()
+    values: dict[str, object] = {"change_id": str(change_id), "action": action, "agent_id": agent_id}
+    registration = {
+        "broker_user": f"agent.{agent_id}",
+        "role": "explorer",
+        "swarm_id": "swarm-1",
+        "rights": ["veto"],
+        "handles": ["IDEA", "CLAIM"],
+        "public_keys": {"k1": "A" * 43 + "="},
+    }
+    if action == "add":
+        values |= {**registration, **fields}
+    return RegistryEntry(change_id, agent_id, json.dumps(values).encode())
+
+
+async def test_the_registry_follows_its_changes(bench: LogBench) -> None:
+    added, moved, revoked = change("a-1"), change("a-1", role="critic"), change("a-2")
+    await bench.gate.open()
+    await bench.gate.log([added, revoked, moved, change("a-2", "revoke"), change("a-3", rights="oops")])
+    await bench.write()
+    rows = await bench.pool.fetch("SELECT * FROM apc_log.agents ORDER BY agent_id")
+    assert [(row["agent_id"], row["role"], row["is_revoked"]) for row in rows] == [
+        ("a-1", "critic", False),
+        ("a-2", "explorer", True),
+    ]
+    assert rows[0]["change_id"] == moved.change_id
+    assert (rows[0]["rights"], rows[0]["handles"]) == (["veto"], ["IDEA", "CLAIM"])
+    assert json.loads(rows[0]["public_keys"]) == {"k1": "A" * 43 + "="}
+    assert await bench.count("registry_events") == 4
+    assert [row["kind"] for row in await conflicts(bench)] == ["unstorable"]
+
+
+async def write_to(bench: LogBench, shard: int, entries: list[Entry]) -> None:
+    """Commit entries as the writer of a shard does."""
+    gate = ScriptedGate(bench.bus, shard, epoch=1, batch_no=1)
+    opening = EpochOpen(LOG_BATCH_VERSION, shard, gate.holder)
+    delivery = Delivery(Message(b"", "1", LOG_BATCH_TYPE, CONTENT_TYPE), 1, str(shard), is_redelivered=False)
+    messages = [Received(delivery, content) for content in (opening, gate.batch(entries))]
+    connection = await take_connection(bench.pool, timedelta(seconds=10))
+    await commit(connection, shard, messages, TreeSigner(shard, load_signer(bench.settings)))
+    await drop_connection(bench.pool, connection)
+
+
+async def test_the_registry_is_that_of_the_shard_that_is_ahead(bench: LogBench) -> None:
+    added, moved = change("a-1"), change("a-1", role="critic")
+    late = change("a-2")
+    await write_to(bench, 0, [added])
+    await write_to(bench, 1, [added, moved, late])
+    rows = await bench.pool.fetch("SELECT agent_id, role, change_id FROM apc_log.agents ORDER BY agent_id")
+    assert [tuple(row) for row in rows] == [("a-1", "critic", moved.change_id), ("a-2", "explorer", late.change_id)]
+
+
+async def test_a_change_that_came_twice_is_a_conflict(bench: LogBench) -> None:
+    added = change("a-1")
+    await bench.gate.open()
+    await bench.gate.log([added, change("a-1", "revoke"), added])
+    await bench.write()
+    assert await bench.pool.fetchval("SELECT is_revoked FROM apc_log.agents")
+    assert await bench.count("registry_events") == 2
+    assert [row["kind"] for row in await conflicts(bench)] == ["duplicate_event"]

@@ -1,7 +1,5 @@
 """What a worker counts of its handlers and of what they emit."""
 
-from typing import Any
-
 import pytest
 from prometheus_client import REGISTRY
 from tests.agents.conftest import MakeIdea
@@ -49,7 +47,7 @@ async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: MakeIdea
     assert value("apc_worker_emits_total", agent="counted-1", type="ERROR", result="confirmed") == 1
 
 
-def test_only_so_many_agents_have_their_own_value(monkeypatch: Any) -> None:
+def test_only_so_many_agents_have_their_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_label, "_known", {})
     labels = [agent_label.agent_label(f"a-{number}") for number in range(agent_label.MOST_AGENTS + 5)]
     assert labels[0] == "a-0"

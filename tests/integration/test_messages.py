@@ -89,7 +89,7 @@ def _opener() -> Agent:
 
 
 @asynccontextmanager
-async def _at_work(house: Any, *agents: Agent) -> AsyncIterator[None]:
+async def _at_work(house: House, *agents: Agent) -> AsyncIterator[None]:
     bus = await house.connect("agents")
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:

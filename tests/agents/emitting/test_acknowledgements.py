@@ -31,7 +31,7 @@ GRACE = timedelta(milliseconds=50)
 class Asking:
     """An agent whose handler emits with requires_ack and notes how that ended."""
 
-    def __init__(self, to: Any = "b-1", timeout: timedelta | None = None) -> None:
+    def __init__(self, to: str | tuple[str, ...] = "b-1", timeout: timedelta | None = None) -> None:
         self.agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
         self.ends: list[Any] = []
 
@@ -45,7 +45,9 @@ class Asking:
                 self.ends.append("acked")
 
 
-async def ask(asking: Asking, make_stage: Any, make_packet: Any, idea: Any) -> tuple[Any, Packet, Packet]:
+async def ask(
+    asking: Asking, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> tuple[Any, Packet, Packet]:
     gate = await (await make_stage(asking.agent, ack_grace=GRACE)).start()
     packet = make_packet(idea())
     await gate.deliver(packet)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
@@ -17,6 +17,7 @@ from apc_contracts import (
     DeliveryMode,
     IdeaPayload,
     NackPayload,
+    Packet,
     Recipient,
     RunPhase,
     reply_id,
@@ -70,7 +71,7 @@ def test_a_parent_keeps_its_root(
     sessions.learn(cause, None)
     sessions.learn(other, None)
 
-    def ancestors(parent: Any) -> tuple[Any, Any]:
+    def ancestors(parent: Packet | UUID | None) -> tuple[UUID | None, UUID]:
         trace = builder.build(Draft(payload=idea(), parent=parent), cause, 0).packet.trace
         return trace.parent_packet_id, trace.root_packet_id
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, Field, RootModel, create_model
 
 from apc_agents import Agent, AgentError, AgentInvalid, AgentTestClient, HandlerContext, HandlerFailed, message
 from apc_agents.typed.message import content_of, document_of, payload_of, schema_of
-from apc_contracts import MessagePayload, NackPayload, PacketType
+from apc_contracts import MessagePayload, NackPayload, Packet, PacketType
 from apc_contracts.schemas.schema import register_schema
 
 
@@ -64,7 +64,7 @@ async def test_each_schema_has_its_handler_and_the_type_takes_the_rest() -> None
         taken.append("finding")
 
     @agent.on(PacketType.MESSAGE)
-    async def other(packet: Any, ctx: HandlerContext) -> tuple[Verdict, ...]:
+    async def other(packet: Packet[MessagePayload], ctx: HandlerContext) -> tuple[Verdict, ...]:
         taken.append(packet.payload.schema_id)
         return (Verdict(text="a"), Verdict(text="b"))
 

@@ -113,7 +113,7 @@ async def test_a_handler_is_disturbed_too_and_all_are_handled(bus: Bus, message:
     ids = await send(bus, message)
     handled: Counter[str] = Counter()
 
-    async def count(delivery: Any) -> None:
+    async def count(delivery: Delivery) -> None:
         handled[delivery.message.message_id] += 1
 
     everything = [fault(kind, 0.3) for kind in FaultKind]

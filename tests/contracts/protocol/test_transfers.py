@@ -1,6 +1,7 @@
 """Who goes through: scores, ranking, and the offline arbitration of a file."""
 
 import json
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -97,7 +98,7 @@ POOL = st.lists(st.tuples(SCORES, SCORES, SCORES, st.sampled_from(["trees", "knn
 
 
 @given(POOL, st.randoms(use_true_random=False))
-def test_arrival_order_has_no_say(pool: list[tuple[float, float, float, str, int]], random: Any) -> None:
+def test_arrival_order_has_no_say(pool: list[tuple[float, float, float, str, int]], random: Random) -> None:
     packets = [
         transfer(
             number,

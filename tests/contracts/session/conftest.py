@@ -28,6 +28,7 @@ from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import (
     Effects,
@@ -124,7 +125,7 @@ class Simulation:
     def build(
         self,
         agent: str,
-        payload: Any,
+        payload: Payload,
         to: str | Iterable[str] = ORCHESTRATOR,
         *,
         parent: Packet | UUID | None = None,
@@ -173,7 +174,7 @@ class Simulation:
         )
 
     def send(
-        self, agent: str, payload: Any, to: str | Iterable[str] = ORCHESTRATOR, **fields: Any
+        self, agent: str, payload: Payload, to: str | Iterable[str] = ORCHESTRATOR, **fields: Any
     ) -> tuple[Packet, Verdict]:
         """Build, judge and take a packet; emissions are judged at once, as in the gate."""
         packet = self.build(agent, payload, to, **fields)

@@ -114,7 +114,7 @@ def test_a_transfer_that_comes_after_the_last_barrier_is_judged_at_once(simulati
     assert not simulation.session.held
 
 
-def to_arbitration_through_convergence(simulation: Any) -> Packet:
+def to_arbitration_through_convergence(simulation: Simulation) -> Packet:
     """A TRANSFER accepted in generation 21 leads to CONTROLLED_CONVERGENCE, which has its own generations."""
     start: Packet = simulation.start(generation_limit=22)
     research(simulation, start)

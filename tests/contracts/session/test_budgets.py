@@ -6,7 +6,7 @@ import pytest
 
 from apc_contracts import DecisionPayload, IdeaPayload, Packet, SignalPayload, TaskIrPayload, load_contract
 from apc_contracts.payloads.budget_expression import parse_budget
-from apc_contracts.payloads.by_type import ExpectedImpact
+from apc_contracts.payloads.by_type import ExpectedImpact, Payload
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.session import ReceiptsInput, advance
@@ -56,7 +56,7 @@ class Tree:
     def document(self) -> Any:
         return self.simulation.session.document
 
-    def send(self, task: str, payload: Any, agent: str = "librarian", **fields: Any) -> Any:
+    def send(self, task: str, payload: Payload, agent: str = "librarian", **fields: Any) -> Any:
         """Return the refusal of a packet of that task, None when it was accepted."""
         self.last: Packet
         self.last, verdict = self.simulation.send(agent, payload, "sentinel", parent=self.start, task=task, **fields)

@@ -13,13 +13,15 @@ from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 from .path.way import brief, evaluation, research
 
 
-def operate(simulation: Any, signal: Signal) -> Any:
+def operate(simulation: Simulation, signal: Signal) -> Any:
     return simulation.send("librarian", SignalPayload(signal=signal))[1]
 
 
-def syncs(simulation: Any) -> list[Packet]:
+def syncs(simulation: Simulation) -> list[Packet]:
     return [
-        one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.payload.signal is Signal.SYNC
+        one
+        for one in simulation.packets
+        if one.sender.agent_id == ORCHESTRATOR and one.payload_as(SignalPayload).signal is Signal.SYNC
     ]
 
 

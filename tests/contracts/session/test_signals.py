@@ -11,7 +11,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 from .path.way import brief
 
 
-def state_of(simulation: Any) -> dict[str, Any]:
+def state_of(simulation: Simulation) -> dict[str, Any]:
     document = simulation.session.document
     names = ("state", "round", "generation", "step", "paused_at", "deadlines", "halt_reason", "round_state")
     return {name: repr(getattr(document, name)) for name in names}

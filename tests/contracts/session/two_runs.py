@@ -11,6 +11,7 @@ from hypothesis.stateful import (
 
 from apc_contracts import Packet
 from apc_contracts.judging.verdict import Verdict
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.session import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR
 
@@ -55,7 +56,7 @@ class TwoRuns(RuleBasedStateMachine):
     def now(self) -> float:
         return float((self.runs[0].now - BEGINNING).total_seconds())
 
-    def send(self, said: Said, payload: Any, to: Any = ORCHESTRATOR, **fields: Any) -> Packet:
+    def send(self, said: Said, payload: Payload, to: str | tuple[str, ...] = ORCHESTRATOR, **fields: Any) -> Packet:
         """Return a packet into both runs; both judge it as the reference does."""
         stamps: dict[str, Any] = {"run_phase": said.phase, "generation": said.generation} | fields
         packet: Packet = self.runs[0].build(said.sender, payload, to, **stamps)

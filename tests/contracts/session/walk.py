@@ -17,7 +17,7 @@ from apc_contracts import (
     RetractionPayload,
     SignalPayload,
 )
-from apc_contracts.payloads.by_type import Candidate, ExpectedImpact
+from apc_contracts.payloads.by_type import Candidate, ExpectedImpact, Payload
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, Channel, CommitmentLevel, RunPhase, Signal
@@ -186,7 +186,7 @@ class Walk:
         known = [self.start, None, arbitration, current.execution.artifact, *vetoes, *self.sent[-3:]]
         return self.random.choice(known)
 
-    def send(self, agent: str, payload: Any, to: Any, **fields: Any) -> Packet:
+    def send(self, agent: str, payload: Payload, to: str | tuple[str, ...], **fields: Any) -> Packet:
         packet: Packet
         fields.setdefault("parent", self.start if self.session.round == 1 else None)
         packet, _ = self.simulation.send(agent, payload, to, packet_id=self.new_id(), **fields)

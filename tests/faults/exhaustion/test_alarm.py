@@ -12,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from tests.faults.conftest import Deploy
+from tests.faults.deployment import Deployment
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
 
@@ -82,7 +83,9 @@ async def test_a_memory_alarm_under_load(
     await raise_and_end(alarm, rabbit_node, postgres_url, deploy, record)
 
 
-async def raise_and_end(alarm: Alarm, rabbit_node: PrivateNode, postgres_url: str, deploy: Any, record: Record) -> None:
+async def raise_and_end(
+    alarm: Alarm, rabbit_node: PrivateNode, postgres_url: str, deploy: Deploy, record: Record
+) -> None:
     """Raise the alarm under load, see who is ready and what is confirmed; end it, drain, check."""
     chance = random.Random(39)
     async with deploy(rabbit_node.url(), postgres_url) as deployment:
@@ -116,7 +119,7 @@ async def raise_and_end(alarm: Alarm, rabbit_node: PrivateNode, postgres_url: st
     record(f"{alarm.of} alarm", deployment, repaired_at)
 
 
-def failures_after(deployment: Any, before: int) -> Callable[[], Awaitable[bool]]:
+def failures_after(deployment: Deployment, before: int) -> Callable[[], Awaitable[bool]]:
     """Return a condition: more publishes than these have ended as unknown."""
 
     async def holds() -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.faults.conftest import Deploy
+from tests.faults.deployment import Deployment
 from tests.support.log import kill_embedded
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
@@ -64,7 +65,7 @@ async def test_the_database_is_away_for_minutes(
         record(f"the database away for {AWAY_SECONDS} s", deployment, repaired_at)
 
 
-def refuses_more(deployment: Any) -> Callable[[], Awaitable[bool]]:
+def refuses_more(deployment: Deployment) -> Callable[[], Awaitable[bool]]:
     """Return a condition: senders are still told that their packets are not taken."""
     before = deployment.confirms.failures
 

@@ -51,7 +51,7 @@ Record = Callable[..., None]
 class Sleeper:
     """The agent in its own process."""
 
-    def __init__(self, deployment: Any) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         self.folder: Path = deployment.folder
         (self.folder / "sleepy.py").write_text(AGENT)
 
@@ -79,18 +79,18 @@ def contract_file(folder: Path, **limits: Any) -> str:
     return str(path)
 
 
-def idea(deployment: Any, sender: str, to: str) -> Packet:
+def idea(deployment: Deployment, sender: str, to: str) -> Packet:
     return make_packet(sender, make_idea("work"), (to,), cast=CAST, parent=deployment.opening)
 
 
-def holds_shard(deployment: Any) -> Callable[[], Awaitable[bool]]:
+def holds_shard(deployment: Deployment) -> Callable[[], Awaitable[bool]]:
     async def holds() -> bool:
         return bool(await deployment.pool.fetchval("SELECT epoch FROM apc_log.shards") == 1)
 
     return holds
 
 
-def refused_for(deployment: Any, sender: str) -> Counter[str]:
+def refused_for(deployment: Deployment, sender: str) -> Counter[str]:
     return Counter(deployment.workers[sender].nacks.values())
 
 
@@ -127,7 +127,7 @@ async def test_a_stopped_agent_is_refused_more_and_holds_up_nobody(deployment: D
     record("SIGSTOP of an agent", deployment, repaired_at)
 
 
-async def _check(deployment: Any, sleeper: Sleeper, sent: set[UUID]) -> None:
+async def _check(deployment: Deployment, sleeper: Sleeper, sent: set[UUID]) -> None:
     """All that it was sent was handled once or refused; and the standing equalities, the sleeper's among them."""
     played = ScriptedWorker(deployment.bus, "sleeper")
     await deployment.drain(120)
@@ -179,7 +179,7 @@ class Stopwatch:
 
 
 @asynccontextmanager
-async def steady(deployment: Any, rate: float, make: Callable[[], Packet]) -> AsyncIterator[list[Packet]]:
+async def steady(deployment: Deployment, rate: float, make: Callable[[], Packet]) -> AsyncIterator[list[Packet]]:
     """Send so many packets a second beside what happens in the context, each at its time; leaving ends it."""
     sent: list[Packet] = []
     sending: set[asyncio.Task[None]] = set()
@@ -203,7 +203,7 @@ async def steady(deployment: Any, rate: float, make: Callable[[], Packet]) -> As
         await asyncio.gather(*sending)
 
 
-def others(deployment: Any, watch: Stopwatch) -> Callable[[], Packet]:
+def others(deployment: Deployment, watch: Stopwatch) -> Callable[[], Packet]:
     """Return the packets of those who have nothing to do with it, from red-1 to blue-1 and the sentinel in turn."""
     recipients = ("blue-1", "sentinel")
     count = iter(range(1 << 30))
@@ -216,7 +216,7 @@ def others(deployment: Any, watch: Stopwatch) -> Callable[[], Packet]:
     return make
 
 
-def timed_workers(deployment: Any, watch: Stopwatch) -> None:
+def timed_workers(deployment: Deployment, watch: Stopwatch) -> None:
     for agent in ("blue-1", "sentinel"):
         deployment.workers[agent] = ScriptedWorker(deployment.bus, agent, rejects=watch.stop)
 

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from tests.faults.deployment import Deployment
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, publish_until_confirmed, until
 
 from apc_agents.keys import AgentKey
@@ -47,7 +48,7 @@ class Attack:
         record: adds the line to the table of the run.
     """
 
-    def __init__(self, deployment: Any, record: Callable[..., None]) -> None:
+    def __init__(self, deployment: Deployment, record: Callable[..., None]) -> None:
         self.deployment = deployment
         self.injected = 0
         self.bodies: list[bytes] = []

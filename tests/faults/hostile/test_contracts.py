@@ -63,6 +63,6 @@ async def test_the_contract_is_changed_under_load(deployment: Deployment, record
     record("a contract with a hole, another contract", deployment, repaired_at, injected=len(HOLES) + DOZENS)
 
 
-async def hashes(deployment: Any) -> set[bytes]:
+async def hashes(deployment: Deployment) -> set[bytes]:
     """Return the contracts under which the log's packets were judged."""
     return {row["contract_hash"] for row in await deployment.pool.fetch(HASHES)}

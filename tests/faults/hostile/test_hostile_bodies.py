@@ -75,7 +75,7 @@ def oversize(body: bytes) -> bytes:
     return body.ljust(PACKET_BYTES + 1)
 
 
-async def put_in(attack: Any, *damages: Damage) -> None:
+async def put_in(attack: Attack, *damages: Damage) -> None:
     """Each damage in turn, done to packets that are new."""
     for number in range(DOZENS):
         packet = attack.idea()

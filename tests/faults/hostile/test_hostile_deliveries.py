@@ -9,7 +9,7 @@ from uuid import UUID
 import aiormq
 import pytest
 from tests.faults.hostile.attacks import AWAY, DOZENS, POISON, Attack
-from tests.support.traffic import make_idea, until
+from tests.support.traffic import ScriptedWorker, make_idea, until
 
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import agent_queue, build_topology
@@ -27,13 +27,13 @@ def ids(packets: Sequence[Packet]) -> list[UUID]:
     return [packet.packet_id for packet in packets]
 
 
-def first_handled(worker: Any, packets: Sequence[Packet]) -> list[UUID]:
+def first_handled(worker: ScriptedWorker, packets: Sequence[Packet]) -> list[UUID]:
     """These packets in the order in which the worker's handler first ran for them."""
     wanted = set(ids(packets))
     return [packet_id for packet_id in worker.effects if packet_id in wanted]
 
 
-async def send_to_who_is_away(attack: Any, **fields: Any) -> list[Packet]:
+async def send_to_who_is_away(attack: Attack, **fields: Any) -> list[Packet]:
     """Some dozens, each made when it is sent."""
     sent = []
     for _ in range(DOZENS):

@@ -83,7 +83,7 @@ def refuses(node: PrivateNode) -> Callable[[], Awaitable[bool]]:
     return holds
 
 
-async def finish(deployment: Any, fault: str, repaired_at: float, record: Record) -> None:
+async def finish(deployment: Deployment, fault: str, repaired_at: float, record: Record) -> None:
     """Drain, check S1 to S8, record."""
     await deployment.drain(patience=DEAD_LETTER_PATIENCE)
     await deployment.check(fenced_allowed=True)
@@ -139,7 +139,7 @@ async def test_the_majority_is_lost(cluster: PrivateCluster, deployment: Deploym
         await finish(deployment, "SIGKILL of two of three nodes", repaired_at, record)
 
 
-async def has_failed(deployment: Any, before: int) -> bool:
+async def has_failed(deployment: Deployment, before: int) -> bool:
     """Return whether a publish has failed since then."""
     return bool(deployment.confirms.failures > before)
 

@@ -25,7 +25,7 @@ TRANSACTIONS_BEFORE = range(3, 8)
 Record = Callable[[str, Any, float], None]
 
 
-async def kill_the_gate(deployment: Any, point: str, seed: int, record: Record) -> None:
+async def kill_the_gate(deployment: Deployment, point: str, seed: int, record: Record) -> None:
     """One round: load, death, restart, drain, check."""
     chance = random.Random(seed)
     await deployment.open_session()
@@ -51,7 +51,7 @@ async def kill_the_gate(deployment: Any, point: str, seed: int, record: Record) 
     record(point, deployment, repaired_at)
 
 
-async def kill_the_persister(deployment: Any, point: str, seed: int, record: Record) -> None:
+async def kill_the_persister(deployment: Deployment, point: str, seed: int, record: Record) -> None:
     """One round: load, death, restart, drain, check."""
     chance = random.Random(seed)
     await deployment.open_session()

@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
 
 import pytest
 from tests.faults.deployment import Deployment
@@ -17,7 +16,7 @@ QUICK = {"APC_HEARTBEAT": "PT1S"}
 Record = Callable[..., None]
 
 
-def epoch_is(deployment: Any, epoch: int) -> Callable[[], Awaitable[bool]]:
+def epoch_is(deployment: Deployment, epoch: int) -> Callable[[], Awaitable[bool]]:
     """Return a condition: the shard has come to this epoch."""
 
     async def holds() -> bool:
@@ -26,7 +25,7 @@ def epoch_is(deployment: Any, epoch: int) -> Callable[[], Awaitable[bool]]:
     return holds
 
 
-def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
+def has_handled(deployment: Deployment, count: int) -> Callable[[], Awaitable[bool]]:
     """Return a condition: the workers have handled so many deliveries."""
 
     async def holds() -> bool:

@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -43,7 +42,7 @@ HANDLED = "SELECT state_value #> '{state,handled}' FROM apc_app.agent_state_stor
 HEARTBEATS = "SELECT packet_id FROM apc_log.agent_packets WHERE sender_agent_id = 'sleeper'"
 
 
-async def handled(deployment: Any) -> Counter[UUID]:
+async def handled(deployment: Deployment) -> Counter[UUID]:
     """Return how often each packet is in the agent's state."""
     found = await deployment.pool.fetchval(HANDLED)
     return Counter(map(UUID, orjson.loads(found or "[]")))
@@ -79,13 +78,13 @@ async def test_a_recipient_killed_in_its_handler(deployment: Deployment, record:
     record("SIGKILL of a recipient, again and again", deployment, repaired_at, injected=KILLS)
 
 
-async def to_others(deployment: Any, chance: random.Random) -> None:
+async def to_others(deployment: Deployment, chance: random.Random) -> None:
     """A packet of the load, which the one that dies has nothing to do with."""
     recipient = chance.choice(("blue-1", "sentinel"))
     await deployment.send(make_packet("red-1", make_idea("work"), (recipient,), parent=deployment.opening))
 
 
-def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
+def has_handled(deployment: Deployment, count: int) -> Callable[[], Awaitable[bool]]:
     """Return a condition: so many packets are in the agent's state."""
 
     async def holds() -> bool:

@@ -28,7 +28,7 @@ Record = Callable[[str, Any, float], None]
 class Sending:
     """A load, and the processes that send it one after the other from one journal."""
 
-    def __init__(self, deployment: Any, chance: random.Random) -> None:
+    def __init__(self, deployment: Deployment, chance: random.Random) -> None:
         self._deployment = deployment
         self._load = deployment.folder / "load.json"
         self._journal = deployment.folder / "sender.journal"
@@ -51,7 +51,7 @@ class Sending:
         return confirmed, unknown
 
 
-def has_any(deployment: Any, packets: set[UUID]) -> Callable[[], Awaitable[bool]]:
+def has_any(deployment: Deployment, packets: set[UUID]) -> Callable[[], Awaitable[bool]]:
     """Return a condition: some of these packets are in the log."""
 
     async def holds() -> bool:
@@ -61,7 +61,7 @@ def has_any(deployment: Any, packets: set[UUID]) -> Callable[[], Awaitable[bool]
 
 
 @asynccontextmanager
-async def killed(deployment: Any, seed: int, point: str, times: range) -> AsyncIterator[Sending]:
+async def killed(deployment: Deployment, seed: int, point: str, times: range) -> AsyncIterator[Sending]:
     """A sender that has died at this point of its load, after it was there so many times; everybody else works."""
     chance = random.Random(seed)
     await deployment.open_session()
@@ -74,7 +74,7 @@ async def killed(deployment: Any, seed: int, point: str, times: range) -> AsyncI
         yield sending
 
 
-async def kill_before_the_confirm(deployment: Any, seed: int, record: Record) -> None:
+async def kill_before_the_confirm(deployment: Deployment, seed: int, record: Record) -> None:
     async with killed(deployment, seed, "publisher.before_confirm", CONFIRMS_BEFORE) as sending:
         _, unknown = sending.read()
         assert unknown, "not exercised: it knew of all"
@@ -90,7 +90,7 @@ async def kill_before_the_confirm(deployment: Any, seed: int, record: Record) ->
     record("SIGKILL of a sender before the confirm", deployment, repaired_at)
 
 
-async def kill_after_the_confirm(deployment: Any, seed: int, record: Record) -> None:
+async def kill_after_the_confirm(deployment: Deployment, seed: int, record: Record) -> None:
     async with killed(deployment, seed, "publisher.after_confirm", PUBLISHES_BEFORE) as sending:
         repaired_at = monotonic()
         confirmed, unknown = sending.read()

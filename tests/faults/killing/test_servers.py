@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.faults.conftest import Deploy
+from tests.faults.deployment import Deployment
 from tests.support.log import kill_embedded
 from tests.support.servers import PrivateNode
 from tests.support.traffic import until
@@ -21,7 +22,7 @@ Record = Callable[[str, Any, float], None]
 pytestmark = pytest.mark.faults
 
 
-def has_handled(deployment: Any, count: int) -> Callable[[], Awaitable[bool]]:
+def has_handled(deployment: Deployment, count: int) -> Callable[[], Awaitable[bool]]:
     """Return a condition: the workers have handled so many deliveries."""
 
     async def holds() -> bool:

@@ -39,7 +39,7 @@ class Asking:
                 await self.ends.put("acknowledged")
 
     @asynccontextmanager
-    async def at_work(self, house: Any) -> AsyncIterator[None]:
+    async def at_work(self, house: House) -> AsyncIterator[None]:
         """The worker, consuming."""
         bus = await house.connect("agents")
         stop = asyncio.Event()
@@ -50,7 +50,11 @@ class Asking:
         await bus.close()
 
 
-def answer(asked: Any, payload_type: Any = AckPayload, status: AckStatus = AckStatus.ACCEPTED) -> Packet:
+def answer(
+    asked: Packet,
+    payload_type: type[AckPayload] | type[NackPayload] = AckPayload,
+    status: AckStatus = AckStatus.ACCEPTED,
+) -> Packet:
     payload = payload_type(acked_packet_id=asked.packet_id, ack_status=status)
     return make_packet("sentinel", payload, (asked.sender.agent_id,), parent=asked)
 
@@ -104,6 +108,6 @@ async def test_who_does_not_answer_is_named_and_may_answer_late(house: House) ->
     assert nack["payload"]["ack_status"] == "DEFERRED" and nack["trace"]["parent_packet_id"] == str(asked.packet_id)
 
 
-async def _is_settled(house: Any) -> bool:
+async def _is_settled(house: House) -> bool:
     document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
     return document["pending_acks"] == {} and not any(kind.startswith("ack") for kind in document["deadlines"])

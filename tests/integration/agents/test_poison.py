@@ -32,11 +32,11 @@ SELECT packet_id, attempt, metadata ->> 'error' AS reason FROM apc_log.packet_ev
 HANDLED_COUNT = "SELECT count(*) FROM apc_log.packet_recipient_state WHERE recipient = 'red-1' AND state = 'ARCHIVED'"
 
 
-def ideas(house: Any, *intents: str) -> list[Packet]:
+def ideas(house: House, *intents: str) -> list[Packet]:
     return [make_packet("librarian", make_idea(intent), ("red-1",), parent=house.opening) for intent in intents]
 
 
-async def errors_to(house: Any, agent: str, count: int) -> list[dict[str, Any]]:
+async def errors_to(house: House, agent: str, count: int) -> list[dict[str, Any]]:
     found: list[Delivery] = await house.agents.receive(agent, count, urgent=True)
     packets = [orjson.loads(one.message.body) for one in found]
     return [packet["payload"] | {"sender": packet["sender"]["agent_id"]} for packet in packets]
@@ -125,7 +125,7 @@ def crash(house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) 
     return run
 
 
-async def restart_until_over(house: Any, worker: WorkerProcess, count: int) -> tuple[int, float]:
+async def restart_until_over(house: House, worker: WorkerProcess, count: int) -> tuple[int, float]:
     """Return how often the worker was killed, and the seconds from its last death until all packets had their end."""
     deaths, died_at = 0, monotonic()
 
@@ -175,7 +175,7 @@ async def test_without_the_mark_what_a_worker_holds_dies_with_the_poison(
     assert found.victims >= {found.poison, *behind} and behind.isdisjoint(found.handled)
 
 
-async def lower_delivery_limit(house: Any, url: str) -> None:
+async def lower_delivery_limit(house: House, url: str) -> None:
     """21 crashes would only take longer."""
     async with aiormq.connect(url) as connection:
         channel = await connection.channel()

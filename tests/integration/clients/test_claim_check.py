@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
-from typing import Any
 
 from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
@@ -46,7 +45,7 @@ def reader(read: list[Packet]) -> Agent:
 
 
 @asynccontextmanager
-async def at_work(house: Any, *agents: Agent) -> AsyncIterator[None]:
+async def at_work(house: House, *agents: Agent) -> AsyncIterator[None]:
     """Workers of these agents, over the broker and with the artifact store of the house."""
     async with AsyncExitStack() as stack:
         for agent in agents:

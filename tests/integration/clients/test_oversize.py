@@ -11,7 +11,7 @@ from tests.support.servers import PrivateNode
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.topology import INGRESS
-from apc_contracts import seal
+from apc_contracts import Packet, seal
 
 pytestmark = pytest.mark.faults
 SHIPPED = (Path(__file__).parents[3] / "deploy" / "rabbitmq.conf").read_text()
@@ -26,13 +26,13 @@ def amqp_vhost_url() -> Iterator[str]:
         yield node.url()
 
 
-def padded(packet: Any, size: int) -> bytes:
+def padded(packet: Packet, size: int) -> bytes:
     """Return the packet's bytes, made as large as this by blanks, which JSON allows."""
     body = seal(packet).body
     return body + b" " * (size - len(body))
 
 
-async def publish_raw(url: str, packet: Any, body: bytes) -> None:
+async def publish_raw(url: str, packet: Packet, body: bytes) -> None:
     """As a client of another language, on its own connection. Raises what the broker says."""
     async with aiormq.connect(url) as connection:
         channel = await connection.channel()

@@ -42,7 +42,7 @@ async def key(running: House, tmp_path: Path) -> AgentKey:
     return key
 
 
-def registered(house: Any, agent: str, *keys: AgentKey) -> Any:
+def registered(house: House, agent: str, *keys: AgentKey) -> Any:
     return house.agents.registration(agent, public_keys={key.key_id: key.public_key for key in keys})
 
 
@@ -50,7 +50,7 @@ def signed(key: AgentKey, packet: Packet) -> dict[str, str]:
     return {headers.SIGNATURE: key.sign(seal(packet))}
 
 
-async def refusal_of(house: Any, packet_id: UUID) -> Any:
+async def refusal_of(house: House, packet_id: UUID) -> Any:
     """Return the gate's answer to red-1 about a packet."""
     (delivery,) = await house.agents.receive("red-1", urgent=True)
     nack: Any = parse_packet(delivery.message.body)

@@ -21,7 +21,7 @@ def depths(agent: str, messages: int, consumers: int) -> dict[str, QueueDepth]:
     return {agent_queue(agent, urgent): QueueDepth(messages, consumers) for urgent in (True, False)}
 
 
-async def one(house: Any, agent: str, now: datetime | None = None) -> dict[str, Any]:
+async def one(house: House, agent: str, now: datetime | None = None) -> dict[str, Any]:
     """Return an agent's row."""
     rows = {row["agent_id"]: row for row in await listed(house.pool, now or datetime.now(UTC))}
     return rows[agent]

@@ -36,7 +36,7 @@ async def running(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPat
         yield house
 
 
-async def die(house: Any, *recipients: str, **fields: Any) -> Any:
+async def die(house: House, *recipients: str, **fields: Any) -> Any:
     """Return an IDEA that its recipients give to the dead-letter exchange."""
     sent = make_packet("red-1", make_idea(), recipients, parent=house.opening, **fields)
     await house.agents.publish(sent)

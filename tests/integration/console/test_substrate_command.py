@@ -15,7 +15,7 @@ from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import DeliveryMode
 
 
-async def say(house: Any) -> str:
+async def say(house: House) -> str:
     """Return a packet that is in the stream; its id."""
     sent = make_packet("red-1", make_idea(), ("_substrate",), parent=house.opening, mode=DeliveryMode.SUBSTRATE)
     await house.agents.publish(sent)

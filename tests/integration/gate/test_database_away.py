@@ -4,7 +4,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -37,7 +36,7 @@ async def postgres_url(data: Path) -> str:
     return server.url
 
 
-async def open_two_sessions(house: Any) -> None:
+async def open_two_sessions(house: House) -> None:
     """Sessions s-1 and s-2, in both of which nothing is on its way."""
     async with house.persister(), house.gate():
         await house.open_session()
@@ -82,7 +81,7 @@ async def test_only_what_is_not_in_memory_waits(house: House, data: Path, is_rep
     assert await house.count("agent_packets", "packet_type = 'IDEA'") == 3
 
 
-async def _comes_back(house: Any, data: Path, waited: UUID, behind: UUID) -> None:
+async def _comes_back(house: House, data: Path, waited: UUID, behind: UUID) -> None:
     assert (await house.agents.bus.depth("apc.agent.blue-1.normal")).messages == 0
     await start_embedded(data)
     (delivery,) = await house.agents.receive("blue-1")

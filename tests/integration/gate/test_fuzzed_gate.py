@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from hashlib import sha256
 from random import Random
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -66,7 +65,7 @@ async def publish_confirmed(bus: Bus, publications: list[Publication]) -> None:
         publications = [one for one, error in zip(publications, results, strict=True) if error is not None]
 
 
-async def judge_all(house: Any, count: int, exercised: Callable[..., None]) -> None:
+async def judge_all(house: House, count: int, exercised: Callable[..., None]) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
         publications = hostile_publications(house.opening, house.agents.bus.user, count)

@@ -10,6 +10,7 @@ from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery
 from apc_bus.topology import agent_queue
+from apc_contracts import Packet
 from apc_contracts.wire.receipts import ReceiptKind
 
 PLANNED = """
@@ -19,7 +20,7 @@ WHERE packet_id = $1 AND recipient = 'blue-1' AND 'retry_scheduled' = ANY (event
 INBOX = agent_queue("blue-1", urgent=False)
 
 
-async def send(house: Any, **fields: Any) -> Any:
+async def send(house: House, **fields: Any) -> Any:
     """Return an IDEA for blue-1, out of its inbox again."""
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening, **fields)
     await house.agents.publish(sent)
@@ -27,7 +28,7 @@ async def send(house: Any, **fields: Any) -> Any:
     return sent
 
 
-async def planned(house: Any, packet: Any) -> dict[str, Any]:
+async def planned(house: House, packet: Packet) -> dict[str, Any]:
     """Return what the log says of the packet's newest retry."""
 
     async def is_logged() -> bool:
@@ -38,7 +39,7 @@ async def planned(house: Any, packet: Any) -> dict[str, Any]:
     return found
 
 
-async def check_second_attempt(house: Any, packet: Any, not_before: datetime) -> Delivery:
+async def check_second_attempt(house: House, packet: Packet, not_before: datetime) -> Delivery:
     delivery: Delivery
     (delivery,) = await house.agents.receive("blue-1")
     assert datetime.now(UTC) >= not_before

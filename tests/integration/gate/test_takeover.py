@@ -96,7 +96,7 @@ async def test_without_a_persister_inputs_wait_and_then_all_goes_on(house: House
             await until(house.is_logged(sent.packet_id, behind.packet_id))
 
 
-async def _waits_for_its_epoch(house: Any) -> bool:
+async def _waits_for_its_epoch(house: House) -> bool:
     """The inputs are with the gate, and its opening is with the broker."""
     bus: Bus = house.agents.bus
     return (await bus.depth(gate_queue(0))).messages == 0 and (await bus.depth(log_queue(0))).messages == 1
@@ -191,7 +191,7 @@ async def test_one_that_waited_for_a_lost_shard_is_a_standby_again(far_house: Fa
         await until(is_active(first, epoch=3))
 
 
-async def _has_openings(house: Any, count: int) -> bool:
+async def _has_openings(house: House, count: int) -> bool:
     return bool((await house.agents.bus.depth(log_queue(0))).messages >= count)
 
 
@@ -242,5 +242,5 @@ async def test_a_late_batch_is_fenced_and_recorded(house: House) -> None:
     assert raw == message.body
 
 
-async def _has_settled(house: Any) -> bool:
+async def _has_settled(house: House) -> bool:
     return bool((await house.agents.bus.depth(log_queue(0))).messages == 0)

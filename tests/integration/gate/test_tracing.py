@@ -34,7 +34,7 @@ def exporter() -> Iterator[InMemorySpanExporter]:
 
 
 @asynccontextmanager
-async def worker(house: Any, agent: Agent, **settings: Any) -> AsyncIterator[None]:
+async def worker(house: House, agent: Agent, **settings: Any) -> AsyncIterator[None]:
     """An agent of the cast at work; leaving drains it."""
     bus = await house.connect(agent.agent_id)
     stop = asyncio.Event()

@@ -57,7 +57,7 @@ def make_task(opening: Packet) -> Packet:
 class Desk:
     """The house, its worker process, and a terminal."""
 
-    def __init__(self, house: Any, amqp_url: str, database_url: str, folder: Path) -> None:
+    def __init__(self, house: House, amqp_url: str, database_url: str, folder: Path) -> None:
         self.house = house
         self.folder = folder
         self.worker = WorkerProcess("asking_agent:agent", amqp_url, database_url, folder, **{ACCOUNT: str(folder)})

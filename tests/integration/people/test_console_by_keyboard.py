@@ -1,7 +1,6 @@
 """A person answers, requeues and checks a proof in a browser, with the keyboard alone, over RabbitMQ."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from tests.integration.people.test_approvals import Desk, desk, make_task, start_task
@@ -13,7 +12,7 @@ from tests.web.conftest import TOKEN
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue
 from apc_console.commands.web.broker_acts import BrokerActs
-from apc_contracts import SignalPayload, load_contract
+from apc_contracts import Packet, SignalPayload, load_contract
 from apc_contracts.payloads.questions import Question
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_persister.evidence.tree.checkpoint import load_signer
@@ -68,7 +67,7 @@ async def test_a_person_acts_with_the_keyboard_alone(
     state.terminate()
 
 
-def _question(task: Any) -> Any:
+def _question(task: Packet) -> Packet:
     payload = SignalPayload(
         signal=Signal.ASK,
         question=Question(text="Ship build 7?", content={"tests": "212 passed"}),

@@ -33,7 +33,7 @@ def message(schema_id: str = "finding/1", **content: Any) -> MessagePayload:
     return MessagePayload(schema_id=schema_id, content=content)
 
 
-async def register(house: Any, document: Any, schema_id: str = "finding/1", user: str = "operator") -> None:
+async def register(house: House, document: Any, schema_id: str = "finding/1", user: str = "operator") -> None:
     change = SchemaAdded(change_id=uuid4(), schema_id=schema_id, document=document)
     body = encode_registry_change(change)
     sent = Message(body, str(new_packet_id()), type=headers.TYPE_REGISTRY, user_id=user)
@@ -41,7 +41,7 @@ async def register(house: Any, document: Any, schema_id: str = "finding/1", user
     await house.quiet()
 
 
-async def send(house: Any, task: Packet, payload: MessagePayload, *to: str, **fields: Any) -> Packet:
+async def send(house: House, task: Packet, payload: MessagePayload, *to: str, **fields: Any) -> Packet:
     packet: Packet = work("red-1", payload, to or ("blue-1",), parent=task, version="apc/1.1", **fields)
     await house.publish(packet)
     await house.quiet()

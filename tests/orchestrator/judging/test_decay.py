@@ -51,7 +51,7 @@ def contract_path(tmp_path: Path) -> Path:
 class Sender:
     """Sends TRANSFERs of swarm red; those with a low score are refused by the window."""
 
-    def __init__(self, house: Any, packet: Build, opening: Packet) -> None:
+    def __init__(self, house: House, packet: Build, opening: Packet) -> None:
         self.house, self.packet, self.opening = house, packet, opening
 
     async def send(self, protocol_id: str, *parents: str, score: float = 0.9) -> str:
@@ -85,7 +85,7 @@ def evaluation(packet: Build, opening: Packet, **metrics: float) -> Packet:
     return packet("red-1", payload, ("sentinel",), parent=opening, proof_bundle=proof)
 
 
-async def decisions(house: Any) -> list[tuple[Any, Packet]]:
+async def decisions(house: House) -> list[tuple[Any, Packet]]:
     rows = await house.pool.fetch(
         "SELECT decision.decay::text AS decay, packet.body_stored FROM apc_log.decay_decisions AS decision "
         "JOIN apc_log.agent_packets AS packet USING (shard, seq) ORDER BY seq"

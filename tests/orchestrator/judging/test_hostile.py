@@ -23,11 +23,11 @@ from apc_orchestrator.judging.judge import Judge
 Build = Callable[..., Packet]
 
 
-async def send(house: Any, user: str, kind: str, body: bytes) -> None:
+async def send(house: House, user: str, kind: str, body: bytes) -> None:
     await house.client(user).publish(Publication(RECEIPTS, "0", Message(body, str(uuid4()), type=kind, user_id=user)))
 
 
-async def goes_on(house: Any, packet: Build, idea: Any) -> None:
+async def goes_on(house: House, packet: Build, idea: IdeaPayload) -> None:
     sent = packet("red-1", idea, ("sentinel",), parent=house.opening)
     await house.publish(sent)
     await house.quiet()

@@ -18,7 +18,7 @@ WHERE refusal_code = 'LOOP_DETECTED' ORDER BY seq
 """
 
 
-async def from_the_gate(house: Any, agent: str) -> tuple[list[str], list[str]]:
+async def from_the_gate(house: House, agent: str) -> tuple[list[str], list[str]]:
     """(reasons of the QUERYs, codes of the NACKs) in an agent's inbox."""
     found: list[Any] = [parse_packet(delivery.message.body) for delivery in await house.read(agent)]
     own = [packet for packet in found if packet.sender.agent_id == ORCHESTRATOR]

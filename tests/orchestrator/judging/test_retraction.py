@@ -19,7 +19,7 @@ def claim(packet: Build, agent: str, parent: Packet, *evidence: str) -> Packet:
     return packet(agent, payload, parent=parent, proof_bundle=bundle)
 
 
-async def told(house: Any, agent: str) -> list[Any]:
+async def told(house: House, agent: str) -> list[Any]:
     """Return what stale packets an agent was told of since it was last asked."""
     packets: list[Any] = await house.handle(agent)
     await house.quiet()

@@ -36,7 +36,7 @@ def riding(*receipts: Receipt) -> dict[str, Any]:
     return {headers.RECEIPTS: encode_receipts(receipts).decode()}
 
 
-async def delivered(running: Any, packet: Build, idea: Any) -> Packet:
+async def delivered(running: House, packet: Build, idea: IdeaPayload) -> Packet:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.quiet()

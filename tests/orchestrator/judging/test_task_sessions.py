@@ -26,6 +26,7 @@ from apc_contracts import (
     parse_packet,
 )
 from apc_contracts.contract.contract import task_contract
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, RunPhase, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
@@ -41,7 +42,7 @@ def open_task(session_id: str = SESSION, *, agent: str = "librarian", **spec: An
     return make_packet(agent, payload, version="apc/1.1", session_id=session_id)
 
 
-def work(agent: str, payload: Any, to: tuple[str, ...] = (ORCHESTRATOR,), **fields: Any) -> Packet:
+def work(agent: str, payload: Payload, to: tuple[str, ...] = (ORCHESTRATOR,), **fields: Any) -> Packet:
     return make_packet(agent, payload, to, phase=RunPhase.EXECUTION, **fields)
 
 
@@ -59,7 +60,7 @@ def veto(reason: str = "a test is missing") -> SignalPayload:
     return SignalPayload(signal=Signal.VETO, reason=reason)
 
 
-async def begin(house: Any, opening: Packet) -> Packet:
+async def begin(house: House, opening: Packet) -> Packet:
     """Register the agents, open the session and send the opener's task."""
     await house.open(opening)
     task = work("librarian", make_brief(), ("red-1",), parent=opening)
@@ -68,18 +69,18 @@ async def begin(house: Any, opening: Packet) -> Packet:
     return task
 
 
-async def finish(house: Any, parent: Packet, agent: str = "red-1") -> Packet:
+async def finish(house: House, parent: Packet, agent: str = "red-1") -> Packet:
     done = work(agent, decision(CommitmentLevel.DONE), parent=parent)
     await house.publish(done)
     await house.quiet()
     return done
 
 
-async def events(house: Any) -> list[str]:
+async def events(house: House) -> list[str]:
     return [row["event"] for row in await house.pool.fetch(TRANSITIONS, SESSION)]
 
 
-async def refusal_of(house: Any, packet: Packet) -> tuple[str, str]:
+async def refusal_of(house: House, packet: Packet) -> tuple[str, str]:
     statement = "SELECT refusal FROM apc_log.agent_packets WHERE packet_id = $1 AND session_id = $2"
     found = json.loads(await house.pool.fetchval(statement, packet.packet_id, packet.trace.session_id))
     return found["code"], found["path"]

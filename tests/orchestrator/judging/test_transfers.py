@@ -10,9 +10,10 @@ from tests.contracts.session.path.test_transfers import offer
 from tests.contracts.session.path.way import brief, evaluation
 from tests.orchestrator.conftest import House
 
-from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
+from apc_contracts import IdeaPayload, NackPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import contract_from_bytes
+from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 from apc_log.queries import get_packet_timeline, list_arbitrations
 
@@ -33,12 +34,12 @@ def early_transfers() -> bytes:
 class Play:
     """A session of red and blue, played by hand."""
 
-    def __init__(self, house: Any, packet: Build, opening: Packet) -> None:
+    def __init__(self, house: House, packet: Build, opening: Packet) -> None:
         self.house, self.packet, self.opening = house, packet, opening
         self.nacks: dict[str, str] = {}
         """packet_id -> code of the NACK."""
 
-    async def send(self, agent: str, payload: Any, to: tuple[str, ...], phase: str, **fields: Any) -> Packet:
+    async def send(self, agent: str, payload: Payload, to: tuple[str, ...], phase: str, **fields: Any) -> Packet:
         sent = self.packet(agent, payload, to, phase=RunPhase(phase), parent=self.opening, **fields)
         await self.house.publish(sent)
         return sent
@@ -48,7 +49,9 @@ class Play:
         for agent in ("red-1", "blue-1", "sentinel", "librarian"):
             for packet in await self.house.handle(agent):
                 if packet.packet_type is PacketType.NACK:
-                    self.nacks[str(packet.payload.acked_packet_id)] = packet.metadata["refusal"]["code"]
+                    told: Any = packet.metadata
+                    refused = packet.payload_as(NackPayload).acked_packet_id
+                    self.nacks[str(refused)] = told["refusal"]["code"]
         await self.house.quiet()
 
     async def research(self) -> None:
@@ -78,7 +81,7 @@ class Play:
         await self.house.quiet()
 
 
-async def facts_of(house: Any, packet: Packet) -> dict[str, Any]:
+async def facts_of(house: House, packet: Packet) -> dict[str, Any]:
     timeline = await get_packet_timeline(house.pool, packet.packet_id)
     assert timeline is not None
     return dict(timeline.packet.facts)
@@ -164,7 +167,7 @@ async def test_transfers_from_their_hold_to_the_list_of_arbitrations(
     await rulings_replay(house)
 
 
-async def rulings_replay(house: Any) -> None:
+async def rulings_replay(house: House) -> None:
     """Each ruling at a barrier that refused comes out again from its bytes and facts, but for the rank."""
     contract = contract_from_bytes(early_transfers())
     rows = await house.pool.fetch(

@@ -23,7 +23,7 @@ def encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APC_SUBJECT_MASTER_KEY", b64encode(bytes(range(32))).decode())
 
 
-async def run_until_the_gate_dies(house: Any, opening: Packet, sent: Packet) -> list[Any]:
+async def run_until_the_gate_dies(house: House, opening: Packet, sent: Packet) -> list[Any]:
     """Return a session with one delivery on its way, and the gate is gone; what the recipient has of it."""
     async with house.gate():
         await house.register()

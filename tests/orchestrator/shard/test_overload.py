@@ -5,7 +5,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.orchestrator.conftest import House
@@ -31,7 +30,7 @@ def contract_path(tmp_path: Path) -> str:
     return str(path)
 
 
-async def verdicts(house: Any, sender: str) -> list[str]:
+async def verdicts(house: House, sender: str) -> list[str]:
     await house.quiet()
     return [row["refusal_code"] or row["verdict"] for row in await house.pool.fetch(VERDICTS, sender)]
 

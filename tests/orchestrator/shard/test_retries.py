@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from tests.orchestrator.conftest import House
 
@@ -15,7 +14,7 @@ Build = Callable[..., Packet]
 INBOX = agent_queue("sentinel", urgent=False)
 
 
-async def delivered(running: Any, packet: Build, idea: Any) -> Packet:
+async def delivered(running: House, packet: Build, idea: IdeaPayload) -> Packet:
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.quiet()
@@ -23,7 +22,7 @@ async def delivered(running: Any, packet: Build, idea: Any) -> Packet:
     return sent
 
 
-async def waiting(running: Any) -> int:
+async def waiting(running: House) -> int:
     """Messages in the delay queues."""
     operator = running.client("operator")
     depths = [await operator.depth(retry_queue(delay)) for delay in RETRY_DELAYS_MS]

@@ -7,6 +7,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_contracts import Packet
+from apc_orchestrator import Orchestrator
 from apc_orchestrator.judging.registry import Registry
 
 
@@ -29,5 +30,5 @@ async def test_a_gate_that_fails_is_begun_again(
     assert len(failures) == 2
 
 
-async def _says(gate: Any, sentence: str) -> bool:
+async def _says(gate: Orchestrator, sentence: str) -> bool:
     return sentence in gate.problems

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import asyncpg
 import pytest
 from tests.orchestrator.conftest import House
 
+from apc_bus.port import Bus
 from apc_bus.topology import gate_queue
 from apc_contracts import IdeaPayload, Packet
+from apc_contracts.contract.collection import Contracts
 from apc_log.sessions import session_loading
 from apc_orchestrator.shard import batch_sending, session_loader
 
@@ -21,15 +24,15 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     load, send = session_loading.load_session, batch_sending.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
 
-    async def load_later(pool: Any, session_id: str, contract: Any, *keys: Any) -> Any:
+    async def load_later(pool: asyncpg.Pool, session_id: str, contracts: Contracts, *keys: Any) -> Any:
         if session_id == "away":
             if not is_sending.is_set():
                 raise OSError("away")
             is_waited_for.set()
             await is_back.wait()
-        return await load(pool, session_id, contract, *keys)
+        return await load(pool, session_id, contracts, *keys)
 
-    async def send_slowly(bus: Any, outgoing: Any, *others: Any) -> None:
+    async def send_slowly(bus: Bus, outgoing: Any, *others: Any) -> None:
         if is_slow.is_set() and outgoing:
             is_sending.set()
             await is_sent.wait()

@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.orchestrator.conftest import House
 
@@ -53,7 +52,7 @@ def claim(packet: Build, sender: str, opening: Packet, name: str, evidence: str)
     return packet(sender, payload, parent=opening, proof_bundle=ProofBundle(evidence_refs=(evidence,)))
 
 
-async def ended(house: Any, sent: Packet) -> tuple[str, str]:
+async def ended(house: House, sent: Packet) -> tuple[str | None, str]:
     """State and reason of a packet that has left APPLIED."""
 
     async def is_settled() -> bool:

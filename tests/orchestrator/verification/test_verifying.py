@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,7 @@ from tests.orchestrator.conftest import House
 from apc_bus import headers
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.errors import ArtifactError
-from apc_bus.port import Message, Publication
+from apc_bus.port import Delivery, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, RECEIPTS, agent_queue
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, ProofBundle, SignalPayload
 from apc_contracts.envelope.parts import Endorsement
@@ -33,7 +34,7 @@ def claim(packet: Build, opening: Packet, name: str, **bundle: Any) -> Packet:
     return packet("red-1", payload, parent=opening, proof_bundle=ProofBundle(**bundle))
 
 
-async def add_key(house: Any) -> None:
+async def add_key(house: House) -> None:
     """Register sentinel again, with a public key."""
     change = AgentAdded(
         change_id=uuid4(),
@@ -49,7 +50,7 @@ async def add_key(house: Any) -> None:
     await house.client("operator").publish(Publication(RECEIPTS, "0", message))
 
 
-async def until_settled(house: Any, *packets: Packet) -> None:
+async def until_settled(house: House, *packets: Packet) -> None:
     """Wait until every packet has left APPLIED."""
 
     async def are_settled() -> bool:
@@ -112,7 +113,7 @@ class Reluctant(ArtifactStore):
 
 
 async def test_what_waits_for_its_store_holds_up_no_other(
-    house: House, packet: Build, start: Build, tmp_path: Any
+    house: House, packet: Build, start: Build, tmp_path: Path
 ) -> None:
     opening = start()
     house.artifacts = store = Reluctant(tmp_path / "slow")
@@ -160,7 +161,7 @@ async def test_what_waits_for_its_store_holds_up_no_other(
 
 
 async def test_a_verification_of_an_ended_session_is_taken_up_again(
-    house: House, packet: Build, start: Build, tmp_path: Any
+    house: House, packet: Build, start: Build, tmp_path: Path
 ) -> None:
     opening = start()
     house.artifacts = store = Reluctant(tmp_path / "slow")
@@ -191,7 +192,7 @@ async def test_a_dead_letter_that_fails_holds_up_no_other_and_is_told(
     is_broken.set()
     receipt_of = dead_letters.receipt_of
 
-    def receipt_or_fault(letter: Any, *given: Any) -> Any:
+    def receipt_or_fault(letter: Delivery, *given: Any) -> Any:
         if is_broken.is_set() and letter.message.message_id == str(sent.packet_id):
             raise LookupError("a fault of ours")
         return receipt_of(letter, *given)

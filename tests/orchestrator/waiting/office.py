@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import asyncpg
 from tests.orchestrator.conftest import House, make_brief
 from tests.orchestrator.judging.test_task_sessions import open_task
 from tests.support.traffic.packets import make_packet
@@ -117,7 +118,7 @@ class Office:
         return row["verdict"], row["code"], row["path"]
 
     @asynccontextmanager
-    async def worker(self, agent: Agent, pool: Any = None) -> AsyncIterator[None]:
+    async def worker(self, agent: Agent, pool: asyncpg.Pool | None = None) -> AsyncIterator[None]:
         """A worker of the agent, with its state in the database."""
         bus, stop = self.house.broker.connect(f"agent.{agent.agent_id}"), asyncio.Event()
         settings = WorkerSettings(shards=1, database_url=None)

@@ -1,6 +1,7 @@
 """A handler that asks other agents, alone and several at once, in one process: gate, log and both workers."""
 
 import asyncio
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 
@@ -50,7 +51,7 @@ def answering(how: str = "solve") -> Agent:
     return agent
 
 
-def requesting(to: Any = "blue-1", timeout: timedelta = HOUR) -> Agent:
+def requesting(to: str | tuple[str, ...] = "blue-1", timeout: timedelta = HOUR) -> Agent:
     """Return an agent that asks for a solution and decides with it."""
     agent = Agent("red-1", role="role", swarm="red")
 
@@ -73,7 +74,7 @@ async def begin(office: Office, **spec: Any) -> Packet:
 
 
 @pytest.mark.parametrize("to", ["blue-1", Role("role")])
-async def test_the_first_result_of_the_type_is_the_answer(office: Office, to: Any) -> None:
+async def test_the_first_result_of_the_type_is_the_answer(office: Office, to: str | tuple[str, ...]) -> None:
     async with office.house.gate():
         await begin(office)
         async with office.worker(requesting(to)), office.worker(answering()):
@@ -148,7 +149,7 @@ async def test_places_where_a_handler_cannot_wait(office: Office) -> None:
     agent = Agent("red-1", role="role", swarm="red")
     said: list[str] = []
 
-    async def refused(call: Any) -> None:
+    async def refused(call: Awaitable[object]) -> None:
         try:
             await call
         except AgentError as error:

@@ -25,6 +25,7 @@ from apc_log.batch import (
     PacketEntry,
     RegistryEntry,
 )
+from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS, canonical_value
 from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.database.connection import drop_connection, take_connection
@@ -161,7 +162,7 @@ async def test_a_stored_row_gives_the_leaf_that_was_computed_before(bench: PoolC
     assert stored > refused
 
 
-async def _check_bytes(connection: Any, count: int) -> None:
+async def _check_bytes(connection: AnyConnection, count: int) -> None:
     """The bytes are RFC 8785's own, and an array of the documented columns."""
     async for seq, text, _ in read_entries(connection, 0, range(1, count + 1)):
         assert rfc8785.dumps(json.loads(text, parse_int=float)) == text

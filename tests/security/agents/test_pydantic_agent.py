@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent as ModelAgent
+from pydantic_ai import RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.tools import ToolDefinition
 from tests.security.agents.injections import TEXTS
 
 from apc_agents import AgentTestClient, message
@@ -72,7 +74,9 @@ async def test_no_text_of_a_stranger_runs_a_tool(monkeypatch: pytest.MonkeyPatch
 async def test_a_tool_that_the_model_was_shown_is_refused_all_the_same(
     monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    async def all_of_them(self: Permitted, ctx: Any, tool_defs: list[Any]) -> list[Any]:
+    async def all_of_them(
+        self: Permitted, ctx: RunContext[Any], tool_defs: list[ToolDefinition]
+    ) -> list[ToolDefinition]:
         return tool_defs
 
     monkeypatch.setattr(Permitted, "prepare_tools", all_of_them)

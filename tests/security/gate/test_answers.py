@@ -193,7 +193,7 @@ REQUEST_ACTS: dict[Any, tuple[str, tuple[str, str]]] = {
 @pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("act", REQUEST_ACTS, ids=lambda act: act.__name__)
 async def test_a_request_is_answered_by_who_was_asked(
-    monkeypatch: pytest.MonkeyPatch, office: Office, act: Any, is_guarded: bool
+    monkeypatch: pytest.MonkeyPatch, office: Office, act: Callable[[Packet], Packet], is_guarded: bool
 ) -> None:
     rule, refused = REQUEST_ACTS[act]
     if not is_guarded:

@@ -21,7 +21,7 @@ Build = Callable[..., Packet]
 CONFLICTS = "SELECT kind, code, reason, raw, packet_id, user_id FROM apc_log.packet_conflicts ORDER BY seq"
 
 
-async def put_behind_the_gate(house: Any, packet: Packet, exchange: str = INGRESS, **fields: Any) -> bytes:
+async def put_behind_the_gate(house: House, packet: Packet, exchange: str = INGRESS, **fields: Any) -> bytes:
     """While no gate consumes; the broker has confirmed it, and then it dies."""
     operator, body = house.client("operator"), seal(packet).body
     fields = {"type": packet.packet_type.value, "user_id": f"agent.{packet.sender.agent_id}"} | fields
@@ -37,7 +37,7 @@ async def put_behind_the_gate(house: Any, packet: Packet, exchange: str = INGRES
     return bytes(body)
 
 
-async def dead_are_read(house: Any) -> None:
+async def dead_are_read(house: House) -> None:
     async def is_empty() -> bool:
         found = house.broker.queue(DEAD_QUEUE)
         return not len(found) and not any(consumer._unacked for consumer in found.consumers)

@@ -1,7 +1,6 @@
 """One sender floods a recipient that does not read: it is refused, and the others still reach the recipient."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.orchestrator.conftest import House
@@ -14,7 +13,7 @@ BOUND = 8
 VERDICTS = "SELECT refusal_code, verdict FROM apc_log.agent_packets WHERE sender_agent_id = $1 ORDER BY seq"
 
 
-async def verdicts(house: Any, sender: str) -> list[str]:
+async def verdicts(house: House, sender: str) -> list[str]:
     await house.quiet()
     return [row["refusal_code"] or row["verdict"] for row in await house.pool.fetch(VERDICTS, sender)]
 

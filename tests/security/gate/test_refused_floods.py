@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -21,7 +20,7 @@ SMALL = {"messages_per_second": 0.001, "messages_burst": BURST}
 CONFLICTS = "SELECT kind, code, reason, raw, second_hash, user_id FROM apc_log.packet_conflicts ORDER BY seq"
 
 
-async def flood(house: Any, body: bytes, times: int = 1, user: str = "agent.red-1") -> None:
+async def flood(house: House, body: bytes, times: int = 1, user: str = "agent.red-1") -> None:
     for _ in range(times):
         message = Message(body, str(uuid4()), type="IDEA", user_id=user)
         await house.client(user).publish(Publication(INGRESS, "0", message))

@@ -26,7 +26,7 @@ VERDICTS = "SELECT coalesce(refusal_code, verdict) AS code, count(*) FROM apc_lo
 CONFLICTS = "SELECT code, count(*) FROM apc_log.packet_conflicts GROUP BY 1"
 
 
-async def found(house: Any, query: str) -> dict[str, int]:
+async def found(house: House, query: str) -> dict[str, int]:
     return {row[0]: row[1] for row in await house.pool.fetch(query)}
 
 

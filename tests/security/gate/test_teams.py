@@ -27,27 +27,27 @@ def start(agent: str = "librarian", **spec: Any) -> Packet:
     return open_task(agent=agent, **({"members": TEAM, "deciders": ()} | spec))
 
 
-async def by_an_agent_without_the_right(house: Any) -> Packet:
+async def by_an_agent_without_the_right(house: House) -> Packet:
     return await sent(house, start("red-1"))
 
 
-async def in_the_clients_name_through_another_broker_user(house: Any) -> Packet:
+async def in_the_clients_name_through_another_broker_user(house: House) -> Packet:
     return await sent(house, start(), user="agent.red-1")
 
 
-async def with_the_gate_as_a_member(house: Any) -> Packet:
+async def with_the_gate_as_a_member(house: House) -> Packet:
     return await sent(house, start(members=(*TEAM, ORCHESTRATOR)))
 
 
-async def with_a_member_whom_nobody_has_registered(house: Any) -> Packet:
+async def with_a_member_whom_nobody_has_registered(house: House) -> Packet:
     return await sent(house, start(members=(*TEAM, "ghost")))
 
 
-async def with_a_stranger_as_the_decider(house: Any) -> Packet:
+async def with_a_stranger_as_the_decider(house: House) -> Packet:
     return await sent(house, start(deciders=("sentinel",)))
 
 
-async def with_reviewers_who_all_decide(house: Any) -> Packet:
+async def with_reviewers_who_all_decide(house: House) -> Packet:
     """The one who ends the work would approve it."""
     return await sent(house, start(deciders=("red-1",), reviewers=("red-1",)))
 
@@ -78,7 +78,7 @@ async def test_a_start_is_refused(monkeypatch: pytest.MonkeyPatch, house: House,
     assert opened == (not is_guarded)
 
 
-async def with_a_result_that_is_not_the_deciders(house: Any) -> Packet:
+async def with_a_result_that_is_not_the_deciders(house: House) -> Packet:
     """The client takes the result of the DONE that closes the session."""
     forged = decision(CommitmentLevel.DONE).model_copy(
         update={"result": Result(schema_id="finding/1", content={"file": "none", "line": 0})}
@@ -86,22 +86,22 @@ async def with_a_result_that_is_not_the_deciders(house: Any) -> Packet:
     return await sent(house, work("blue-1", forged, parent=house.opening, version="apc/1.1"))
 
 
-async def with_a_message_from_outside(house: Any) -> Packet:
+async def with_a_message_from_outside(house: House) -> Packet:
     said = message(file="a.py", line=1)
     return await sent(house, work("sentinel", said, ("red-1",), parent=house.opening, version="apc/1.1"))
 
 
-async def with_content_that_fits_no_schema(house: Any) -> Packet:
+async def with_content_that_fits_no_schema(house: House) -> Packet:
     said = message(file="a.py", line="DROP TABLE")
     return await sent(house, work("blue-1", said, ("red-1",), parent=house.opening, version="apc/1.1"))
 
 
-async def with_a_second_start(house: Any) -> Packet:
+async def with_a_second_start(house: House) -> Packet:
     """It would name other deciders."""
     return await sent(house, start(deciders=("blue-1",)))
 
 
-async def with_a_stop(house: Any) -> Packet:
+async def with_a_stop(house: House) -> Packet:
     stop = SignalPayload(signal=Signal.STOP, reason="enough")
     return await sent(house, work("blue-1", stop, parent=house.opening))
 
@@ -132,7 +132,7 @@ async def test_the_work_is_not_disturbed(
     assert await house.state() == ("HALTED" if act is with_a_stop and not is_guarded else "WORKING")
 
 
-async def sent(house: Any, packet: Packet, user: str | None = None) -> Packet:
+async def sent(house: House, packet: Packet, user: str | None = None) -> Packet:
     await house.publish(packet, user=user)
     await house.quiet()
     return packet

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2 as httpx
 import orjson
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import SERVER, WebBench
 
@@ -256,7 +257,7 @@ async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
         }  # fmt: skip
         sent: list[bytes] = []
 
-        async def events(scope: Any, receive: Any, send: Any) -> None:
+        async def events(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             for number in range(4):
                 await send({"type": "http.response.body", "body": b"event", "more_body": True})
@@ -264,7 +265,7 @@ async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:
                     door.write(vera=AccountRole.VIEWER)
                 door.clock.now += LOOK_AGAIN_SECONDS
 
-        async def send(message: Any) -> None:
+        async def send(message: Message) -> None:
             sent.append(message.get("body", b""))
 
         async def receive() -> Any:

@@ -14,7 +14,7 @@ from ..path.way import brief
 ASKING = {"requires_ack": True, "ack_timeout_ms": 1000, "retry_limit": 2}
 
 
-def ask(simulation: Any, to: Any = ("red-1", "blue-1"), **routing: Any) -> Packet:
+def ask(simulation: Simulation, to: str | tuple[str, ...] = ("red-1", "blue-1"), **routing: Any) -> Packet:
     """Return a brief of the librarian that wants an ACK; everything before it is handled."""
     start = simulation.start()
     simulation.acknowledge()
@@ -24,7 +24,7 @@ def ask(simulation: Any, to: Any = ("red-1", "blue-1"), **routing: Any) -> Packe
     return packet
 
 
-def answer(simulation: Any, agent: str, asked: Packet, status: AckStatus = AckStatus.ACCEPTED) -> Packet:
+def answer(simulation: Simulation, agent: str, asked: Packet, status: AckStatus = AckStatus.ACCEPTED) -> Packet:
     fields = {"acked_packet_id": asked.packet_id, "ack_status": status}
     payload = NackPayload(**fields) if status is AckStatus.REJECTED else AckPayload(**fields)
     packet: Packet
@@ -33,19 +33,19 @@ def answer(simulation: Any, agent: str, asked: Packet, status: AckStatus = AckSt
     return packet
 
 
-def notes(simulation: Any) -> list[str]:
+def notes(simulation: Simulation) -> list[str]:
     """Return how each answer so far was recorded, in order."""
     hops = [hop for effects in simulation.effects for hop in effects.hops]
     return [hop.metadata["acknowledges"]["as"] for hop in hops if hop.metadata and "acknowledges" in hop.metadata]
 
 
-def routed(simulation: Any, packet: Packet) -> list[tuple[str, int]]:
+def routed(simulation: Simulation, packet: Packet) -> list[tuple[str, int]]:
     """(recipient, attempt) of each time the packet was handed out."""
     routes = [route for effects in simulation.effects for route in effects.routes]
     return [(one, r.attempt) for r in routes if r.received.packet == packet for one in r.recipients]
 
 
-def told(simulation: Any) -> list[Packet]:
+def told(simulation: Simulation) -> list[Packet]:
     """Return what the orchestrator answered."""
     types = (PacketType.ACK, PacketType.NACK)
     return [one for one in simulation.packets if one.sender.agent_id == ORCHESTRATOR and one.packet_type in types]

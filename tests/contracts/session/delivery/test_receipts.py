@@ -14,14 +14,14 @@ from ..path.way import brief
 KIND = ReceiptKind
 
 
-def send(simulation: Any) -> Any:
+def send(simulation: Simulation) -> Any:
     start = simulation.start()
     simulation.acknowledge()
     packet, _ = simulation.send("librarian", brief(), "red-1", parent=start, keys=("a",))
     return packet
 
 
-def counted(simulation: Any) -> int:
+def counted(simulation: Simulation) -> int:
     """Open deliveries of red-1, counted as the gate counts them."""
     routed = sum("red-1" in route.recipients for effects in simulation.effects for route in effects.routes)
     return int(routed - sum(effects.ended.count("red-1") for effects in simulation.effects))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import Contract, RetractionPayload, load_contract
+from apc_contracts import Contract, Packet, RetractionPayload, load_contract
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.contract.file import RetryBackoff
 from apc_contracts.envelope.parts import MAX_TTL_MS
@@ -46,7 +46,7 @@ def test_deliveries_that_failed_together_do_not_come_together() -> None:
     assert len(delays) > 95 and max(delays) - min(delays) > 3_000, "of 8 s up to half is taken off"
 
 
-def sent(simulation: Any, **fields: Any) -> Any:
+def sent(simulation: Simulation, **fields: Any) -> Any:
     start = simulation.start()
     simulation.acknowledge()
     packet, _ = simulation.send("librarian", brief(), "red-1", parent=start, keys=("a",), **fields)
@@ -54,7 +54,7 @@ def sent(simulation: Any, **fields: Any) -> Any:
     return packet
 
 
-def retry_of(simulation: Any) -> dict[str, Any]:
+def retry_of(simulation: Simulation) -> dict[str, Any]:
     (hop,) = [hop for hop in simulation.effects[-1].hops if "retry_scheduled" in hop.events]
     assert hop.metadata is not None
     found: dict[str, Any] = hop.metadata["retry"]
@@ -137,7 +137,7 @@ def test_an_alarm_may_come_twice(simulation: Simulation) -> None:
     assert simulation.session.outstanding == {"red-1": 1}
 
 
-def told(simulation: Any, packet: Any) -> list[Any]:
+def told(simulation: Simulation, packet: Packet) -> list[Any]:
     """Payloads of the ERRORs about a packet that the orchestrator has sent."""
     return [
         one.payload

@@ -13,7 +13,7 @@ from apc_contracts.wire.sealing import seal
 from ..path.way import generation, lineage, research, transfer
 
 
-def to_selective_transfer(simulation: Any) -> Any:
+def to_selective_transfer(simulation: Simulation) -> Any:
     start = simulation.start(generation_limit=20)
     research(simulation, start)
     for _ in range(11):
@@ -22,7 +22,7 @@ def to_selective_transfer(simulation: Any) -> Any:
     return start
 
 
-def verdicts(simulation: Any) -> list[str | None]:
+def verdicts(simulation: Simulation) -> list[str | None]:
     return [
         final.refusal_code
         for effects in simulation.effects

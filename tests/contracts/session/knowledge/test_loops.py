@@ -43,7 +43,9 @@ def queries(simulation: Simulation) -> list[tuple[str, str]]:
     ]
 
 
-def say(simulation: Simulation, count: int, agent: str = "red-1", to: Any = "blue-1", **fields: Any) -> list[str]:
+def say(
+    simulation: Simulation, count: int, agent: str = "red-1", to: str | tuple[str, ...] = "blue-1", **fields: Any
+) -> list[str]:
     """Return the codes of `count` packets with the same content, '' where one was accepted."""
     payload = fields.pop("payload", idea())
     verdicts = [simulation.send(agent, payload, to, **fields)[1] for _ in range(count)]

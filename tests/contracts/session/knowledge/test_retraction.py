@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import ClaimPayload, ProofBundle, RetractionPayload, load_contract
+from apc_contracts import ClaimPayload, Packet, ProofBundle, RetractionPayload, SignalPayload, load_contract
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
@@ -18,7 +18,7 @@ def claim(name: str) -> ClaimPayload:
     return ClaimPayload(claim_id=name, hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
 
 
-def marks_of(simulation: Any) -> dict[Any, Any]:
+def marks_of(simulation: Simulation) -> dict[Any, Any]:
     """packet_id -> why it is stale; twice marked would be an error of the log."""
     found: dict[Any, Any] = {}
     for effects in simulation.effects:
@@ -30,18 +30,18 @@ def marks_of(simulation: Any) -> dict[Any, Any]:
     return found
 
 
-def queries_of(simulation: Any) -> list[Any]:
+def queries_of(simulation: Simulation) -> list[Any]:
     return [
         packet
         for packet in simulation.packets
         if packet.packet_type is PacketType.SIGNAL
-        and packet.payload.signal is Signal.QUERY
+        and packet.payload_as(SignalPayload).signal is Signal.QUERY
         and packet.metadata
         and "stale" in packet.metadata
     ]
 
 
-def retract(simulation: Any, agent: str, target: Any) -> Any:
+def retract(simulation: Simulation, agent: str, target: Packet) -> Packet:
     sent, verdict = simulation.send(agent, RetractionPayload(target_packet_id=target.packet_id, reason="r"))
     assert verdict.refusal is None, verdict.refusal
     return sent

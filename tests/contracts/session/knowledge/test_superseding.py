@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import ArbitrationPayload, DecisionPayload, ProofBundle, SignalPayload
-from apc_contracts.payloads.by_type import Candidate
+from apc_contracts import ArbitrationPayload, DecisionPayload, Packet, ProofBundle, SignalPayload
+from apc_contracts.payloads.by_type import Candidate, Payload
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase, Signal
 
 from ..path.way import research, to_arbitration
@@ -26,7 +26,7 @@ def arbitration(name: str = "a") -> ArbitrationPayload:
     return ArbitrationPayload(arbitration_id=name, candidates=rows, winner_candidate_id="a", scoring={})
 
 
-def ends_of(simulation: Any, packet: Any) -> list[Any]:
+def ends_of(simulation: Simulation, packet: Packet) -> list[Any]:
     """Return what became of a packet after APPLIED."""
     return [
         (hop.from_state, hop.to_state, hop.events)
@@ -36,7 +36,7 @@ def ends_of(simulation: Any, packet: Any) -> list[Any]:
     ]
 
 
-def send(simulation: Any, agent: str, payload: Any, **fields: Any) -> Any:
+def send(simulation: Simulation, agent: str, payload: Payload, **fields: Any) -> Any:
     """Return a packet in CONVERGENCE, which allows both types to everybody, applied at once."""
     packet, verdict = simulation.send(agent, payload, "sentinel", run_phase=RunPhase.CONVERGENCE, **fields)
     assert verdict.refusal is None, verdict.refusal

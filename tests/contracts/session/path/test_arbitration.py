@@ -2,7 +2,6 @@
 
 import json
 from importlib.resources import files
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def stricter(machine_event: str, guard: str) -> Contract:
     return contract_from_bytes(json.dumps(file).encode())
 
 
-def veto(simulation: Any) -> Packet:
+def veto(simulation: Simulation) -> Packet:
     standing = simulation.session.document.round_state.arbitration
     packet: Packet
     packet, verdict = simulation.send("sentinel", SignalPayload(signal=Signal.VETO), parent=standing.packet_id)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import permutations
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -249,7 +250,7 @@ OFFERS = st.lists(
 
 @given(OFFERS, st.randoms(use_true_random=False))
 @settings(max_examples=12, deadline=None)
-def test_arrival_order_has_no_say(offers: Sequence[Offer], random: Any) -> None:
+def test_arrival_order_has_no_say(offers: Sequence[Offer], random: Random) -> None:
     orders = list(permutations(range(len(offers))))
     outcomes = [_barrier(offers, order) for order in random.sample(orders, min(4, len(orders)))]
 

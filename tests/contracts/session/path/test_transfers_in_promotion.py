@@ -1,7 +1,5 @@
 """TRANSFERs while a session promotes, and the end of the commons."""
 
-from typing import Any
-
 from tests.contracts.session.path.test_transfers import arbitrations, offer
 
 from apc_contracts.vocabulary import TransferMode
@@ -10,7 +8,7 @@ from ..conftest import Simulation
 from .way import evaluation, to_validation
 
 
-def to_promotion(simulation: Any) -> None:
+def to_promotion(simulation: Simulation) -> None:
     """A promoted model whose SYNC nobody has handled yet: the commons stay open until then."""
     _, artifact = to_validation(simulation)
     simulation.send("sentinel", evaluation(0.8), parent=artifact)

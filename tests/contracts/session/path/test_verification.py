@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.contracts.session.conftest import Simulation
 
-from apc_contracts import ClaimPayload, Contract, ProofBundle, RetractionPayload, new_packet_id
+from apc_contracts import ClaimPayload, Contract, Packet, ProofBundle, RetractionPayload, new_packet_id
 from apc_contracts.envelope.parts import Falsifier
 from apc_contracts.session.path.verification import FailedCheck, ruling
 from apc_contracts.vocabulary import ORCHESTRATOR
@@ -17,7 +17,7 @@ from .way import evaluation, model, research, to_arbitration
 FAILED = (ReceiptKind.VERIFICATION_FAIL,)
 
 
-def hops_of(simulation: Any, packet: Any) -> list[tuple[str, str, str]]:
+def hops_of(simulation: Simulation, packet: Packet) -> list[tuple[str, str, str]]:
     return [
         (hop.recipient, hop.from_state, hop.to_state)
         for effects in simulation.effects
@@ -84,7 +84,7 @@ def falsifier(target: str) -> Falsifier:
     return Falsifier(id="f", target_claim_id=target, test="t", fail_if="x", cost="low")
 
 
-def findings_of(simulation: Any, packet: Any) -> list[Any]:
+def findings_of(simulation: Simulation, packet: Packet) -> list[Any]:
     return [
         finding
         for effects in simulation.effects

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tests.contracts.session.conftest import Simulation
+
 from apc_contracts import (
     ArtifactPayload,
     EvalPayload,
@@ -73,7 +75,7 @@ def lineage() -> Lineage:
     )
 
 
-def research(simulation: Any, start: Packet) -> None:
+def research(simulation: Simulation, start: Packet) -> None:
     """Briefs and readiness: into INDEPENDENT_DISCOVERY."""
     simulation.acknowledge()
     simulation.send("librarian", brief(), "red-1", parent=start, keys=("a", "b"))
@@ -84,7 +86,7 @@ def research(simulation: Any, start: Packet) -> None:
     simulation.acknowledge()
 
 
-def generation(simulation: Any, start: Packet, red: float, blue: float) -> None:
+def generation(simulation: Simulation, start: Packet, red: float, blue: float) -> None:
     """One generation: both swarms evaluate, everything is handled."""
     for agent, outcome in (("red-1", red), ("blue-1", blue)):
         _, verdict = simulation.send(agent, evaluation(outcome), "sentinel", parent=start)
@@ -92,7 +94,7 @@ def generation(simulation: Any, start: Packet, red: float, blue: float) -> None:
     simulation.acknowledge()
 
 
-def to_arbitration(simulation: Any, **spec: Any) -> Packet:
+def to_arbitration(simulation: Simulation, **spec: Any) -> Packet:
     start: Packet = simulation.start(**spec)
     research(simulation, start)
     for number in range(simulation.session.generation_limit + 1):
@@ -101,7 +103,7 @@ def to_arbitration(simulation: Any, **spec: Any) -> Packet:
     return start
 
 
-def to_validation(simulation: Any, **spec: Any) -> tuple[Packet, Packet]:
+def to_validation(simulation: Simulation, **spec: Any) -> tuple[Packet, Packet]:
     start = to_arbitration(simulation, **spec)
     simulation.pass_time(seconds=3)
     simulation.acknowledge()
@@ -110,7 +112,7 @@ def to_validation(simulation: Any, **spec: Any) -> tuple[Packet, Packet]:
     return start, artifact
 
 
-def execute(simulation: Any, start: Packet) -> Packet:
+def execute(simulation: Simulation, start: Packet) -> Packet:
     artifact: Packet
     artifact, verdict = simulation.send("red-1", model(), ("sentinel", "librarian"), parent=start)
     assert verdict.refusal is None, verdict.refusal

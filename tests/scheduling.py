@@ -31,7 +31,7 @@ _FIRST = (
     "tests/console/chat/test_chat_tasks.py",
     "tests/agents/llm/test_scripted_chat.py",
     "tests/agents/test_mind_table.py",
-    "tests/contracts/session/test_model.py",
+    "tests/contracts/session/model/test_model.py",
 )
 """Files of few tests that take long; the list of slow tests at the end of a run says what belongs here."""
 _LONG_SECONDS = 5.0

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
-from tests.faults.deployment import CAST, Deployment
-from tests.faults.hostile.attacks import AWAY, POISON, Attack
+from tests.faults.cast import AWAY, CAST, POISON
+from tests.faults.deployment import Deployment
+from tests.faults.hostile.attacks import Attack
 from tests.support.servers import PrivateNode
 from tests.support.traffic import (
     ScriptedAgents,

@@ -15,12 +15,10 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-from tests.faults.hostile.attacks import AWAY, POISON
+from tests.faults.cast import AWAY, CAST, POISON
 from tests.faults.service import Service
 from tests.support.log import ScriptedGate, replay_everything
 from tests.support.traffic import (
-    AGENTS,
-    Cast,
     ScriptedAgents,
     ScriptedWorker,
     Sent,
@@ -43,10 +41,6 @@ from apc_log.batch import LogBatch, decode_batch
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard
-
-CAST: Cast = {**AGENTS, AWAY: ("watch", ())}
-"""The sleeper has an inbox and never looks into it: what is sent to it expires."""
-
 
 LOADED_AT_ONCE = 20
 

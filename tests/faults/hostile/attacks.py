@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+from tests.faults.cast import AWAY
 from tests.faults.deployment import Deployment
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, publish_until_confirmed, until
 
@@ -21,10 +22,6 @@ from apc_contracts import Packet, load_contract, seal
 DOZENS = 24
 """Inputs of each case, and the fewest that prove anything."""
 HANDLED_BEFORE, CONFIRMED_AFTER = 40, 40
-POISON = "poison"
-"""What a packet intends that every worker rejects."""
-AWAY = "sleeper"
-"""Has an inbox, and looks into it when a test lets it come back."""
 HASHES = "SELECT coalesce(second_hash, sha256(raw)) AS hash FROM apc_log.packet_conflicts"
 IN_STATE = (
     "SELECT DISTINCT packet_id FROM apc_log.packet_events WHERE to_state = $1 AND coalesce($2, recipient) = recipient"

@@ -8,7 +8,8 @@ from uuid import UUID
 
 import aiormq
 import pytest
-from tests.faults.hostile.attacks import AWAY, DOZENS, POISON, Attack
+from tests.faults.cast import AWAY, POISON
+from tests.faults.hostile.attacks import DOZENS, Attack
 from tests.support.traffic import ScriptedWorker, make_idea, until
 
 from apc_bus.rabbit import apply_rabbit

@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from pydantic import SecretStr
-from tests.faults.hostile.attacks import AWAY, DOZENS, Attack
+from tests.faults.cast import AWAY
+from tests.faults.hostile.attacks import DOZENS, Attack
 from tests.support.traffic import until
 
 from apc_agents.keys import make_key

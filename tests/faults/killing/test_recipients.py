@@ -8,8 +8,8 @@ from uuid import UUID
 
 import orjson
 import pytest
+from tests.faults.cast import AWAY
 from tests.faults.deployment import Deployment
-from tests.faults.hostile.attacks import AWAY
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, until
 
 pytestmark = pytest.mark.faults

@@ -15,9 +15,10 @@ from time import monotonic
 
 import orjson
 import pytest
-from tests.faults.conftest import Deployment, Service
+from tests.faults.deployment import Deployment
 from tests.faults.killing.timing_agent import MANAGERS, Errand, Sleep
 from tests.faults.killing.timing_house import HALTED, TimingHouse, sized
+from tests.faults.service import Service
 from tests.support.log import replay_everything
 
 from apc_client.answering import answer_packet

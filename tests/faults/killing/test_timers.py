@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 import pytest
-from tests.faults.conftest import Deployment
+from tests.faults.deployment import Deployment
 from tests.faults.killing.timing_agent import Sleep
 from tests.faults.killing.timing_house import TimingHouse
 from tests.support.log import replay_everything

@@ -9,8 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel
-from tests.faults.conftest import Deployment, Service
+from tests.faults.deployment import Deployment
 from tests.faults.killing import timing_agent
+from tests.faults.service import Service
 from tests.support.traffic import ScriptedAgents, make_packet, until
 
 from apc_agents.scheduling import PostgresScheduleStore, Tick

@@ -8,7 +8,7 @@ is checked by the tests beside it.
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from tests.contracts.session.reference_rules import (
+from tests.contracts.session.model.reference_rules import (
     ALLOWED,
     CONTROL,
     GENERATION_STATES,

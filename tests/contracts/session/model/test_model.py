@@ -20,8 +20,8 @@ from apc_contracts.payloads.by_type import DecisionPayload, ExpectedImpact
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.vocabulary import CommitmentLevel, Signal
 
-from .conftest import Simulation
-from .path.way import brief, evaluation, lineage, model, transfer
+from ..conftest import Simulation
+from ..path.way import brief, evaluation, lineage, model, transfer
 from .reference import Reference
 from .reference_rules import GENERATION_STATES, PHASE, SWARMS
 from .two_runs import Disturbed, TwoRuns

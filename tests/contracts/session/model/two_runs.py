@@ -15,7 +15,7 @@ from apc_contracts.payloads.by_type import Payload
 from apc_contracts.session import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR
 
-from .conftest import BEGINNING, HANDLED, Simulation
+from ..conftest import BEGINNING, HANDLED, Simulation
 from .reference import Reference, Said
 from .reference_rules import PHASE
 

@@ -12,6 +12,7 @@ from tests.contracts.session.model.reference_rules import (
     ALLOWED,
     CONTROL,
     GENERATION_STATES,
+    LAST_WITHOUT_TRANSFERS,
     OPERATOR_SIGNALS,
     PHASE,
     RECORDED_AFTER_END,
@@ -116,6 +117,8 @@ class Reference:
     def _accepted(self, said: Said) -> str:
         if said.kind == "TRANSFER" and PHASE[self.state] in ("REFINEMENT", "CONVERGENCE"):
             return "held"
+        if said.kind == "TRANSFER" and self.generation <= LAST_WITHOUT_TRANSFERS:
+            return "TRANSFER_WINDOW_CLOSED"
         if said.kind not in CONTROL and self.spent >= self.packets:
             return "BUDGET_EXHAUSTED"
         return "accepted"

@@ -39,3 +39,7 @@ GENERATION_STATES = {"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_
 
 
 OPERATOR_SIGNALS = {"START", "STOP", "PAUSE", "RESUME", "CANCEL"}
+
+
+LAST_WITHOUT_TRANSFERS = 10
+"""The window of TRANSFERs is closed up to this generation, also when a session is promoted in it."""

@@ -67,6 +67,7 @@ HERE: Table = {
         "test_the_level_of_a_row_does_not_authorise_its_tool": "the act works for a runner",
         "test_the_tasks_of_another_are_neither_seen_nor_changed": "work without the guard",
         "test_an_effect_of_another_is_not_claimed": "logins.open_to_all(",
+        "test_a_schedule_of_another_is_not_moved": "logins.open_to_all(",
         "test_the_state_of_another_is_not_reached_by_naming_its_owner": "once the guard is away",
         "test_the_conversation_of_another_is_neither_seen_nor_changed": "once the guard is away",
         "test_a_state_of_another_agent_cannot_be_planted": "logins.open_to_all(",
@@ -154,6 +155,9 @@ ELSEWHERE: Table = {
 """Test -> the test that carries its act out without the guard."""
 
 NO_ACT: Table = {
+    "agents/test_scheduled_starts.py": {
+        "test_the_session_of_a_schedule_is_opened": "honest use",
+    },
     "artifacts/test_uploads.py": {
         "test_an_agent_stores_and_reads_without_writing_the_folder": "honest use",
         "test_many_who_bring_the_same_bytes_store_them_once": "honest use",

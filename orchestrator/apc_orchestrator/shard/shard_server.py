@@ -52,7 +52,9 @@ class ShardServer:
         self._intake = InputIntake(resources)
         self._reports = Reports(self._judge, self._loader, self._intake)
         self._pipeline = Pipeline(resources, self._intake, self._reports.note, stop)
-        self._timers = Timers(resources, self._loader, self._judge, self._memory.contract_of)
+        self._timers = Timers(
+            resources, self._loader, self._judge, self._memory.contract_of, self._memory.outstanding.totals
+        )
         self._waiting: list[Delivery] = []
         self._open: set[str] = set()
         self._now = datetime.now(UTC)

@@ -1,11 +1,12 @@
 """Deadlines of the shard's sessions: each one that passes becomes a packet of the orchestrator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from apc_bus.crash_points import crash_point
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import Session, timer
+from apc_contracts.session.task.wakes import wake_of_timer
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
@@ -25,8 +26,11 @@ class Timers:
         loader: SessionLoader,
         judge: Judge,
         contract_of: Callable[[Session], Contract],
+        open_deliveries: Mapping[str, int],
     ) -> None:
         self._contract_of = contract_of
+        self._open_deliveries = open_deliveries
+        self._bound = resources.contract.limits.outstanding_deliveries
         self._loader = loader
         self._judge = judge
         self._unjudgeable = resources.unjudgeable
@@ -58,11 +62,15 @@ class Timers:
                 self._deadlines.note(session_id, batch.now + timedelta(seconds=RETRY_SECONDS))
                 continue
             if session is not None:
-                self._fire_due(batch, session)
+                has_held = self._fire_due(batch, session)
                 due = session.next_deadline if batch.is_full() else _next_look(session, batch.now)
+                if has_held and not batch.is_full():
+                    due = batch.now + timedelta(seconds=RETRY_SECONDS)
                 self._deadlines.note(session_id, due)
 
-    def _fire_due(self, batch: Batch, session: Session) -> None:
+    def _fire_due(self, batch: Batch, session: Session) -> bool:
+        """Judge what is due; return whether a timer of an agent was held back, because its inbox has no room."""
+        has_held = False
         deadlines = session.document.deadlines
         for kind in sorted(deadlines, key=deadlines.__getitem__):
             # Read again each time: an earlier timer may have moved this deadline.
@@ -70,7 +78,10 @@ class Timers:
             if due is None or due > batch.now or session.is_paused:
                 continue
             if batch.is_full():  # the others go off in the next batch, at once
-                return
+                return has_held
+            if not self._has_room(session, kind):
+                has_held = True
+                continue
             tag = ("timer", session.session_id, session.step, kind)
             if tag in self._unjudgeable:
                 continue
@@ -79,6 +90,13 @@ class Timers:
             except Exception as error:
                 raise self._unjudgeable.give_up(tag, error) from error
             crash_point("gate.after_timer")
+        return has_held
+
+    def _has_room(self, session: Session, kind: str) -> bool:
+        """Return whether the agent whose timer this is has room in its inbox; other timers are the gate's."""
+        packet_id, work = wake_of_timer(kind), session.work
+        wake = None if packet_id is None or work is None else work.wakes.get(packet_id)
+        return wake is None or self._open_deliveries.get(wake.agent, 0) < self._bound
 
 
 def _next_look(session: Session, now: datetime) -> datetime | None:

@@ -93,9 +93,14 @@ async def test_the_session_of_a_schedule_is_opened(house: House) -> None:
     assert await judged(house, start()) == ("accepted", None)
 
 
-async def test_the_same_without_the_right_is_refused(house: House) -> None:
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_the_same_without_the_right_is_refused(
+    monkeypatch: pytest.MonkeyPatch, house: House, is_guarded: bool
+) -> None:
+    if not is_guarded:
+        take_away(monkeypatch, "may_signal")
     packet = start(OTHERS, agent="blue-1", deciders=("blue-1",))
-    assert await judged(house, packet) == ("refused", "NOT_AUTHORIZED")
+    assert await judged(house, packet) == (("refused", "NOT_AUTHORIZED") if is_guarded else ("accepted", None))
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

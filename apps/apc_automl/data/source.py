@@ -3,27 +3,35 @@
 import csv
 import gzip
 import io
+import lzma
 import re
 import zipfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from apc_automl.data.parquet import read_parquet
 from apc_automl.errors import TableInvalid
 from apc_bus.folders import make_private_folder
 
 LARGEST_TABLE = 2**30
 """Bytes of a table once it is unpacked."""
+MOST_COLUMNS = 5_000
+"""Each is profiled, and told of, separately."""
 SEPARATORS = ",;\t|"
 NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`"}
 SAMPLE_LINES = 200
 DECIMAL_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
 WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(\.\d{3})+,\d+\s*")
+
+
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
+"""What a packed file raises: RuntimeError when it is encrypted, or packed in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +65,12 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
     try:
         data, packing = _unpacked(path)
         if data[:4] == b"PAR1":
-            frame, how = _read_parquet(data, path), ["parquet"]
+            frame, how = read_parquet(data, path, LARGEST_TABLE), ["parquet"]
         else:
             frame, how = _read_text(data, path, options)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise TableInvalid(f"{path} cannot be read: {error}") from error
+    _check_width(len(frame.columns), path)
     frame.columns = [str(name).strip() for name in frame.columns]
     if frame.empty:
         raise TableInvalid(f"{path} has a header line but no rows")
@@ -98,15 +107,6 @@ def _bounded(file: Any, path: Path) -> bytes:
     return data
 
 
-def _read_parquet(data: bytes, path: Path) -> pd.DataFrame:
-    if find_spec("pyarrow") is None:
-        raise TableInvalid(f"{path} is a parquet file: `pip install pyarrow` to read it, or save it as CSV")
-    try:
-        return pd.read_parquet(io.BytesIO(data))
-    except (ValueError, OSError) as error:
-        raise TableInvalid(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
-
-
 def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
     text, encoding = _decoded(data, path, options.encoding)
     if not text.strip():
@@ -115,6 +115,7 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
     try:
         cells = list(csv.reader(io.StringIO(text[: 2**20]), delimiter=separator, skipinitialspace=True))
         rows = [row for row in cells[:SAMPLE_LINES] if row]
+        _check_width(max(map(len, rows), default=0), path)
         has_header = _has_header(rows) if options.header is None else options.header
         decimal, thousands = _decimal(rows, separator, options.decimal)
         frame = pd.read_csv(
@@ -136,10 +137,15 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
     return frame, how if has_header else [*how, "no header line (columns are column_1, column_2, …)"]
 
 
+def _check_width(columns: int, path: Path) -> None:
+    if columns > MOST_COLUMNS:
+        raise TableInvalid(f"{path} has {columns:,} columns, {MOST_COLUMNS:,} are possible; name a part of the table")
+
+
 def _refuse_repeated_names(rows: list[list[str]], has_header: bool, path: Path) -> None:
     """Refuse repeated names: pandas would rename the columns silently."""
     names = [name.strip() for name in rows[0]] if has_header and rows else []
-    twice = sorted({name for name in names if name and names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
     if twice:
         raise TableInvalid(f"{path} has two columns of one name, {twice[0]!r}; rename one of them")
 

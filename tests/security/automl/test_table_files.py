@@ -3,11 +3,12 @@
 import gzip
 import io
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from apc_automl.data import source
+from apc_automl.data import parquet, source
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 
@@ -37,3 +38,85 @@ def test_a_table_that_unpacks_beyond_the_bound_is_refused(
     with pytest.raises(TableInvalid, match="MiB of data"):
         read_source(path)
     assert [one.name for one in tmp_path.iterdir()] == ["inner"], "nothing is unpacked to a file"
+
+
+def archive(field: int, value: int) -> bytes:
+    """Return a zip of one table, with a byte of both of its headers changed."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as written:
+        written.writestr("table.csv", BOMB)
+    changed = bytearray(buffer.getvalue())
+    for place in (field, changed.index(b"PK\x01\x02") + field + 2):
+        changed[place] = value
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value", "said"), [(6, 1, "is encrypted"), (8, 99, "compression method")], ids=["encrypted", "method"]
+)
+def test_an_archive_that_cannot_be_opened_ends_nothing(
+    field: int, value: int, said: str, is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_guarded:
+        monkeypatch.setattr(source, "_BROKEN", (OSError,))
+    path = tmp_path / "table.zip"
+    path.write_bytes(archive(field, value))
+    with pytest.raises(TableInvalid if is_guarded else RuntimeError, match=said):
+        read_source(path)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_table_of_too_many_columns_is_refused_at_once(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each column takes a millisecond of everybody who reads the table: 200,000 took minutes."""
+    width = source.MOST_COLUMNS + 1
+    if not is_guarded:
+        monkeypatch.setattr(source, "MOST_COLUMNS", width)
+    path = tmp_path / "wide.csv"
+    lines = [[f"column {place}" for place in range(width)], ["1"] * width]
+    path.write_text("\n".join(map(",".join, lines)))
+    if is_guarded:
+        with pytest.raises(TableInvalid, match="5,001 columns, 5,000 are possible"):
+            read_source(path)
+    else:
+        assert len(read_source(path).frame.columns) == width
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_no_old_pyarrow_reads_what_a_stranger_sends(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It unpickles what a file names as its type (CVE-2023-47248)."""
+
+    def reached(name: str) -> None:
+        raise LookupError(name)
+
+    monkeypatch.setattr(parquet, "version", lambda _: "14.0.0")
+    monkeypatch.setattr(parquet, "import_module", reached)
+    if not is_guarded:
+        monkeypatch.setattr(parquet, "OLDEST_PYARROW", 14)
+    path = tmp_path / "table.parquet"
+    path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
+    with pytest.raises(TableInvalid if is_guarded else LookupError, match="pyarrow"):
+        read_source(path)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_parquet_file_is_read_until_its_bound(is_guarded: bool) -> None:
+    """A kilobyte of codes that all stand for the same megabyte becomes a terabyte of texts."""
+    opened: list[int] = []
+
+    def batches() -> Iterator[int]:
+        for size in [BOUND // 2] * 1_000:
+            opened.append(size)
+            yield size
+
+    bound = BOUND if is_guarded else BOUND * 1_000
+    if is_guarded:
+        with pytest.raises(TableInvalid, match="MiB of data"):
+            parquet.bounded(batches(), int, bound, Path("table.parquet"))
+        assert len(opened) == 3, "nothing behind the bound is read"
+    else:
+        assert len(parquet.bounded(batches(), int, bound, Path("table.parquet"))) == 1_000

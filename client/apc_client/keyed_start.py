@@ -90,7 +90,7 @@ class KeyedStart:
 
 def is_by(row: PacketRow, agent_id: str, user: str | None = None) -> bool:
     """Return whether an agent sent the packet, or another agent of this broker user."""
-    return row.sender_agent_id == agent_id or row.user_id == user
+    return row.sender_agent_id == agent_id or (user is not None and row.user_id == user)
 
 
 def _content(payload: MessagePayload) -> Any:

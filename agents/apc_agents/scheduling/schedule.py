@@ -27,7 +27,7 @@ MAX_CAUGHT_UP = 1_000
 
 
 class Misfire(StrEnum):
-    """What becomes of firings that were missed because no process of the agent ran."""
+    """Which firings still come, of those that were missed because no process of the agent ran."""
 
     SKIP = "skip"
     """None is made up for."""

@@ -31,6 +31,11 @@ from apc_contracts import ActionType, SecurityLevel
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x1b]52;c;cm0=\x07\rx\b\x7f\u202egnp\u2066[bold red]"
 ACTS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]|\r(?!\n)")
 TERMINAL = Path(__file__).with_name("run_at_terminal.py")
+SCHEDULE = """
+INSERT INTO apc_app.schedules (agent_id, name, line, timezone, misfire, fired_until, next_at)
+VALUES ($1, $1, $1, $1, 'once', now(), now())
+"""
+"""What an agent can write with its own login to the database."""
 PACKET, TASK = UUID(int=1), UUID(int=2)
 QUOTES = (
     "packet trace",
@@ -41,6 +46,7 @@ QUOTES = (
     "task show",
     "effect list",
     "memory show",
+    "agent schedules",
 )
 """Commands that certainly print what an agent wrote."""
 IMPORTED = (
@@ -108,8 +114,8 @@ LINES: dict[str, Sequence[str]] = {
     "agent add": (HOSTILE, "--role", HOSTILE, "--swarm", HOSTILE),
     "agent revoke": (HOSTILE,),
     "agent list": (),
-    "agent show": (HOSTILE,),
     "agent schedules": (),
+    "agent show": (HOSTILE,),
     "key new": (HOSTILE,),
     "key show": (HOSTILE,),
     "key register": (HOSTILE,),
@@ -192,6 +198,7 @@ async def _fill(url: str, broker: MemoryBroker) -> None:
         )
         talk = ConversationContext(session_id="s-1", messages=(said,), metadata={"summary": HOSTILE})
         await DatabaseMemoryStore(pool, "apc").store_conversation("s-1", "alice", talk)
+        await pool.execute(SCHEDULE, HOSTILE)
     finally:
         await pool.close()
 

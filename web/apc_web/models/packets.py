@@ -27,7 +27,7 @@ class PacketSummary(ApiModel):
     recipients: list[str]
     judged_at: datetime
     verdict: str
-    """On arrival: accepted, refused or held."""
+    """accepted, refused or held; of a packet that was held the verdict that it got later."""
     refusal_code: str | None
     state: str
     """The state of its lifecycle over all its recipients."""

@@ -54,6 +54,12 @@ export const tree = (packet_id: string, session?: string) =>
     queryFn: () => data(api.GET("/api/v1/packets/{packet_id}/tree", { params: { path: { packet_id }, query: { session, limit: 300 } } })),
   });
 
+export const impact = (packet_id: string, session?: string) =>
+  queryOptions({
+    queryKey: ["impact", packet_id, session],
+    queryFn: () => data(api.GET("/api/v1/packets/{packet_id}/impact", { params: { path: { packet_id }, query: { session, limit: 100 } } })),
+  });
+
 export const proof = (packet_id: string, session?: string) =>
   queryOptions({
     queryKey: ["proof", packet_id, session],

@@ -81,6 +81,12 @@ export function plain(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+/** A clause as a sentence: a capital at its beginning, a full stop at its end. */
+export function sentence(words: string): string {
+  const text = words.trim();
+  return text === "" ? "" : `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
+}
+
 /** Show control and bidi characters of foreign text, which could make it look like other text. */
 export function visible(text: string): string {
   return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char) => {

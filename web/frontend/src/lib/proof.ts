@@ -225,3 +225,29 @@ export async function checkProof(proof: Proof, pinned: string | null): Promise<P
     return { state: "false", reason: "Not proven: the proof cannot be read." };
   }
 }
+
+/** What the page shows of a packet, and the proof has to agree with. */
+export interface ShownPacket {
+  packet_id: string;
+  packet_type: string;
+  sender: string;
+  verdict: string;
+  refusal_code: string | null;
+  session_id: string;
+  packet_hash: string;
+}
+
+/** The column in which the page and the proven entry differ; null is none. A held packet is judged later, by another entry. */
+export function differenceOf(packet: ShownPacket, fields: Record<string, unknown>): string | null {
+  const wasHeld = fields.verdict === "held" && fields.refusal_code === null;
+  const shown: [string, unknown][] = [
+    ["packet_id", packet.packet_id],
+    ["packet_type", packet.packet_type],
+    ["sender_agent_id", packet.sender],
+    ["verdict", wasHeld ? "held" : packet.verdict],
+    ["refusal_code", wasHeld ? null : packet.refusal_code],
+    ["session_id", packet.session_id],
+    ["packet_hash", packet.packet_hash],
+  ];
+  return shown.find(([name, value]) => fields[name] !== value)?.[0] ?? null;
+}

@@ -51,6 +51,24 @@ const CODES: Record<string, string> = {
   BUDGET_EXHAUSTED: "the budget is spent",
 };
 
+const STEPS: Record<string, string> = {
+  CREATED: "Created",
+  SCHEMA_VALIDATED: "Well-formed",
+  REJECTED_SCHEMA: "Refused: not well-formed",
+  REJECTED_POLICY: "Refused",
+  ROUTED: "Sent on",
+  DELIVERED: "Delivered",
+  APPLIED: "Handled",
+  RETRY_SCHEDULED: "Waits for another attempt",
+  DEAD_LETTERED: "Dead letter",
+  EXPIRED: "Expired",
+  VERIFIED: "Verified",
+  SUPERSEDED: "Replaced by a newer one",
+  RETRACTED: "Retracted",
+  PROMOTED: "Promoted",
+  ARCHIVED: "Filed",
+};
+
 const RESOURCES: Record<string, string> = { packets: "Packets", tokens: "Tokens", cost_usd: "Cost", wall_ms: "Time" };
 
 export function stateWord(state: string): string {
@@ -59,6 +77,11 @@ export function stateWord(state: string): string {
 
 export function codeWord(code: string): string {
   return CODES[code] ?? plain(code).toLowerCase();
+}
+
+/** A step of a packet's path in plain words. */
+export function stepWord(state: string): string {
+  return STEPS[state] ?? plain(state);
 }
 
 export function resourceWord(resource: string): string {

@@ -30,10 +30,10 @@ export const RUN_COLUMNS: Column<Run>[] = [
     width: "minmax(92px, 1.2fr)",
   },
   { name: "sessions", title: "Sessions", value: (row) => row.sessions, width: "76px", isNumber: true, isExtra: true },
-  { name: "packets", title: "Packets", value: (row) => row.spent.packets ?? 0, cell: (row) => compact(row.spent.packets ?? 0), width: "76px", isNumber: true, isExtra: true },
+  { name: "packets", title: <span title="Packets that agents sent; the orchestrator's own are not counted">By agents</span>, value: (row) => row.spent.packets ?? 0, cell: (row) => compact(row.spent.packets ?? 0), width: "84px", isNumber: true, isExtra: true },
   { name: "tokens", title: "Tokens", value: (row) => row.spent.tokens ?? 0, cell: (row) => (row.spent.tokens ? compact(row.spent.tokens) : <span className="quiet">–</span>), width: "76px", isNumber: true, isExtra: true },
   { name: "cost_usd", title: "Cost", value: (row) => row.spent.cost_usd ?? 0, cell: (row) => (row.spent.cost_usd ? money(row.spent.cost_usd) : <span className="quiet">–</span>), width: "76px", isNumber: true, isExtra: true },
-  { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
+  { name: "open", title: <span title="Deliveries that have not ended">Open</span>, value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
   { name: "updated_at", title: "Changed", value: (row) => row.updated_at, cell: (row) => <Ago at={row.updated_at} />, width: "96px" },
 ];
 

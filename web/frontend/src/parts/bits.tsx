@@ -17,12 +17,14 @@ export function Foreign({ children }: { children: string }) {
   return <bdi className="foreign">{visible(children)}</bdi>;
 }
 
-export function Verdict({ verdict, code }: { verdict: string; code?: string | null }) {
+/** The verdict in words. In lists `isQuiet` leaves an accepted packet without a background, so that the others stand out. */
+export function Verdict({ verdict, code, isQuiet = false }: { verdict: string; code?: string | null; isQuiet?: boolean }) {
+  const isBare = isQuiet && verdict === "accepted";
   return (
-    <Badge tone={verdictTone(verdict)} title={code ?? undefined}>
+    <span className={`badge ${verdictTone(verdict)} ${isBare ? "bare" : ""}`} title={code ?? undefined}>
       <span className="dot" />
       {code ? `${verdict}: ${codeWord(code)}` : verdict}
-    </Badge>
+    </span>
   );
 }
 

@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { checkProof, type Proof } from "../../src/lib/proof";
+import { checkProof, differenceOf, type Proof, type ShownPacket } from "../../src/lib/proof";
 
 const page = readFileSync(new URL("../../../../docs/reference/log-format.md", import.meta.url), "utf8");
 const vectors = page.split("```vectors\n")[1]!.split("\n```")[0]!.split("\n");
@@ -52,5 +52,21 @@ describe("the proof of the documented vectors", () => {
     const other = `apc-log/0+${Buffer.from(id.slice(0, 4)).toString("hex")}+${Buffer.from(bytes).toString("base64")}`;
     expect(await checkProof(proof, other)).toMatchObject({ state: "false", reason: expect.stringContaining("not signed with your key") });
     expect(await checkProof(proof, key.replace("0127c61b", "0127c61c"))).toMatchObject({ state: "false" });
+  });
+});
+
+describe("what the page shows beside a proven entry", () => {
+  const shown: ShownPacket = { packet_id: "p", packet_type: "TRANSFER", sender: "a", verdict: "refused", refusal_code: "THROTTLE_SCORE", session_id: "s", packet_hash: "h" };
+  const entry = { packet_id: "p", packet_type: "TRANSFER", sender_agent_id: "a", verdict: "refused", refusal_code: "THROTTLE_SCORE", session_id: "s", packet_hash: "h" };
+
+  it("agrees, also when a held packet was judged later by another entry", () => {
+    expect(differenceOf(shown, entry)).toBeNull();
+    expect(differenceOf(shown, { ...entry, verdict: "held", refusal_code: null })).toBeNull();
+  });
+
+  it("names the column that differs", () => {
+    expect(differenceOf(shown, { ...entry, verdict: "accepted", refusal_code: null })).toBe("verdict");
+    expect(differenceOf({ ...shown, sender: "b" }, entry)).toBe("sender_agent_id");
+    expect(differenceOf({ ...shown, verdict: "accepted", refusal_code: null }, entry)).toBe("verdict");
   });
 });

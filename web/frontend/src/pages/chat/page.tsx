@@ -6,6 +6,7 @@ import { useRef, useState } from "react";
 import { about } from "../../api/queries";
 import { Ago, Card, usePageTitle } from "../../parts/bits";
 import { Empty, Failed, Loaded, Loading } from "../../parts/states";
+import { sentence } from "../../lib/format";
 import { download } from "../../lib/export";
 import { toMarkdown, type ChatState } from "../../state/chat";
 import { begin, chats, clear, compress, history, remove, say, stop, tasks, useChat } from "./data";
@@ -22,7 +23,7 @@ export function ChatPage() {
         ) : (
           <Card>
             <Empty title="Nobody to talk to yet" command="apc ui --agent module:agent">
-              {known.why_no_chat ?? "This server has no agent."}
+              {sentence(known.why_no_chat ?? "this server has no agent")}
             </Empty>
           </Card>
         )

@@ -5,7 +5,7 @@ import type { Schemas } from "../../api/client";
 import { tree } from "../../api/queries";
 import { Card, Foreign, PacketLink, TypeMark, Verdict } from "../../parts/bits";
 import { Loaded } from "../../parts/states";
-import { count } from "../../lib/format";
+import { plural } from "../../lib/format";
 
 type Detail = Schemas["PacketDetail"];
 
@@ -20,7 +20,7 @@ function Line({ link, session, depth = 0 }: { link: { packet_id: string; packet_
         <Foreign>{link.sender}</Foreign>
         {link.edge && <span className="quiet"> · {link.edge === "cause" ? "caused by handling" : "answers"}</span>}
       </span>
-      <Verdict verdict={link.verdict} />
+      <Verdict verdict={link.verdict} isQuiet />
     </li>
   );
 }
@@ -53,7 +53,7 @@ export function Chain({ detail }: { detail: Detail }) {
                 ))}
               </ul>
               <p className="quiet" style={{ marginTop: 6 }}>
-                {count(below.length)} packets{found.is_cut && ", and more"}
+                {plural(below.length, "packet")}{found.is_cut && ", and more"}
               </p>
             </>
           )

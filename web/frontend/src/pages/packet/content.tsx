@@ -3,7 +3,8 @@ import type { Schemas } from "../../api/client";
 import { Foreign } from "../../parts/bits";
 import { Json } from "../../parts/json";
 import { plain, score } from "../../lib/format";
-import { gistOf } from "../../lib/gist";
+import { gistOf, nobody } from "../../lib/gist";
+import { Evidence } from "./evidence";
 
 type Json = Record<string, unknown>;
 
@@ -46,7 +47,7 @@ function Shares({ values }: { values: [string, number][] }) {
     <ul className="bars">
       {values.map(([name, value]) => (
         <li key={name}>
-          <Foreign>{name}</Foreign>
+          <Foreign>{nobody(name)}</Foreign>
           <span className="meter">
             <i style={{ width: `${(value / most) * 100}%` }} />
           </span>
@@ -61,7 +62,7 @@ export function Content({ detail }: { detail: Schemas["PacketDetail"] }) {
   const payload = (detail.document as { payload?: Json } | null)?.payload;
   if (!payload) return <p className="soft">{detail.is_sealed ? "The body is sealed: it is encrypted with a key that this server does not have." : "The body cannot be read as a packet."}</p>;
   const gist = gistOf(detail.packet_type, detail.document);
-  const evidence = (detail.document as { proof_bundle?: unknown }).proof_bundle;
+  const evidence = (detail.document as { proof_bundle?: Json | null }).proof_bundle;
   const options = numbers(payload.priority_distribution);
   const candidates = Array.isArray(payload.candidates) ? (payload.candidates as Json[]).map((one): [string, number] => [String(one.candidate_id), Number(one.total_score)]) : [];
   return (
@@ -74,11 +75,8 @@ export function Content({ detail }: { detail: Schemas["PacketDetail"] }) {
       {detail.packet_type === "EVAL" && <Gauges payload={payload} />}
       {options.length > 0 && <Shares values={options} />}
       {candidates.length > 0 && <Shares values={candidates} />}
-      {evidence != null && (
-        <div>
-          <h3>Evidence</h3>
-          <Json value={evidence} />
-        </div>
+      {evidence != null && typeof evidence === "object" && (
+        <Evidence bundle={evidence} session={detail.session_id} isScored={detail.packet_type === "EVAL"} />
       )}
       {!gist && <Json value={payload} />}
     </div>

@@ -2,6 +2,7 @@
 import type { Schemas } from "../../api/client";
 import { Foreign } from "../../parts/bits";
 import { plain, time } from "../../lib/format";
+import { stepWord } from "../../lib/words";
 
 const BAD = new Set(["REJECTED_SCHEMA", "REJECTED_POLICY", "DEAD_LETTERED", "EXPIRED", "RETRACTED"]);
 const GOOD = new Set(["ARCHIVED", "PROMOTED", "VERIFIED"]);
@@ -33,13 +34,14 @@ export function Hops({ detail }: { detail: Schemas["PacketDetail"] }) {
         <li key={hop.seq} className={BAD.has(hop.to_state) ? "bad" : GOOD.has(hop.to_state) ? "good" : ""}>
           <span className="num quiet">{time(hop.at)}</span>
           <div>
-            <span title={`${hop.from_state} → ${hop.to_state || "no change"}`}>{hop.to_state ? plain(hop.to_state) : plain(hop.event)}</span>
+            <span title={`${hop.from_state} → ${hop.to_state || "no change"}`}>{hop.to_state ? stepWord(hop.to_state) : plain(hop.event)}</span>
             {hop.recipient && (
               <span className="soft">
                 {" "}
                 at <Foreign>{hop.recipient}</Foreign>
               </span>
             )}
+            {hop.to_state && <span className="protocol"> {hop.to_state}</span>}
             {hop.attempt > 1 && <span className="quiet">, attempt {hop.attempt}</span>}
             {reason(hop) && (
               <div className="soft">

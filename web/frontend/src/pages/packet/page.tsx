@@ -13,6 +13,7 @@ import { useStream } from "../../state/live";
 import { Chain } from "./chain";
 import { Content } from "./content";
 import { Hops } from "./hops";
+import { ImpactCard } from "./impact";
 import { ProofCard } from "./proof";
 import { VerdictCard } from "./verdict";
 
@@ -20,7 +21,7 @@ type Detail = Schemas["PacketDetail"];
 
 function Envelope({ detail }: { detail: Detail }) {
   const facts: [string, React.ReactNode][] = [
-    ["From", <><Foreign>{detail.sender}</Foreign> <span className="quiet">({detail.sender_role}, {detail.sender_swarm})</span></>],
+    ["From", <><Foreign>{detail.sender}</Foreign> <span className="quiet">({detail.sender_role === detail.sender_swarm ? detail.sender_role : `${detail.sender_role} of ${detail.sender_swarm}`})</span></>],
     ["To", <Foreign>{detail.recipients.join(", ") || "nobody"}</Foreign>],
     ["Run", <Link to="/runs/$runId" params={{ runId: detail.run_id }} search={{ session: detail.session_id, packet: detail.seq }}>{detail.run_id}</Link>],
     ["Phase", `${detail.run_phase}, round ${detail.round}, generation ${detail.generation}`],
@@ -47,11 +48,12 @@ export function PacketPage() {
   const { session } = useSearch({ from: "/packets/$packetId" });
   const answer = useQuery(packet(packetId, session));
   usePageTitle(answer.data ? `${answer.data.packet_type} ${shortId(answer.data.packet_id)}` : "Packet");
-  useStream({ session_id: answer.data?.session_id ?? session }, ["packet", "tree"]);
+  useStream({ session_id: answer.data?.session_id ?? session }, ["packet", "tree", "impact"]);
   return (
     <Loaded answer={answer} what="the packet" lines={10}>
       {(detail) => {
         const gist = gistOf(detail.packet_type, detail.document).split("\n")[0]!;
+        const opening = gist.charAt(0).toUpperCase() + gist.slice(1);
         return (
           <div className="stack">
             <div className="title">
@@ -61,7 +63,7 @@ export function PacketPage() {
                   <Verdict verdict={detail.ruling.verdict} code={detail.ruling.code} />
                   {detail.is_stale && <span className="badge warn">stale: rests on a retracted packet</span>}
                 </div>
-                <h1>{gist ? <Foreign>{gist.length > 160 ? `${gist.slice(0, 159)}…` : gist}</Foreign> : `${detail.packet_type} from ${detail.sender}`}</h1>
+                <h1>{opening ? <Foreign>{opening.length > 160 ? `${opening.slice(0, 159)}…` : opening}</Foreign> : `${detail.packet_type} from ${detail.sender}`}</h1>
               </div>
               <div className="acts">
                 <Link className="button" to="/runs/$runId" params={{ runId: detail.run_id }} search={{ session: detail.session_id, packet: detail.seq }}>
@@ -90,6 +92,7 @@ export function PacketPage() {
                   </Tabs.Content>
                 </Tabs.Root>
                 <Chain detail={detail} />
+                <ImpactCard detail={detail} />
               </div>
               <div className="stack">
                 <ProofCard detail={detail} />

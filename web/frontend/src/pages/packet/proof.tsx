@@ -7,7 +7,7 @@ import { proof } from "../../api/queries";
 import { Card, Foreign } from "../../parts/bits";
 import { count, shortId } from "../../lib/format";
 import { download } from "../../lib/export";
-import { checkProof, type ProofResult, type ProofState } from "../../lib/proof";
+import { checkProof, differenceOf, type ProofResult, type ProofState } from "../../lib/proof";
 
 const KEY = "apc.key";
 
@@ -41,21 +41,6 @@ function KeyForm({ pinned, pin }: { pinned: string; pin: (key: string) => void }
   );
 }
 
-/** What the entry says, compared with what the page shows. */
-function difference(detail: Schemas["PacketDetail"], fields: Record<string, unknown>): string | null {
-  const shown: [string, unknown][] = [
-    ["packet_id", detail.packet_id],
-    ["packet_type", detail.packet_type],
-    ["sender_agent_id", detail.sender],
-    ["verdict", detail.verdict],
-    ["refusal_code", detail.refusal_code ?? null],
-    ["session_id", detail.session_id],
-    ["packet_hash", detail.packet_hash],
-  ];
-  const found = shown.find(([name, value]) => fields[name] !== value);
-  return found ? found[0] : null;
-}
-
 export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
   const [pinned, change] = useState(() => localStorage.getItem(KEY) ?? "");
   const answer = useQuery(proof(`${detail.shard}-${detail.seq}`, detail.session_id));
@@ -65,7 +50,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
     let isOld = false;
     void checkProof(answer.data, pinned || null).then((found) => {
       if (isOld) return;
-      const other = found.fields && difference(detail, found.fields);
+      const other = found.fields && differenceOf(detail, found.fields);
       show(other ? { state: "false", reason: `Not proven: this page shows another ${other} than the proven entry.` } : found);
     });
     return () => {
@@ -114,7 +99,10 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
               <Foreign>{String(shown.fields.sender_agent_id)}</Foreign>
             </dd>
             <dt>On arrival</dt>
-            <dd>{String(shown.fields.verdict)}</dd>
+            <dd>
+              {String(shown.fields.verdict)}
+              {shown.fields.verdict === "held" && detail.verdict !== "held" && <span className="quiet">; {detail.verdict} later, by another entry</span>}
+            </dd>
             <dt>Log</dt>
             <dd>
               <Foreign>{shown.origin ?? ""}</Foreign>, {count(shown.size ?? 0)} entries

@@ -1,14 +1,14 @@
 /** The verdict in words: what it means, the rule, and what would have let the packet pass. */
 import type { Schemas } from "../../api/client";
-import { Card, Foreign, Verdict } from "../../parts/bits";
-import { duration } from "../../lib/format";
+import { Card, Foreign } from "../../parts/bits";
+import { duration, sentence } from "../../lib/format";
 
 export function VerdictCard({ detail }: { detail: Schemas["PacketDetail"] }) {
   const { ruling } = detail;
   return (
-    <Card title="Verdict" aside={<Verdict verdict={ruling.verdict} code={ruling.code} />}>
+    <Card title="Verdict">
       <p>
-        <Foreign>{ruling.words.charAt(0).toUpperCase() + ruling.words.slice(1)}</Foreign>.
+        <Foreign>{sentence(ruling.words)}</Foreign>
       </p>
       {ruling.code && (
         <dl className="facts" style={{ marginTop: 10 }}>
@@ -39,7 +39,7 @@ export function VerdictCard({ detail }: { detail: Schemas["PacketDetail"] }) {
           {ruling.remedy && (
             <>
               <dt>What would pass</dt>
-              <dd>{ruling.remedy}</dd>
+              <dd>{sentence(ruling.remedy)}</dd>
             </>
           )}
           {ruling.retry_after_ms != null && (

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import { Foreign, TypeName, Verdict } from "../../parts/bits";
 import { Empty, Loading } from "../../parts/states";
 import { ExportMenu, Table, type Column } from "../../parts/table";
-import { count, time } from "../../lib/format";
+import { plural, time } from "../../lib/format";
 import type { Mark, Timeline } from "../../state/timeline";
 
 interface Row extends Mark {
@@ -15,8 +15,8 @@ const COLUMNS: Column<Row>[] = [
   { name: "time", title: "Time", value: (row) => new Date(row.time).toISOString(), cell: (row) => <span className="num">{time(row.time)}</span>, width: "108px", isExtra: true },
   { name: "type", title: "Type", value: (row) => row.type, cell: (row) => <TypeName type={row.type} isHollow={row.verdict !== "accepted"} />, width: "minmax(98px, 150px)" },
   { name: "sender", title: "Sender", value: (row) => row.lane, cell: (row) => <Foreign>{row.lane}</Foreign>, width: "minmax(80px, 1fr)" },
-  { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.code || null} />, width: "minmax(92px, 1.4fr)" },
-  { name: "refusal_code", title: "Code", value: (row) => row.code || null, cell: (row) => <span className="mono quiet">{row.code}</span>, width: "minmax(0, 1.2fr)", isExtra: true },
+  { name: "verdict", title: "Verdict", value: (row) => row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.code || null} isQuiet />, width: "minmax(92px, 1.6fr)" },
+  { name: "refusal_code", title: "Code", value: (row) => row.code || null, cell: (row) => <span className="mono quiet">{row.code}</span>, width: "minmax(0, 1fr)", isExtra: true },
   { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true, isExtra: true },
 ];
 
@@ -45,7 +45,7 @@ export function PacketTable({ name, timeline, isLoaded, at, selected, kept, onSe
     <>
       <div className="filters" style={{ justifyContent: "space-between" }}>
         <span className="quiet num">
-          {count(rows.length)} packets <span className="hint">· ↑ ↓ select, Enter opens</span>
+          {plural(rows.length, "packet")} <span className="hint">· ↑ ↓ select, Enter opens</span>
         </span>
         <ExportMenu name={`packets-${name}`} rows={rows} columns={COLUMNS} />
       </div>

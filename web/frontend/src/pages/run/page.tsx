@@ -48,7 +48,7 @@ export function RunPage() {
   if (error === "none") {
     return (
       <Card>
-        <Empty title="The log has no such run" command="apc run list">
+        <Empty title="The log has no such run" command="apc session list">
           Nothing was logged under “{runId}”. It may be in the log of another data folder or database.
         </Empty>
       </Card>

@@ -73,23 +73,31 @@ function ChartOfScores({ points, transfers }: { points: Point[]; transfers: Tran
               {generation === 0 ? "gen 0" : generation}
             </text>
           ))}
-        {transfers.map((transfer) => {
+        <defs>
+          {["good", "bad"].map((tone) => (
+            <marker key={tone} id={`arrow-${tone}`} viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+              <path d="M0 0 8 4 0 8Z" fill={tone === "good" ? "var(--text-2)" : "var(--bad)"} />
+            </marker>
+          ))}
+        </defs>
+        {transfers.map((transfer, index) => {
           const [from, to] = [at(transfer.from_swarm, transfer.generation), at(transfer.to_swarm, transfer.generation)];
           if (from === null || to === null) return null;
           const isRefused = transfer.verdict !== "accepted";
+          const place = x(transfer.generation);
+          const bend = (transfer.generation === last ? -1 : 1) * (14 + 12 * transfers.slice(0, index).filter((one) => one.generation === transfer.generation).length);
           return (
-            <line
+            <path
               key={transfer.seq}
-              x1={x(transfer.generation)}
-              x2={x(transfer.generation)}
-              y1={from}
-              y2={to}
-              stroke={isRefused ? "var(--bad)" : "var(--good)"}
+              d={`M${place} ${from} C${place + bend} ${from} ${place + bend} ${to} ${place + Math.sign(bend) * 3} ${to}`}
+              fill="none"
+              stroke={isRefused ? "var(--bad)" : "var(--text-2)"}
               strokeDasharray={isRefused ? "3 3" : undefined}
-              strokeWidth="1.6"
+              strokeWidth="1.4"
+              markerEnd={`url(#arrow-${isRefused ? "bad" : "good"})`}
             >
               <title>{`${transfer.from_swarm} to ${transfer.to_swarm}: ${transfer.verdict} ${transfer.refusal_code ?? ""}`}</title>
-            </line>
+            </path>
           );
         })}
         {lines.map(([name, line], index) => (
@@ -117,7 +125,7 @@ const TRANSFERS = (session: string): Column<Transfer>[] => [
   { name: "from", title: "From", value: (row) => row.from_swarm, cell: (row) => <Foreign>{row.from_swarm ?? "–"}</Foreign> },
   { name: "to", title: "To", value: (row) => row.to_swarm, cell: (row) => <Foreign>{row.to_swarm ?? "–"}</Foreign> },
   { name: "protocol", title: "Protocol", value: (row) => row.protocol_id, cell: (row) => <Foreign>{row.protocol_id}</Foreign>, isExtra: true },
-  { name: "verdict", title: "Verdict", value: (row) => row.refusal_code ?? row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.refusal_code} />, width: "minmax(100px, 1.6fr)" },
+  { name: "verdict", title: "Verdict", value: (row) => row.refusal_code ?? row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.refusal_code} isQuiet />, width: "minmax(100px, 1.6fr)" },
   { name: "packet", title: "Packet", value: (row) => row.packet_id, cell: (row) => <PacketLink id={row.packet_id} session={session} />, width: "84px" },
 ];
 
@@ -138,7 +146,7 @@ export function Scores({ sessionId, until }: { sessionId: string; until: number 
             <ChartOfScores points={points} transfers={transfers} />
             <div className="filters" style={{ borderTop: "1px solid var(--line)", justifyContent: "space-between" }}>
               <span className="soft">
-                Transfers between swarms: green lines were accepted, dashed red ones refused. <Link to="/arbitrations">Arbitrations</Link>
+                Arrows are transfers between swarms; dashed red ones were refused. <Link to="/arbitrations">Arbitrations</Link>
               </span>
               <ExportMenu name={`transfers-${sessionId}`} rows={transfers} columns={columns} />
             </div>

@@ -1,8 +1,12 @@
 /** Where the session stands: machine, figures, what it waits for, budgets, refusals. */
+import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
+import { useEffect, useRef } from "react";
 import type { Schemas } from "../../api/client";
+import { arbitrations } from "../../api/queries";
 import { Badge, Card, Foreign, PacketLink, StateBadge, useNow } from "../../parts/bits";
-import { compact, count, duration, money, plain } from "../../lib/format";
+import { compact, count, duration, money, plain, plural, score, sentence } from "../../lib/format";
+import { nobody } from "../../lib/gist";
 import { codeWord, resourceWord, stateTone, stateWord } from "../../lib/words";
 
 type Detail = Schemas["SessionDetail"];
@@ -46,8 +50,13 @@ export function shownOf(detail: Detail, at: At | null): Shown {
 export function Machine({ detail, shown }: { detail: Detail; shown: Shown }) {
   const states = detail.machine.states.filter((state) => state.name !== "HALTED" || shown.state === "HALTED");
   const here = states.findIndex((state) => state.name === shown.state);
+  const box = useRef<HTMLOListElement>(null);
+  useEffect(() => {
+    const [list, step] = [box.current, box.current?.children[here] as HTMLElement | undefined];
+    if (list && step) list.scrollLeft = step.offsetLeft - list.offsetLeft - (list.clientWidth - step.clientWidth) / 2;
+  }, [here]);
   return (
-    <ol className="machine" tabIndex={0} aria-label={`The session is at ${stateWord(shown.state)}`}>
+    <ol className="machine" ref={box} tabIndex={0} aria-label={`The session is at ${stateWord(shown.state)}`}>
       {states.map((state, index) => {
         const place = shown.state === "HALTED" ? (index === here ? "here" : "next") : index < here ? "done" : index === here ? "here" : "next";
         return (
@@ -98,27 +107,43 @@ export function Figures({ detail, shown }: { detail: Detail; shown: Shown }) {
   );
 }
 
-export function Waits({ detail }: { detail: Detail }) {
-  if (detail.is_terminal) {
-    return (
+/** How the session ended, and the last decision between candidates. */
+function Outcome({ detail }: { detail: Detail }) {
+  const found = useInfiniteQuery(arbitrations(detail.run_id)).data?.pages.flatMap((page) => page.items) ?? [];
+  const last = found.find((one) => one.session_id === detail.session_id && one.subject === "candidates");
+  return (
+    <div className="stack" style={{ gap: 6 }}>
+      {last && (
+        <p>
+          <PacketLink id={last.packet_id} session={detail.session_id}>
+            <Foreign>{nobody(last.winner_candidate_id)}</Foreign>
+          </PacketLink>{" "}
+          won against {plural(last.candidates.filter((one) => one.candidate_id !== last.winner_candidate_id).length, "other candidate")}
+          {last.margin != null && ` by ${score(last.margin)}`}.
+        </p>
+      )}
       <p className="soft">
-        The session has ended: {stateWord(detail.state).toLowerCase()}
+        {detail.state === "CLOSED" ? "The session went through every state and closed" : `The session ended as ${stateWord(detail.state).toLowerCase()}`}
         {detail.halt_reason && (
           <>
-            , because <Foreign>{plain(detail.halt_reason).toLowerCase()}</Foreign>
+            : <Foreign>{plain(detail.halt_reason).toLowerCase()}</Foreign>
           </>
         )}
         .
       </p>
-    );
-  }
+    </div>
+  );
+}
+
+export function Waits({ detail }: { detail: Detail }) {
+  if (detail.is_terminal) return <Outcome detail={detail} />;
   if (detail.waits.length === 0) return <p className="soft">Nothing: agents are working.</p>;
   return (
     <ul className="stack" style={{ gap: 10 }}>
       {detail.waits.slice(0, 8).map((wait, index) => (
         <li key={index}>
-          <Foreign>{wait.words}</Foreign>
-          <div className="row quiet" style={{ gap: 6, fontSize: 12.5 }}>
+          <Foreign>{sentence(wait.words)}</Foreign>
+          <div className="row quiet" style={{ gap: 6, fontSize: 12.5, marginTop: 4 }}>
             {wait.agents?.slice(0, 6).map((agent) => (
               <Badge key={agent}>{agent}</Badge>
             ))}

@@ -116,7 +116,7 @@ export function TimelineCard({ timeline, isLoaded, at, selected, kept, onSelect,
         )
       ) : (
         <>
-          <div style={{ maxHeight: 460, overflowY: "auto", padding: "8px 0 0" }}>
+          <div style={{ maxHeight: 560, overflowY: "auto", padding: "8px 0 0" }}>
             <Drawing
               marks={marks}
               lanes={lanes}

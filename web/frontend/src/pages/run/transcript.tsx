@@ -4,15 +4,31 @@ import type { Schemas } from "../../api/client";
 import { packet, transcript } from "../../api/queries";
 import { Foreign, PacketLink, TypeName, Verdict } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
-import { time } from "../../lib/format";
+import { money, plural, time } from "../../lib/format";
 import { gistOf } from "../../lib/gist";
 
 const SILENT = new Set(["ACK", "NACK", "HEARTBEAT", "SYNC"]);
+
+type Json = Record<string, unknown>;
+
+/** Agents meet at a barrier by SYNC: nothing is said. */
+const isSync = (document: unknown): boolean => (document as { payload?: Json } | null | undefined)?.payload?.signal === "SYNC";
+
+/** What each agent reported to have used for handling a packet. */
+export function usageOf(hops: readonly Schemas["PacketHop"][]): { agent: string; words: string }[] {
+  return hops.flatMap((hop) => {
+    const { tokens, cost } = (hop.metadata?.usage ?? {}) as { tokens?: number; cost?: number };
+    const words = [tokens ? plural(tokens, "token") : "", cost ? money(cost) : ""].filter(Boolean).join(", ");
+    return words ? [{ agent: hop.recipient, words }] : [];
+  });
+}
 
 function Turn({ item }: { item: Schemas["PacketSummary"] }) {
   const answer = useQuery({ ...packet(item.packet_id, item.session_id), staleTime: Infinity });
   const gist = answer.data ? gistOf(item.packet_type, answer.data.document) : "";
   const sealed = answer.data?.is_sealed;
+  const used = answer.data ? usageOf(answer.data.hops) : [];
+  if (isSync(answer.data?.document)) return null;
   return (
     <li className={`turn ${item.verdict === "refused" ? "refused" : ""}`}>
       <header>
@@ -27,9 +43,18 @@ function Turn({ item }: { item: Schemas["PacketSummary"] }) {
         <TypeName type={item.packet_type} isHollow={item.verdict !== "accepted"} />
         {item.verdict !== "accepted" && <Verdict verdict={item.verdict} code={item.refusal_code} />}
         <PacketLink id={item.packet_id} session={item.session_id}>
-          <span className="num">{time(item.judged_at)}</span>
+          <span className="num quiet">{time(item.judged_at)}</span>
         </PacketLink>
       </header>
+      {used.length > 0 && (
+        <small className="quiet num">
+          {used.map((one) => (
+            <span key={one.agent}>
+              <Foreign>{one.agent}</Foreign> used {one.words} to handle it.{" "}
+            </span>
+          ))}
+        </small>
+      )}
       {sealed ? <p className="quiet">The body is sealed: this server has no key.</p> : <p>{gist ? <Foreign>{gist}</Foreign> : answer.data ? <span className="quiet">no text</span> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>}
     </li>
   );
@@ -44,7 +69,7 @@ export function Transcript({ sessionId, until }: { sessionId: string; until: num
         if (items.length === 0) return <Empty title="Nothing was said yet">Acknowledgements and heartbeats are left out here.</Empty>;
         return (
           <>
-            <ol className="turns">
+            <ol className="turns" tabIndex={0} aria-label="Transcript">
               {items.map((item) => (
                 <Turn key={item.seq} item={item} />
               ))}

@@ -1,6 +1,7 @@
 /** Draws marks on a canvas: a lane an agent, shape and colour by type, hollow when refused. */
 import type { Mark } from "../../state/timeline";
 import { typeColour, typeShape, type Shape } from "../../lib/words";
+import { binsOf, drawBins, isDense } from "./density";
 
 export const LANE = 26;
 export const AXIS = 24;
@@ -121,6 +122,10 @@ export function causesOf(marks: readonly Mark[], row: number, most = 60): number
   return found;
 }
 
+function* rowsBetween(begin: number, end: number): Iterable<number> {
+  for (let row = begin; row < end; row += 1) yield row;
+}
+
 /** The first row whose place is at least `place`; places ascend. */
 function firstAt(view: View, rows: number, place: number): number {
   let low = 0;
@@ -133,7 +138,7 @@ function firstAt(view: View, rows: number, place: number): number {
   return low;
 }
 
-/** Draw everything. Marks on one pixel of one lane are drawn once, so that 100,000 of them stay fast. */
+/** Draw everything. Where marks would lie on each other, bars stand for them. Marks on one pixel of one lane are drawn once, so that 100,000 of them stay fast. */
 export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene): void {
   const ratio = devicePixelRatio || 1;
   const height = scene.lanes.length * LANE + AXIS;
@@ -157,9 +162,20 @@ export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene
   const important = new Set([focus, ...chain]);
   const drawn = new Set<number>();
   const columns = Math.ceil(view.width) + 1;
+  const begin = firstAt(view, scene.marks.length, view.from - (view.to - view.from) * 0.02);
   const end = firstAt(view, scene.marks.length, view.to + (view.to - view.from) * 0.02);
-  for (let row = firstAt(view, scene.marks.length, view.from - (view.to - view.from) * 0.02); row < end; row += 1) {
-    const mark = scene.marks[row]!;
+  const dense = isDense(end - begin, scene.lanes.length, view.width - view.left);
+  if (dense) {
+    const place = (row: number): [number, number] | null => {
+      const x = xOf(view, row) - view.left;
+      return x < 0 ? null : [lanes.get(scene.marks[row]!.lane) ?? 0, x];
+    };
+    const isClear = (row: number) => row <= scene.at && (scene.kept === null || scene.kept.has(row));
+    drawBins(context, binsOf(scene.marks, begin, end, scene.lanes.length, view.width - view.left, place, isClear), view.left, LANE, focus >= 0, colour);
+  }
+  for (const row of dense ? important : rowsBetween(begin, end)) {
+    const mark = scene.marks[row];
+    if (!mark) continue;
     const x = xOf(view, row);
     if (x < view.left) continue;
     const lane = lanes.get(mark.lane) ?? 0;

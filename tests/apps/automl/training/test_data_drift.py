@@ -164,3 +164,12 @@ def test_a_tiny_distance_is_none_however_many_rows_prove_it() -> None:
     known, unseen = generator.normal(size=200_000), generator.normal(0.05, size=100_000)
     risk, name = data_drift.risk_of({"x": data_drift.distance(known, unseen)}, len(known), len(unseen))
     assert (risk, name) == (0.0, "x")
+
+
+def test_a_model_that_is_less_sure_and_less_often_wrong_has_not_drifted() -> None:
+    """The final model has more rows to train on than the folds: its easy rows cost a little more, its hard ones less."""
+    folds = np.concatenate([np.full(800, 0.01), np.full(200, 3.0)])
+    final = np.concatenate([np.full(900, 0.10), np.full(100, 2.0)])
+    assert final.mean() < folds.mean()
+    assert data_drift.error_distance(folds, final, scale=1.0) == 0.0
+    assert data_drift.error_distance(final, folds, scale=1.0) > 0

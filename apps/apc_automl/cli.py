@@ -22,28 +22,34 @@ Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="The decimal sig
 Encoding = Annotated[str | None, typer.Option(help="Such as utf-8 or latin-1; default detected.")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line has names.")]
 
-Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model; default 7.")]
+Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on from the best recipes of this run.")]
 Budget = Annotated[
     int | None, typer.Option(min=1, help="Search time, then the best is judged. Default 120; 3600 with --generations.")
 ]
 MaximumRows = Annotated[
-    int | None, typer.Option(min=100, help="Rows the search looks at, at most; default 125 for each second of it.")
+    int | None, typer.Option(min=100, help="Rows the search looks at, at most; default what its time allows.")
 ]
 ExplainData = Annotated[bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")]
 
 
 @app.command()
 def run(
-    data: Annotated[Path | None, typer.Option(help="The table, a CSV with a header; default a sample.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The table: CSV, Excel or parquet; default a sample.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     generations: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Default: at most 24, as many as the budget allows.")
+        int | None,
+        typer.Option(
+            min=1, max=1000, help="Default: as many as the budget holds, at most 24, or 100 with --budget-seconds."
+        ),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, max=10, help="Validations at most; default 2.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=10, help="Validations at most; default 1, or 2 with much time.")
+    ] = None,
     convergence: Annotated[
         int | None, typer.Option(min=0, max=1000, help="Last generations that only tune; default one in twelve.")
     ] = None,
-    seed: Seed = 7,
+    seed: Seed = None,
     budget_seconds: Budget = None,
     out: Annotated[Path | None, typer.Option(help="Where model and report go; default <data folder>/runs/RUN.")] = None,
     priors: Annotated[bool, typer.Option(help="Begin with what worked before on similar tables.")] = True,
@@ -52,6 +58,7 @@ def run(
     decimal: Decimal = None,
     encoding: Encoding = None,
     header: Header = None,
+    resume: Resume = None,
     explain_data: ExplainData = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the summary alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress stays on stderr.")] = False,
@@ -59,15 +66,14 @@ def run(
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
     Ends with the promoted model, report.html and a summary. When the gate refuses the best candidate, it is saved as
-    candidate.skops with the reasons; exit 3.
+    candidate.skops with the reasons and the command that goes on from it; exit 3.
     """
     from apc_automl.run import RunForm, Shown, SourceForm, explain_table, run_swarm
     from apc_console.system.running import run_quietly
 
     source = SourceForm(separator, decimal, encoding, header)
-    form = RunForm(
-        data, target, generations, seed, budget_seconds, out, priors, rounds, convergence, maximum_rows, source
-    )
+    sizes = (rounds, convergence, maximum_rows)
+    form = RunForm(data, target, generations, seed, budget_seconds, out, priors, *sizes, source, resume)
     run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json)))
 
 

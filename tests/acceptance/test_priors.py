@@ -44,3 +44,37 @@ def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun
     assert outcomes["alone"] == first
     assert all(outcomes["second"][swarm] >= first[swarm] for swarm in first)
     assert sum(outcomes["second"].values()) > sum(first.values())
+
+
+@pytest.mark.timeout(590)
+def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_anew(finished_run: FinishedRun) -> None:
+    apc, run_id = finished_run.apc, finished_run.summary["run_id"]
+    sizes = ("--generations", "1", "--budget-seconds", "250", "--out", "resumed")
+
+    run = apc("automl", "run", "--resume", run_id, *sizes, timeout_seconds=280)
+
+    assert run.returncode in (0, 3), run.stderr[-2000:]
+    summary = read_summary(apc.folder / "resumed")
+    priors, _ = first_generation(apc, summary["run_id"])
+    assert priors
+    assert f"--seed 8 --generations 1 --convergence 0 --rounds 2 --maximum-rows 31250 --resume {run_id}" in run.stdout
+    assert (summary["go_on"] is None) is summary["is_promoted"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--resume", "no-such-run"), "no model search of this name"),
+        (("--resume", "RUN", "--target", "mean radius"), "another table or another target"),
+        (("--resume", "RUN", "--no-priors"), "leave out --no-priors"),
+        (("--resume", "x' OR '1'='1"), "no model search of this name"),
+    ],
+)
+def test_a_run_that_cannot_be_resumed_is_one_line(
+    finished_run: FinishedRun, options: tuple[str, ...], said: str
+) -> None:
+    words = [finished_run.summary["run_id"] if word == "RUN" else word for word in options]
+    refused = finished_run.apc("automl", "run", *words)
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1

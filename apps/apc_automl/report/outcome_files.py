@@ -131,17 +131,22 @@ def _ending(log: RunLog) -> tuple[str, str | None, tuple[str, ...]]:
 def repeat_options(log: RunLog) -> tuple[str, ...]:
     """Return the options that fix the sizes of a run, so that another machine makes the same search.
 
-    Empty when a later round was cut by the budget: no options say that.
+    Empty when the budget ended a search whose model was refused, or a later round: no options say that.
     """
     sizes, evaluations = log.sizes, log.evaluations
     if not sizes or not evaluations:
         return ()
     asked = sizes["generation_limit"] + 1 + sizes["convergence_generations"]
+    most = sizes["max_rounds"]
     rounds = max(one.round for one in evaluations)
     last = 1 + max(one.generation for one in evaluations if one.round == rounds)
     if last >= asked:
-        return ("--generations", str(asked), "--convergence", str(sizes["convergence_generations"]))
-    if rounds > 1:
+        return _sizes(asked, sizes["convergence_generations"], most)
+    if rounds > 1 or (most > 1 and log.promoted is None):
         return ()
     converged = len({one.generation for one in evaluations if one.run_phase == "CONVERGENCE"})
-    return ("--generations", str(last), "--convergence", str(converged), "--rounds", "1")
+    return _sizes(last, converged, most)
+
+
+def _sizes(generations: int, convergence: int, rounds: int) -> tuple[str, ...]:
+    return ("--generations", str(generations), "--convergence", str(convergence), "--rounds", str(rounds))

@@ -14,7 +14,13 @@ from apc_console.errors import InputUnusable
 BUDGET_SECONDS = 120
 FIXED_BUDGET_SECONDS = 3600
 GENERATIONS = 24
+"""At most, within the default budget."""
+MOST_GENERATIONS = 100
+"""At most, within a budget that the user has chosen."""
 ROUNDS = 2
+SEED = 7
+MORE_TIME = 4
+"""A run that goes on where another was refused gets so many times its search time."""
 ROWS_A_SECOND = 125
 LEAST_ROWS = 2000
 
@@ -51,7 +57,7 @@ class RunForm:
     data: Path | None
     target: str | None
     generations: int | None = None
-    seed: int = 7
+    seed: int | None = None
     budget_seconds: int | None = None
     out: Path | None = None
     priors: bool = True
@@ -59,6 +65,13 @@ class RunForm:
     convergence: int | None = None
     maximum_rows: int | None = None
     source: SourceForm = SourceForm()
+    resume: str | None = None
+    """A run over the same table, from whose best recipes this one goes on."""
+
+    @property
+    def used_seed(self) -> int:
+        """The seed of the run."""
+        return SEED if self.seed is None else self.seed
 
     @property
     def row_limit(self) -> int:
@@ -74,13 +87,22 @@ class RunForm:
 
     def command(self, *sizes: str, used_priors: bool = False) -> str:
         """Return `apc automl run` with these sizes, as typed at a shell."""
-        words = ["automl", "run"]
-        if self.data is not None:
-            words += ["--data", str(self.data)]
-        if self.target is not None:
-            words += ["--target", self.target]
-        words += ["--seed", str(self.seed), *sizes, *([] if used_priors else ["--no-priors"])]
-        return shlex.join([*words, *self.source.words])
+        words = ["--seed", str(self.used_seed), *sizes]
+        if self.resume is not None:
+            words += ["--resume", self.resume]
+        elif not used_priors:
+            words.append("--no-priors")
+        return self._typed(words)
+
+    def going_on(self, run_id: str) -> str:
+        """Return `apc automl run` with more time, from the best recipes of this run, as typed at a shell."""
+        seconds = MORE_TIME * (self.budget_seconds or BUDGET_SECONDS)
+        return self._typed(["--resume", run_id, "--budget-seconds", str(seconds)])
+
+    def _typed(self, options: list[str]) -> str:
+        table = {"--data": self.data, "--target": self.target}
+        words = [word for name, value in table.items() if value is not None for word in (name, str(value))]
+        return shlex.join(["automl", "run", *words, *options, *self.source.words])
 
     def settings(self, data_dir: Path) -> AutomlSettings:
         """Return the run as the roles know it, its ids fixed once; the sample table is written when none is named.
@@ -88,6 +110,8 @@ class RunForm:
         Raises:
             InputUnusable: no --target, the table cannot be read, or the libraries for training are not installed.
         """
+        if self.resume is not None and not self.priors:
+            raise InputUnusable("--resume begins with what that run found: leave out --no-priors")
         if find_spec("sklearn") is None or find_spec("pandas") is None:
             raise InputUnusable("`apc automl run` trains models: install apc-bus[server,embedded,automl]")
         data, target = self._table(data_dir)
@@ -99,7 +123,7 @@ class RunForm:
             convergence=self.convergence,
             maximum_rounds=self.rounds or ROUNDS,
             maximum_rows=self.row_limit,
-            seed=self.seed,
+            seed=self.used_seed,
             budget_seconds=self.search_seconds,
             priors=self.priors,
             session_id=run_id,

@@ -8,7 +8,7 @@ from shutil import which
 from typing import Any
 
 from apc_automl.report.outcome import Judged, Outcome
-from apc_automl.run.form import BUDGET_SECONDS, RunForm
+from apc_automl.run.form import RunForm
 from apc_bus.settings import BusSettings
 from apc_console.output.files import write_bytes
 from apc_console.output.output import print_json, to_json
@@ -19,7 +19,8 @@ SUMMARY_FILE = "summary.json"
 
 def print_summary(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = False) -> None:
     """Print the summary and write it beside the report as JSON; with the form also how to repeat the run."""
-    facts = _facts(outcome) | {"repeat": _repeat(outcome, form)}
+    going_on = None if form is None or outcome.is_promoted else go_on_command(outcome.run_id, form)
+    facts = _facts(outcome) | {"repeat": _repeat(outcome, form), "go_on": going_on}
     write_bytes(outcome.report_file.with_name(SUMMARY_FILE), to_json(facts) + b"\n")
     if as_json:
         print_json(facts)
@@ -37,6 +38,11 @@ def refusal_of(outcome: Outcome) -> str:
 def replay_command(run_id: str) -> str:
     """Return the command that shows the run, to be typed as it stands."""
     return f"{_data_dir()}{_program()} packet replay --run-id {run_id}"
+
+
+def go_on_command(run_id: str, form: RunForm) -> str:
+    """Return the command that goes on from this run, to be typed as it stands."""
+    return f"{_data_dir()}{_program()} {form.going_on(run_id)}"
 
 
 def _program() -> str:
@@ -106,9 +112,7 @@ def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
     if repeat is not None:
         lines.append(f"Repeat:     {_data_dir()}{_program()} {repeat}")
     if not outcome.is_promoted:
-        seconds = 4 * (form.budget_seconds or BUDGET_SECONDS)
-        more = form.command("--budget-seconds", str(seconds), used_priors=True)
-        lines.append(f"Go on:      {_data_dir()}{_program()} {more}  (begins with what worked in this run)")
+        lines.append(f"Go on:      {go_on_command(outcome.run_id, form)}  (begins with what worked in this run)")
     return lines
 
 

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from apc_automl.report.outcome import Outcome
@@ -14,10 +14,11 @@ from apc_automl.report.run_events import follow_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.run.display import show_run
 from apc_automl.run.form import RunForm, environment_of
-from apc_automl.run.run_summary import print_summary, refusal_of, replay_command
+from apc_automl.run.resuming import resumed
+from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of, replay_command
+from apc_automl.run.sizing import fit_to_budget, parallel_trainings
 from apc_automl.run.status import RunStatus
 from apc_automl.swarm.priors import LoggedPast
-from apc_automl.training.material import JsonObject
 from apc_automl.training.preparing import prepare_table
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
@@ -65,12 +66,14 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
         _check_folder(form.out)
     settings = form.settings(bus.data_dir)
     plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database, shown.quiet)
+    tell = _say_nothing if shown.quiet else _tell_on_stderr
     with _workbench() as workbench:
-        profile = await _check_table(settings, workbench)
-        if not shown.quiet:
-            echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
+        if form.resume is not None:
+            form, settings = await resumed(form, settings)
+        settings, form = await _sized(settings, form, workbench, tell)
+        plan = replace(plan, settings=settings)
         async with _system(plan, workbench) as system:
-            await _until_over(system, plan)
+            await _until_over(system, plan, form)
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out, workbench)
     _tell(outcome, form, as_json=shown.as_json)
 
@@ -109,18 +112,39 @@ def _tell(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = Fals
 async def explain_table(form: RunForm) -> None:
     """Print what is made of each column of the table. Raises TableInvalid, InputUnusable."""
     with _workbench() as workbench:
-        profile = await _check_table(form.settings(BusSettings().data_dir), workbench)
+        profile = (await prepare_table(form.settings(BusSettings().data_dir), workbench)).profile
     echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
     echo("\n".join(f"{name}: {how}" for name, how in profile["features"].items()))
 
 
-async def _check_table(settings: AutomlSettings, workbench: Workbench) -> JsonObject:
-    """Check the table as the librarian will, so that an unusable one is refused before anything starts.
+async def _sized(
+    settings: AutomlSettings, form: RunForm, workbench: Workbench, tell: Callable[[str], None]
+) -> tuple[AutomlSettings, RunForm]:
+    """Check the table as the librarian will, so that an unusable one is refused before anything starts; choose sizes.
 
     Returns:
-        the profile of the table.
+        the settings and the form with these sizes.
     """
-    return (await prepare_table(settings, workbench)).profile
+    prepared = await prepare_table(settings, workbench)
+    how_read, *notes = prepared.profile["notes"]
+    tell(how_read)
+    if form.generations is not None:
+        tell("\n".join(notes))
+        return settings, form
+    fitted, sizes = await fit_to_budget(settings, form, prepared, workbench, parallel_trainings())
+    if fitted.maximum_rows != settings.maximum_rows:
+        notes = (await prepare_table(fitted, workbench)).profile["notes"][1:]
+    tell("\n".join([*notes, sizes.words]))
+    return fitted, replace(form, maximum_rows=fitted.maximum_rows)
+
+
+def _tell_on_stderr(text: str) -> None:
+    if text:
+        echo(text, file=sys.stderr, flush=True)
+
+
+def _say_nothing(text: str) -> None:
+    """Take what a quiet run does not say."""
 
 
 @asynccontextmanager
@@ -140,7 +164,7 @@ async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
             yield embedded
 
 
-async def _until_over(system: System, plan: _Plan) -> None:
+async def _until_over(system: System, plan: _Plan, form: RunForm) -> None:
     """Show the run until its session has ended; a service that fails, or a signal, ends it before."""
     run_id = plan.settings.run_id
     stop = stop_on_signals()
@@ -151,7 +175,9 @@ async def _until_over(system: System, plan: _Plan) -> None:
         await asyncio.wait({showing, running}, return_when=asyncio.FIRST_COMPLETED)
         if not showing.done():
             await running
-            raise Interrupted(f"interrupted; what was logged stays: {replay_command(run_id)}")
+            raise Interrupted(
+                f"interrupted; what was logged stays: {replay_command(run_id)}; go on: {go_on_command(run_id, form)}"
+            )
         await showing
     finally:
         await cancelled(showing, running)

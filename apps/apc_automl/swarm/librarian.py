@@ -136,7 +136,7 @@ async def _brief_everyone(
     public = {name: slices[name] for name in (*SLICES, REST) if name in slices}
     ctx.state["schema"] = slices["schema"]
     profile = TableProfile.of(prepared.profile)
-    trials = [] if past is None else await past.trials(ctx.run_id)
+    trials = [] if past is None else await past.trials(ctx.run_id, settings.resume)
     facts = _facts(prepared.profile)
     recipients = {swarm: builder_id(swarm) for swarm in SWARMS} | {SENTINEL_SWARM: SENTINEL}
     for swarm, recipient in recipients.items():

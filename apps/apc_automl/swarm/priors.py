@@ -42,8 +42,8 @@ class PastTrial:
 class PastRuns(Protocol):
     """Where the trials of earlier runs are read from."""
 
-    async def trials(self, but_not: str) -> list[PastTrial]:
-        """Return the confirmed trials of the newest runs with a profile, `but_not` this one.
+    async def trials(self, but_not: str, only: str | None = None) -> list[PastTrial]:
+        """Return the confirmed trials of the newest runs with a profile, `but_not` this one, or of `only` this one.
 
         No error reaches the caller: without a past a run begins as if it were the first.
         """
@@ -55,12 +55,12 @@ class LoggedPast:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    async def trials(self, but_not: str) -> list[PastTrial]:
+    async def trials(self, but_not: str, only: str | None = None) -> list[PastTrial]:
         """See `PastRuns`. A log that cannot be read, or only by others, is told and counts as empty."""
         try:
             connection = await asyncpg.connect(self._url, timeout=10)
             try:
-                rows = await past_trials(connection, but_not, MOST_RUNS)
+                rows = await past_trials(connection, but_not, MOST_RUNS, only)
             finally:
                 await connection.close()
         except DATABASE_AWAY as error:

@@ -80,7 +80,7 @@ def next_recipe(
         return _tuned(chosen.recipe, place.swarm, schema, tried, generator)
     if not place.converging and untried:
         known = next((prior for prior in priors if prior.family in untried), None)
-        return _default(untried[0], place.swarm) if known is None else _fitted(known, place.swarm, schema)
+        return default_recipe(untried[0], place.swarm) if known is None else _fitted(known, place.swarm, schema)
     best = best_trial(trials)
     if best is None or (not place.converging and generator.random() < EXPLORE_SHARE):
         return _drawn(families, place.swarm, schema, tried, generator)
@@ -98,7 +98,8 @@ def _generator(place: Place) -> random.Random:
     return random.Random(int.from_bytes(digest[:8]))
 
 
-def _default(family: str, swarm: str) -> Recipe:
+def default_recipe(family: str, swarm: str) -> Recipe:
+    """Return a family with its usual settings."""
     space = FAMILIES[family]
     return Recipe(
         family=family,

@@ -25,6 +25,16 @@ def measure(recipe: bytes, study: Study) -> Measured:
         return measuring.measure(recipe, study)
 
 
+def time_training(recipe: bytes, study: Study) -> float:
+    """Run `measuring.time_training` in this process: seconds."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import measuring
+
+    with threadpool_limits(1):
+        return measuring.time_training(recipe, study)
+
+
 def refit(recipe: bytes, study: Study) -> Measured:
     """Run `measuring.refit` in this process."""
     from threadpoolctl import threadpool_limits

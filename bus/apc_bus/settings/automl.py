@@ -53,6 +53,8 @@ class AutomlSettings(ApcSettings):
     """Packet id of START; none = derived from session_id."""
     priors: bool = True
     """Start with recipes that worked on similar tables; if false, a run does not depend on earlier ones."""
+    resume: Id | None = None
+    """Start with the best recipes of this run alone; none = of all runs on similar tables."""
     training_processes: int = Field(default=1, ge=1, le=64)
     """Training processes of one worker process."""
 

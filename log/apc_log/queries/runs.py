@@ -40,7 +40,7 @@ WITH profiles AS (
     JOIN apc_log.packets AS content USING (shard, seq)
     CROSS JOIN LATERAL jsonb_array_elements(content.packet #> '{payload,objects}') AS object
     WHERE brief.packet_type = 'TASK_IR' AND brief.verdict = 'accepted' AND brief.sender_role = 'librarian'
-      AND object ->> 'id' = 'profile' AND brief.run_id <> $1
+      AND object ->> 'id' = 'profile' AND brief.run_id <> $1 AND ($3::text IS NULL OR brief.run_id = $3)
     ORDER BY brief.run_id, brief.shard, brief.seq
 ), newest AS (
     SELECT run_id, profile FROM profiles ORDER BY judged_at DESC, run_id LIMIT $2
@@ -110,7 +110,9 @@ async def has_run_ended(pool: asyncpg.Pool, run_id: str) -> bool:
     return bool(await pool.fetchval(_HAS_ENDED, run_id))
 
 
-async def past_trials(connection: asyncpg.Connection, but_not: str, most_runs: int) -> Sequence[asyncpg.Record]:
+async def past_trials(
+    connection: asyncpg.Connection, but_not: str, most_runs: int, only: str | None = None
+) -> Sequence[asyncpg.Record]:
     """Return the outcomes that earlier runs have measured, verification passed and the sentinel reproduced.
 
     Columns: `run_id`, `profile` (of the table, from the librarian's brief), `outcome`, `family`, `recipe_hash`.
@@ -118,5 +120,6 @@ async def past_trials(connection: asyncpg.Connection, but_not: str, most_runs: i
     Args:
         but_not: a run that does not count.
         most_runs: look at this many of the newest runs whose brief has a profile.
+        only: look at this run alone; None = at all of them.
     """
-    return await connection.fetch(_PAST_TRIALS, but_not, most_runs)
+    return await connection.fetch(_PAST_TRIALS, but_not, most_runs, only)

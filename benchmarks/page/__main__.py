@@ -20,6 +20,7 @@ from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.route_services import Services
 from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader
 from benchmarks.page.browser import first_view, large_view, live_view
+from benchmarks.page.from_demo import demo_view
 from benchmarks.page.large_run import SESSION, load_run
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers, start_servers
@@ -37,6 +38,7 @@ SMALL = 350
 
 async def measure(packets: int, figures: Figures) -> None:
     """Load runs into fresh databases, and measure what their pages ask the API and a browser for."""
+    figures.add(*await demo_view())
     async with start_servers() as servers:
         async with _run_of(servers, SMALL, SMALL) as (services, _):
             figures.add(*await first_view(services))

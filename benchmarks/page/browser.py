@@ -32,7 +32,7 @@ _BATCH = RATE // 10
 async def first_view(services: Services) -> list[Figure]:
     """Return what the first view of a small run needs."""
     async with served(make_app(services)) as url:
-        seen = await _run(url, "first")
+        seen = await run_part(url, "first")
     return [
         Figure("first_script", seen["script_kb"], "kB gzip", SCRIPT_KB, 1.0, is_time=True),
         Figure("first_interactive", seen["interactive_ms"], "ms", INTERACTIVE_MS, 1.0, is_time=True),
@@ -42,7 +42,7 @@ async def first_view(services: Services) -> list[Figure]:
 async def large_view(services: Services) -> list[Figure]:
     """Return what a large run needs while somebody looks around in it."""
     async with served(make_app(services)) as url:
-        seen = await _run(url, "large")
+        seen = await run_part(url, "large")
     return [
         Figure("large_interactive", seen["interactive_ms"], "ms", note="until the timeline is drawn"),
         Figure("large_load_task", seen["load_task_ms"], "ms", note="longest main-thread task while it loads"),
@@ -56,7 +56,7 @@ async def large_view(services: Services) -> list[Figure]:
 async def live_view(services: Services, loader: Loader) -> list[Figure]:
     """Return how long after its commit a packet is on an open page, at 300 packets a second."""
     async with served(make_app(services)) as url:
-        watching = asyncio.create_task(_run(url, "live"))
+        watching = asyncio.create_task(run_part(url, "live"))
         async with httpx.AsyncClient(base_url=url) as client:
             begun = (await client.get(f"/api/v1/runs/{RUN}")).json()
         assert begun["run_id"] == RUN
@@ -84,7 +84,8 @@ async def live_view(services: Services, loader: Loader) -> list[Figure]:
     ]
 
 
-async def _run(url: str, part: str) -> dict[str, Any]:
+async def run_part(url: str, part: str) -> dict[str, Any]:
+    """Run a part of tests/browser/budgets.mjs; return what it measured."""
     given = json.dumps({"url": url, "run": RUN, "part": part, "seconds": LIVE_SECONDS})
     process = await asyncio.create_subprocess_exec(
         NODE,

@@ -3,6 +3,7 @@
 `apc user` writes it. The server reads it again when it changes; while it cannot be used, nobody is known.
 """
 
+import functools
 import os
 import re
 import secrets
@@ -29,8 +30,6 @@ MOST_PASSWORD = 1_024
 """Characters: hashing a longer one would cost more than it gives."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$"
 _hasher = PasswordHasher()
-_DUMMY = _hasher.hash(secrets.token_hex(16))
-"""A name that is not there costs the same time as one that is."""
 _log = structlog.get_logger("apc_web")
 
 
@@ -63,6 +62,7 @@ class UsersFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        _nobody()
         self._seen: tuple[int, ...] = ()
         self._document = UsersDocument()
         self._by_token: dict[str, str] = {}
@@ -137,7 +137,13 @@ def is_password(user: UserRecord | None, password: str) -> bool:
     """Return whether it is the password; takes as long for an account that is not there. Blocks for some 50 ms."""
     known = None if user is None else user.password
     try:
-        _hasher.verify(known or _DUMMY, password)
+        _hasher.verify(known or _nobody(), password)
     except (VerificationError, InvalidHashError):
         return False
     return known is not None
+
+
+@functools.cache
+def _nobody() -> str:
+    """Return a hash to compare with, so that a name that is not there costs the same time as one that is."""
+    return _hasher.hash(secrets.token_hex(16))

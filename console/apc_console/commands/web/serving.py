@@ -13,7 +13,6 @@ import asyncpg
 
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings, WebSettings
-from apc_console.commands.web.broker_acts import BrokerActs
 from apc_console.commands.web.chatting import chats_of
 from apc_console.commands.web.reaching import Reach, reach_of
 from apc_console.connections.database import PATIENCE, database_url
@@ -26,6 +25,7 @@ from apc_log.queries.pages.sessions import page_of_runs
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_web.access.token import write_private
+from apc_web.acts.operations import Acts
 from apc_web.app import make_app
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
@@ -106,7 +106,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
                 feed=Feed(pool, contract),
                 is_embedded=database.url is None,
                 run_id=form.run_id,
-                acts=None if why_no_acts else BrokerActs(pool, bus, reach.settings.web_operator),
+                acts=None if why_no_acts else _acts(pool, bus, reach.settings),
                 why_no_acts=why_no_acts,
                 accounts=reach.accounts,
                 chats=None if isinstance(chat, str) else chat,
@@ -159,6 +159,12 @@ def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:
     echo(f"apc ui: open {file.as_uri()} in a browser: it has the token", file=sys.stderr, flush=True)
     if opens_browser:
         webbrowser.open(file.as_uri())
+
+
+def _acts(pool: asyncpg.Pool, bus: BusSettings, settings: WebSettings) -> Acts:
+    from apc_console.commands.web.broker_acts import BrokerActs  # only a server with a broker waits for its client
+
+    return BrokerActs(pool, bus, settings.web_operator)
 
 
 def _why_no_acts(form: WebForm, bus: BusSettings) -> str | None:

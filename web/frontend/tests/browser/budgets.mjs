@@ -42,6 +42,14 @@ async function pan(area) {
 }
 
 const parts = {
+  async start() {
+    await page.goto("about:blank");
+    const began = Date.now();
+    await page.goto(url);
+    await page.locator(".timeline canvas").waitFor();
+    await page.locator('[role="row"] [role="gridcell"]').first().waitFor();
+    return { interactive_ms: Date.now() - began };
+  },
   async first() {
     await page.goto(`${url}/`); // Chromium itself is warm
     const scripts = new Map();

@@ -14,7 +14,7 @@ try {
         const cut = entry.indexOf("=");
         await page.goto(`${url}${entry.slice(cut + 1)}`);
         await page.locator("main .card").first().waitFor();
-        await page.waitForFunction(() => !document.querySelector(".bone"));
+        await page.waitForFunction(() => !document.querySelector(".bone") && !document.querySelector("main")?.textContent.includes("Checking…"));
         await page.evaluate(() => document.fonts.ready);
         await page.screenshot({ path: `${folder}/${entry.slice(0, cut)}-${colorScheme}-${width}.png`, fullPage: process.env.FULL !== "0" });
       }

@@ -16,7 +16,7 @@ export function ImpactCard({ detail }: { detail: Schemas["PacketDetail"] }) {
             <p className="soft">No other packet rests on this one.</p>
           ) : (
             <>
-              <p className="soft">{plural(found.total, "packet rests", "packets rest")} on this one. They become stale when it is retracted.</p>
+              <p className="soft">{plural(found.total, "packet rests", "packets rest")} on this one: stale when it is retracted.</p>
               <ul className="chain" style={{ maxHeight: 260, overflowY: "auto", marginTop: 6 }} tabIndex={0} aria-label="What rests on it">
                 {found.items.map((one) => (
                   <li key={one.seq}>

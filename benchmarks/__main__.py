@@ -9,6 +9,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.observability.telemetry import configure_logs
 from apc_console.system.running import run
 from benchmarks.calls.context import measure_context
+from benchmarks.calls.messages import measure_messages
 from benchmarks.calls.observability import measure_observability
 from benchmarks.calls.policy import measure_policy
 from benchmarks.database.impact import measure_impact
@@ -32,12 +33,12 @@ from benchmarks.throughput.pipeline import measure_pipeline
 from benchmarks.throughput.round_trip import measure_round_trip
 
 PARTS = (
-    *("policy", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
+    *("policy", "messages", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
 LONG = ("sessions", "takeover", "shards")
 """Parts that run only when they are named."""
-ALONE = frozenset({"policy", "observability", "context", "relevance"})
+ALONE = frozenset({"policy", "messages", "observability", "context", "relevance"})
 """Parts that need neither broker nor database."""
 OVER_RABBIT = frozenset({"pipeline", "round_trip", "fan_out", "start", "sessions", "takeover"})
 
@@ -52,6 +53,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
     """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log."""
     if "policy" in parts:
         measure_policy(figures)
+    if "messages" in parts:
+        measure_messages(figures)
     if "observability" in parts:
         measure_observability(figures)
     if "context" in parts:

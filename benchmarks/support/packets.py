@@ -50,7 +50,7 @@ def idea() -> IdeaPayload:
 
 def typical_packet(session_id: str, sender: Actor, recipients: Sequence[str]) -> Packet:
     """Return an IDEA with its own root from one agent to one or several."""
-    return _packet(session_id, sender, recipients, idea())
+    return packet_of(session_id, sender, recipients, idea())
 
 
 def start_packet(session_id: str, sender: Actor, swarms: Sequence[SwarmSpec]) -> Packet:
@@ -62,18 +62,27 @@ def start_packet(session_id: str, sender: Actor, swarms: Sequence[SwarmSpec]) ->
         generation_deadline_ms=HOUR_MS,
         state_deadline_ms=HOUR_MS,
     )
-    return _packet(session_id, sender, ("orchestrator",), SignalPayload(signal=Signal.START, session=spec))
+    return packet_of(session_id, sender, ("orchestrator",), SignalPayload(signal=Signal.START, session=spec))
 
 
-def _packet(session_id: str, sender: Actor, recipients: Sequence[str], payload: Any) -> Packet:
+def packet_of(
+    session_id: str,
+    sender: Actor,
+    recipients: Sequence[str],
+    payload: Any,
+    *,
+    version: str = PROTOCOL_VERSION,
+    run_phase: RunPhase = RunPhase.RESEARCH,
+) -> Packet:
+    """Return a packet with its own root."""
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     packet_id = new_packet_id()
     return PACKET_TYPES[packet_type](
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=version,
         packet_id=packet_id,
         packet_type=packet_type,
         channel=Channel.INTER_AGENT,
-        run_phase=RunPhase.RESEARCH,
+        run_phase=run_phase,
         created_at=datetime.now(UTC),
         sender=sender,
         recipients=tuple(Recipient(agent_id=one) for one in recipients),

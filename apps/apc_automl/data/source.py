@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from apc_automl.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
 from apc_automl.data.parquet import read_parquet
 from apc_automl.errors import TableInvalid
 from apc_bus.folders import make_private_folder
@@ -53,21 +54,29 @@ class TableFile:
     """One line: rows, columns, separator, decimal sign, encoding."""
 
 
+def _is_workbook(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return is_workbook(archive)
+
+
+def _read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return read_workbook(file, archive, path, LARGEST_TABLE)
+
+
 def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
-    """Read a CSV (also .gz, or a .zip with one file) or a parquet file.
+    """Read a CSV (also .gz, or a .zip with one file), an Excel workbook or a parquet file.
 
     Raises:
         TableInvalid: with one sentence and the remedy, when the file cannot be read.
     """
     if not path.is_file():
-        raise TableInvalid(f"there is no file {path}; --data must name a CSV or parquet file")
+        raise TableInvalid(f"there is no file {path}; --data must name a CSV, Excel or parquet file")
     options = options or SourceOptions()
     try:
-        data, packing = _unpacked(path)
-        if data[:4] == b"PAR1":
-            frame, how = read_parquet(data, path, LARGEST_TABLE), ["parquet"]
-        else:
-            frame, how = _read_text(data, path, options)
+        frame, how = _read_workbook(path) if _is_workbook(path) else _read_unpacked(path, options)
     except _BROKEN as error:
         raise TableInvalid(f"{path} cannot be read: {error}") from error
     _check_width(len(frame.columns), path)
@@ -77,8 +86,18 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
     if not frame.columns.is_unique:
         twice = sorted(frame.columns[frame.columns.duplicated()])[0]
         raise TableInvalid(f"{path} has two columns of one name, {twice!r}; rename one of them")
-    words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {', '.join([*how, *packing])}"
+    words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {', '.join(how)}"
     return TableFile(frame, words)
+
+
+def _read_unpacked(path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
+    data, packing = _unpacked(path)
+    if data[:4] == b"PAR1":
+        return read_parquet(data, path, LARGEST_TABLE), ["parquet", *packing]
+    if data[:4] == OLD_WORKBOOK:
+        raise TableInvalid(f"{path} is a workbook of Excel 2003 or before; save it as .xlsx or CSV")
+    frame, how = _read_text(data, path, options)
+    return frame, [*how, *packing]
 
 
 def _unpacked(path: Path) -> tuple[bytes, list[str]]:
@@ -91,8 +110,6 @@ def _unpacked(path: Path) -> tuple[bytes, list[str]]:
         if start == b"PK\x03\x04":
             with zipfile.ZipFile(file) as archive:
                 names = [name for name in archive.namelist() if not name.endswith("/")]
-                if any(name.startswith("xl/") for name in names):
-                    raise TableInvalid(f"{path} is an Excel workbook; save the sheet as CSV")
                 if len(names) != 1:
                     raise TableInvalid(f"{path} holds {len(names)} files; unpack it and name one of them with --data")
                 with archive.open(names[0]) as packed:
@@ -162,7 +179,7 @@ def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
         except UnicodeDecodeError as error:
             raise TableInvalid(f"{path} is no text: {error}; name its --encoding") from error
     if b"\0" in data[:4096]:
-        raise TableInvalid(f"{path} is no text file; --data must name a CSV or parquet file")
+        raise TableInvalid(f"{path} is no text file; --data must name a CSV, Excel or parquet file")
     try:
         return data.decode("utf-8-sig"), "UTF-8"
     except UnicodeDecodeError:

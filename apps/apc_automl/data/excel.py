@@ -1,0 +1,103 @@
+"""An Excel workbook, read within bounds: cell by cell, without formulas, links and whatever else it carries."""
+
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pandas as pd
+
+from apc_automl.errors import TableInvalid
+
+MOST_XML: Final = 2**28
+"""Bytes of the workbook once it is unpacked: its texts are read as a whole."""
+BYTES_OF_A_CELL: Final = 8
+OLD_WORKBOOK: Final = b"\xd0\xcf\x11\xe0"
+"""How workbooks of Excel 2003 and before begin."""
+
+Row = tuple[Any, ...]
+
+
+def is_workbook(archive: zipfile.ZipFile) -> bool:
+    """Return whether this is an Excel workbook."""
+    return any(name.startswith("xl/") for name in archive.namelist())
+
+
+def read_workbook(file: BinaryIO, archive: zipfile.ZipFile, path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
+    """Return the cells of the first sheet that has any, and how it was read.
+
+    Raises:
+        TableInvalid: it is broken, unpacks to more than `MOST_XML` bytes, has more than `bound` bytes of cells, two
+            columns of one name or cells without one.
+    """
+    if sum(entry.file_size for entry in archive.infolist()) > MOST_XML:
+        raise TableInvalid(f"{path} has more than {MOST_XML // 2**20} MiB of data; save the sheet as CSV")
+    try:
+        book = _library().load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        for sheet in book.worksheets:
+            sheet.reset_dimensions()  # What the sheet says of its size may be wrong.
+            rows = bounded_rows(sheet.iter_rows(values_only=True), bound, path)
+            if rows:
+                others = f", the first of {len(book.worksheets)} with cells" if len(book.worksheets) > 1 else ""
+                return _frame(rows, path), [f"Excel, sheet {sheet.title!r}{others}"]
+    except TableInvalid:
+        raise
+    except Exception as error:  # A broken workbook raises whatever it happens to break.
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TableInvalid(f"{path} cannot be read as an Excel workbook: {why}; save the sheet as CSV") from error
+    raise TableInvalid(f"{path} is empty; its first sheet needs a header line and rows")
+
+
+def bounded_rows(rows: Iterable[Row], bound: int, path: Path) -> list[Row]:
+    """Return the rows that have cells. Raises TableInvalid as soon as all rows exceed the bound together."""
+    kept, size = [], 0
+    for row in rows:
+        size += sum(BYTES_OF_A_CELL + (len(cell) if isinstance(cell, str) else 0) for cell in row) + BYTES_OF_A_CELL
+        if size > bound:
+            raise TableInvalid(f"{path} has more than {bound // 2**20} MiB of data; name a part of the table")
+        if any(cell is not None for cell in row):
+            kept.append(row)
+    return kept
+
+
+def _library() -> Any:
+    """Return openpyxl, which reads XML with defusedxml, so that entities are refused, and nothing with lxml."""
+    import openpyxl.xml
+
+    if not openpyxl.xml.DEFUSEDXML:
+        raise TableInvalid("Excel workbooks are read with defusedxml alone: `pip install defusedxml`, or save as CSV")
+    return openpyxl
+
+
+def _frame(rows: list[Row], path: Path) -> pd.DataFrame:
+    head = [None if cell is None else str(cell).strip() for cell in rows[0]]
+    while head and head[-1] is None:
+        head.pop()
+    if None in head or any(cell is not None for row in rows[1:] for cell in row[len(head) :]):
+        raise TableInvalid(f"{path}: the first row of a sheet names the columns, and a column has no name there")
+    columns: dict[str, pd.Series[Any]] = {}
+    for place, name in enumerate(str(name) for name in head):
+        if name in columns:
+            raise TableInvalid(f"{path} has two columns of one name, {name!r}; rename one of them")
+        columns[name] = _column(list(_cells(rows[1:], place)))
+    return pd.DataFrame(columns)
+
+
+def _column(cells: list[Any]) -> "pd.Series[Any]":
+    """Return numbers, dates or truths where all cells are of one kind, else their texts."""
+    values = pd.Series(cells, dtype=object).infer_objects()
+    if pd.api.types.infer_dtype(values, skipna=True) in ("string", "boolean", "empty") or values.dtype != object:
+        return values
+    numbers = pd.to_numeric(values, errors="coerce")
+    is_mended = bool((numbers.notna() == values.notna()).all())
+    return numbers if is_mended else values.map(str, na_action="ignore")
+
+
+def _cells(rows: list[Row], place: int) -> Iterator[Any]:
+    """Yield the cells of a column: what Excel shows as an error, and an empty text, is missing."""
+    for row in rows:
+        cell = row[place] if place < len(row) else None
+        yield None if isinstance(cell, str) and (not cell.strip() or cell in ERRORS) else cell
+
+
+ERRORS: Final = frozenset({"#N/A", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!", "#NULL!"})

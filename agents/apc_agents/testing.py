@@ -174,9 +174,7 @@ class AgentTestClient:
             AgentError: the agent has no such schedule.
         """
         agent = self._agent
-        if name not in agent.schedules:
-            raise AgentError(f"agent {agent.agent_id} has no schedule {name!r}; it has {', '.join(agent.schedules)}")
-        tick = Tick(name=name, instant=instant or datetime.now(UTC))
+        tick = Tick(name=agent.schedule(name).name, instant=instant or datetime.now(UTC))
         return await self.send(tick, sender=agent.actor, packet_id=tick_id(agent.agent_id, tick))
 
     async def deliver(

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from apc_agents.errors import AgentInvalid
+from apc_agents.errors import AgentError, AgentInvalid
 from apc_agents.handler_table import TICK_PREFIX, WAKE_PREFIX, HandlerEntry, HandlerTable
 from apc_agents.scheduling.defining import ScheduleOptions, make_schedule, tick_handler
 from apc_agents.scheduling.schedule import Schedule
@@ -24,6 +24,14 @@ class TimedHandlers:
     schedules: dict[str, Schedule]
     """What `every` has registered, by name."""
     _handlers: HandlerTable
+
+    def schedule(self, name: str) -> Schedule:
+        """Return a schedule of the agent by its name. Raises AgentError when it has no such schedule."""
+        if name not in self.schedules:
+            raise AgentError(
+                f"agent {self.agent_id} has no schedule {name!r}; it has {', '.join(self.schedules) or 'none'}"
+            )
+        return self.schedules[name]
 
     def on_wake(self, key: str | None = None) -> Callable[[HandlerT], HandlerT]:
         """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.

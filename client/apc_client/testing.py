@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from apc_agents.scheduling import Tick
 from apc_agents.typed.team import Team
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.errors import ResultUnusable
@@ -81,6 +82,19 @@ class TeamTestClient:
     async def start(self, content: BaseModel, *, key: str | None = None) -> ClientSession:
         """Open a session and give the team's entry the input. Raises as `Client.start`."""
         return await self.client.start(self.team, content, key=key)
+
+    async def tick(self, agent_id: str, name: str, instant: datetime | None = None) -> ClientSession:
+        """Fire a schedule of an agent, whatever its cron line says; return the session in which the Tick comes.
+
+        Args:
+            agent_id: one of the team's agents.
+            name: of its schedule, by default that of the decorated function.
+            instant: when the firing was due; default now.
+
+        Raises:
+            AgentError: no such agent, or it has no such schedule.
+        """
+        return await self.client.fire(self.team, agent_id, Tick(name=name, instant=instant or datetime.now(UTC)))
 
     async def run(self, content: BaseModel, *, timeout: float = PATIENCE.total_seconds()) -> Any:  # noqa: ASYNC109
         """Run one session and return its typed result. Raises as `start` and `ClientSession.result`."""

@@ -28,6 +28,7 @@ from apc_agents.receiving.listening import SubstrateListener
 from apc_agents.receiving.packet_inbox import Inbox
 from apc_agents.running.heartbeat import send_heartbeats
 from apc_agents.scheduling.firing import ScheduleRunner, fire_with
+from apc_agents.scheduling.schedule import Tick
 from apc_agents.scheduling.store import ScheduleStore
 from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
@@ -178,6 +179,15 @@ class Worker:
             await self._finish(handlers)
             await self._confirm_receipts()
             _log.info("worker_stopped", agent_id=agent.agent_id)
+
+    async def fire(self, tick: Tick) -> str:
+        """Fire a schedule of the agent, whatever its cron line says; return the id of the session in which it comes.
+
+        Raises:
+            AgentError: the agent has no such schedule.
+            EmitRefused, BusError: as `ctx.emit`.
+        """
+        return await fire_with(self._emitter, self._agent.agent_id)(self._agent.schedule(tick.name), tick)
 
     def _keep(self, task: str, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> Coroutine[Any, Any, None]:
         return keep_running(work, task=task, health=self._health, stop=stop)

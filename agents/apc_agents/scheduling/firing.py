@@ -20,7 +20,7 @@ CLOCK_TOLERANCE: Final = timedelta(minutes=1)
 OTHERS_TURN: Final = timedelta(seconds=1)
 """How long another process that fires is left alone, before it is looked whether it is done."""
 
-Fire = Callable[[Schedule, Tick], Awaitable[None]]
+Fire = Callable[[Schedule, Tick], Awaitable[object]]
 """Publishes a firing; it is confirmed when this returns."""
 
 _log = structlog.get_logger("apc_agents")
@@ -104,14 +104,15 @@ class ScheduleRunner:
         return schedule.cron.next_after(max(now, due.until))
 
 
-def fire_with(emitter: Emitter, agent_id: str) -> Fire:
-    """Build what publishes a firing: the START of its session, then its Tick."""
+def fire_with(emitter: Emitter, agent_id: str) -> Callable[[Schedule, Tick], Awaitable[str]]:
+    """Build what publishes a firing, the START of its session and then its Tick, and returns the session's id."""
 
-    async def fire(schedule: Schedule, tick: Tick) -> None:
+    async def fire(schedule: Schedule, tick: Tick) -> str:
         crash_point("worker.before_tick")
         start = await emitter.emit(start_draft(agent_id, schedule, tick), None, 0)
         crash_point("worker.after_tick_start")
         await emitter.emit(tick_draft(agent_id, tick, start), None, 0)
         _log.info("schedule_fired", agent_id=agent_id, schedule=tick.name, instant=tick.instant.isoformat())
+        return start.trace.session_id
 
     return fire

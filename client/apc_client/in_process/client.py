@@ -7,6 +7,8 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from apc_agents.agent import Agent
+from apc_agents.errors import AgentError
+from apc_agents.scheduling import Tick
 from apc_agents.typed.team import Team
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
@@ -69,6 +71,21 @@ class InProcessClient(Client):
             await self._system.register_schemas(team.documents)
             await self._system.start_agents(new)
             self._running |= {agent.agent_id: agent for agent in new}
+
+    async def fire(self, team: Team, agent_id: str, tick: Tick) -> ClientSession:
+        """Fire a schedule of one of the team's agents; return the session in which the Tick comes.
+
+        Raises:
+            AgentError: no such agent, or it has no such schedule.
+            EmitRefused: the gate's rules refuse the START.
+            BusError: the broker does not take it.
+        """
+        if agent_id not in {agent.agent_id for agent in team.agents}:
+            raise AgentError(
+                f"team {team.name} has no agent {agent_id!r}; it has {', '.join(a.agent_id for a in team.agents)}"
+            )
+        await self.run_team(team)
+        return self.session(await self._system.fire(agent_id, tick), team)
 
     async def tell_what_is_left(self) -> None:
         """Warn of the sessions that were started here and have not ended: nobody works on them any more."""

@@ -20,7 +20,7 @@ from apc_agents.effects import PostgresEffectStore
 from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.running.worker import Worker
-from apc_agents.scheduling import PostgresScheduleStore
+from apc_agents.scheduling import PostgresScheduleStore, Tick
 from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
@@ -83,6 +83,7 @@ class EmbeddedSystem:
         self._broker = MemoryBroker(topology_of(self._settings))
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
+        self._workers: dict[str, Worker] = {}
 
     @property
     def contract(self) -> str | None:
@@ -145,6 +146,10 @@ class EmbeddedSystem:
         ):
             await self._start_worker(agent, registration.broker_user)
 
+    async def fire(self, agent_id: str, tick: Tick) -> str:
+        """Fire a schedule of an agent that runs here; return the id of its session. Raises as `Worker.fire`."""
+        return await self._workers[agent_id].fire(tick)
+
     def registered_client(self) -> AbstractAsyncContextManager[RunClient]:
         """Register a client of this system as the operator; leaving the context revokes it. Raises ServiceAway."""
         return registered_client(self._operator, self.pool, self._settings.shards)
@@ -186,6 +191,7 @@ class EmbeddedSystem:
             schedules=PostgresScheduleStore(self.pool),
             artifacts=self.artifacts,
         )
+        self._workers[agent.agent_id] = worker
         self.start_service(agent.agent_id, _work(worker, bus, stop), stop)
         await self._unless_failed(worker.ready.wait())
 

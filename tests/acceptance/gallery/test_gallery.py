@@ -4,12 +4,15 @@ import importlib.util
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
 from tests.support.apc_command import ApcCommand
 
+from apc_agents.errors import AgentError
 from apc_client import TeamTestClient
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -35,6 +38,7 @@ def commands_of(folder: Path) -> str:
     [
         ("support-desk", "maybe\ny gladly\n", {"outcome": "refunded"}),
         ("retrieval-with-critic", "", {"source": "log.txt", "refused": []}),
+        ("nightly-job", "", {"text": "2 orders, 505.00 in all"}),
     ],
 )
 def test_its_readme_runs_as_it_is_written(
@@ -76,3 +80,21 @@ async def test_the_critic_refuses_what_the_source_does_not_say(postgres_url: str
         nothing = await client.run(retrieval.Question(text="Which colour has every zebra packet elsewhere?"))
         assert (nothing.quotation, sorted(nothing.refused)) == (None, ["gate.txt", "log.txt"])
         assert (await client.run(retrieval.Question(text="Zebra?"))).refused == []
+
+
+async def test_the_night_reports_the_day_before_by_its_readme(postgres_url: str, tmp_path: Path) -> None:
+    nightly = load("nightly-job", "nightly")
+    found = re.search(r"```python\n(.*?)```", (EXAMPLES / "nightly-job/README.md").read_text(), re.DOTALL)
+    assert found is not None
+    lines = found[1].replace("TeamTestClient(team)", "TeamTestClient(team, database_url=url, folder=folder)")
+    scope = {"TeamTestClient": TeamTestClient, "datetime": datetime, "UTC": UTC, "team": nightly.team}
+    exec(f"async def shown(url, folder):\n{indent(lines, '    ')}", scope)  # noqa: S102
+    await scope["shown"](postgres_url, tmp_path)
+    async with TeamTestClient(nightly.team, database_url=postgres_url, folder=tmp_path) as client:
+        again = await client.tick("bookkeeper", "night", datetime(2026, 11, 24, 1, 15, tzinfo=UTC))
+        events = await client.events(again)
+        assert sum(one.packet_type == "MESSAGE" and one.sender == "till" for one in events) <= 1, "fired once"
+        with pytest.raises(AgentError, match="bookkeeper has no schedule 'day'; it has night"):
+            await client.tick("bookkeeper", "day")
+        with pytest.raises(AgentError, match="team nightly has no agent 'clerk'"):
+            await client.tick("clerk", "night")

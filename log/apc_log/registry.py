@@ -1,6 +1,7 @@
 """The registry as the log holds it: view `agents`, which follows from the logged changes."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
@@ -33,6 +34,11 @@ _SCHEMAS = f"""
 SELECT DISTINCT ON (agent_id) change ->> 'schema' AS schema_id, change -> 'document' AS document
 FROM ({_LOGGED}) AS logged WHERE action = 'schema' ORDER BY agent_id, shard, seq
 """
+_CONTRACTS = f"""
+SELECT DISTINCT ON (agent_id) change ->> 'name' AS name, (change ->> 'revision')::bigint AS revision,
+       change ->> 'document' AS document
+FROM ({_LOGGED}) AS logged WHERE action = 'contract' ORDER BY agent_id, (change ->> 'revision')::bigint DESC, shard
+"""
 _CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1"
 _SHARDS = "SELECT DISTINCT shard FROM apc_log.registry_events WHERE change_id = $1"
 _RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
@@ -48,6 +54,20 @@ async def read_schemas(pool: asyncpg.Pool) -> dict[str, RegisteredSchema]:
     """Return every registered schema by its id."""
     rows = await pool.fetch(_SCHEMAS)
     return {row["schema_id"]: known_schema(row["schema_id"], orjson.loads(row["document"])) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedContract:
+    """The newest revision of a registered contract; `document` is the file's text."""
+
+    name: str
+    revision: int
+    document: str
+
+
+async def read_contracts(pool: asyncpg.Pool) -> list[LoggedContract]:
+    """Return the newest revision of every registered contract, by name."""
+    return [LoggedContract(**row) for row in await pool.fetch(_CONTRACTS)]
 
 
 async def registered_agents(pool: asyncpg.Pool) -> list[Registration]:

@@ -112,7 +112,7 @@ class Gate:
 
     async def _load(self, lease: Lease, inputs: Subscription) -> tuple[ShardResources, Positions]:
         """Load what a lease works with: everything confirmed before it is in the database by now."""
-        registry = await Registry.load(self._pool, self._bus.user, self._shard)
+        registry = await Registry.load(self._pool, self._bus.user, self._shard, self._contracts)
         for user, agents in registry.shared_users().items():
             _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
         protocols, positions = await load_protocols(self._pool, self._contracts.default)
@@ -127,7 +127,7 @@ class Gate:
         )
         resources = ShardResources(
             settings=self._settings,
-            contracts=self._contracts,
+            contracts=registry.contracts,
             bus=self._bus,
             pool=self._pool,
             inputs=inputs,

@@ -1,4 +1,4 @@
-"""The contracts that a gate can judge by: the deployment's default, the packaged ones, and those of a folder."""
+"""The contracts that a gate can judge by: the default, the packaged ones, those of a folder and of the registry."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from apc_contracts.contract.contract import (
     Contract,
+    check_deployment,
     check_guards,
     contract_from_bytes,
     deployed_contract,
@@ -20,6 +21,8 @@ DEPLOYMENT_WIDE = (
     "packet_bytes nesting_levels nodes clock_skew_ms outstanding_deliveries quota refused retry_after_ms".split()
 )
 """Limits that only the default contract sets."""
+MAX_REGISTERED = 100
+"""Names of registered contracts: a gate keeps the newest revision of each."""
 
 
 class Contracts:
@@ -29,6 +32,7 @@ class Contracts:
         self.default = default
         self._by_name: dict[str, Contract] = {}
         self._by_hash: dict[str, Contract] = {}
+        self._revisions: dict[str, int] = {}
         # The default first: its file may be among the others, and keeps its own limits.
         self.keep(default)
         for contract in (*others, default):
@@ -50,6 +54,38 @@ class Contracts:
         kept = contract if contract is self.default else replace(contract, limits=self._deployed(contract.limits))
         self._by_hash[digest] = kept
         return kept
+
+    def copy(self) -> "Contracts":
+        """Return a collection that can be registered in without changing this one."""
+        made = Contracts(self.default, self._by_name.values())
+        made._by_hash.update(self._by_hash)
+        made._revisions.update(self._revisions)
+        return made
+
+    def register(self, contract: Contract, revision: int) -> None:
+        """Let sessions that begin from now on find this contract by its name, unless a later revision is there."""
+        if revision > self._revisions.get(contract.name, 0):
+            self._revisions[contract.name] = revision
+            self._by_name[contract.name] = self.keep(contract)
+
+    def objection(self, contract: Contract, revision: int, *, decides: bool) -> str | None:
+        """Return why a contract cannot be registered, None when it can; `decides` = by shard 0, which orders revisions.
+
+        Raises:
+            ContractInvalid: a guard, a state or a metric of it cannot be used; names the place.
+        """
+        name, known = contract.name, self._revisions.get(contract.name, 0)
+        if name == self.default.name:
+            return f"{name} is the deployment's default contract: give the file another name, or set APC_CONTRACT"
+        if not known and len(self._revisions) >= MAX_REGISTERED:
+            return f"{MAX_REGISTERED} contracts are registered: no room for {name}"
+        if revision == known:
+            current = self._by_name[name]
+            return None if current.hash == contract.hash else f"revision {revision} of contract {name} is taken: repeat"
+        if decides and revision != known + 1:
+            return f"the next revision of contract {name} is {known + 1}, not {revision}: repeat the command"
+        check_deployment(contract)
+        return None
 
     def _deployed(self, limits: Limits) -> Limits:
         """Return limits whose deployment-wide ones are the default's."""

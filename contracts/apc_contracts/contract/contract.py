@@ -143,11 +143,16 @@ def deployed_contract(body: bytes, path: Path | str) -> Contract:
     """Return the contract that a deployment's file holds. Raises ContractInvalid, with the file's name."""
     try:
         contract = contract_from_bytes(body)
-        check_guards(contract)
-        check_deployable(contract.file)
+        check_deployment(contract)
     except ContractInvalid as error:
         raise ContractInvalid(error.place, error.message, str(path)) from error
     return contract
+
+
+def check_deployment(contract: Contract) -> None:
+    """Check what a deployment's own contract must hold beside its shape. Raises ContractInvalid, with the place."""
+    check_guards(contract)
+    check_deployable(contract.file)
 
 
 def check_guards(contract: Contract) -> None:

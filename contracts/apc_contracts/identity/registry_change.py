@@ -2,21 +2,28 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
 from apc_contracts.contract_model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
-from apc_contracts.errors import SchemaUnusable, SignatureInvalid
+from apc_contracts.errors import ContractInvalid, SchemaUnusable, SignatureInvalid
 from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.signing import read_public_key
+from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
+if TYPE_CHECKING:
+    from apc_contracts.contract.contract import Contract
+
 MAX_SCHEMAS_ACCEPTED = 256
+MAX_CONTRACT_BYTES = 120 * 1024
+"""Of a registered contract: escaped as one JSON text it still fits into a message."""
 SCHEMA_SUBJECT = "schema/"
+CONTRACT_SUBJECT = "contract/"
 
 
 class RegistryAction(StrEnum):
@@ -25,6 +32,7 @@ class RegistryAction(StrEnum):
     ADD = "add"
     REVOKE = "revoke"
     SCHEMA = "schema"
+    CONTRACT = "contract"
 
 
 def _not_reserved(agent_id: str) -> str:
@@ -135,7 +143,44 @@ class SchemaAdded(Model):
         return SCHEMA_SUBJECT + self.schema_id
 
 
-AnyChange = AgentAdded | AgentRevoked | SchemaAdded
+class ContractAdded(Model):
+    """A change that registers a contract file; sessions that are open keep the revision under which they began."""
+
+    change_id: Uuid
+    action: Literal[RegistryAction.CONTRACT] = RegistryAction.CONTRACT
+    name: Name
+    """The name in the file."""
+    revision: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
+    """1 for the first file of this name; one more for each other file."""
+    document: Annotated[str, Field(min_length=1, max_length=MAX_CONTRACT_BYTES)]
+    """The file's text: a contract's hash is over its bytes."""
+
+    @model_validator(mode="after")
+    def _is_usable(self) -> Self:
+        found = self.contract()
+        if found.name != self.name:
+            raise broken("name", f"the file has the name {found.name!r}: give the same")
+        return self
+
+    def contract(self) -> "Contract":
+        """Return the contract, its guards not yet compiled."""
+        from apc_contracts.contract.contract import contract_from_bytes
+
+        body = self.document.encode()
+        if len(body) > MAX_CONTRACT_BYTES:
+            raise broken("document", f"it has more than {MAX_CONTRACT_BYTES} bytes: shorten it")
+        try:
+            return contract_from_bytes(body)
+        except ContractInvalid as error:
+            raise broken("document", f"at {error.place}: {error.message}") from error
+
+    @property
+    def subject(self) -> str:
+        """The name under which the log keeps the change: no agent_id has a slash."""
+        return CONTRACT_SUBJECT + self.name
+
+
+AnyChange = AgentAdded | AgentRevoked | SchemaAdded | ContractAdded
 RegistryChange = Annotated[AnyChange, Field(discriminator="action")]
 
 _ACTIONS = frozenset(RegistryAction)

@@ -8,7 +8,13 @@ from apc_bus import headers
 from apc_bus.port import Delivery, HeaderValue, Message
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry import Right
-from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, SchemaAdded, parse_registry_change
+from apc_contracts.identity.registry_change import (
+    AgentAdded,
+    AgentRevoked,
+    ContractAdded,
+    SchemaAdded,
+    parse_registry_change,
+)
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
@@ -28,7 +34,8 @@ class DeadInput:
     message_id: str
 
 
-Input = ReceivedPacket | tuple[ReceiptGroup, ...] | AgentAdded | AgentRevoked | SchemaAdded | DeadInput | PacketRefused
+Change = AgentAdded | AgentRevoked | SchemaAdded | ContractAdded
+Input = ReceivedPacket | tuple[ReceiptGroup, ...] | Change | DeadInput | PacketRefused
 
 PROBE_BODY = b"[]"
 TYPE_RECEIPTS = headers.TYPE_RECEIPTS

@@ -5,13 +5,19 @@ from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
+import structlog
 
+from apc_contracts.contract.collection import Contracts, stored_contract
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.errors import ContractInvalid
 from apc_contracts.identity.people import voice_objection
 from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
-from apc_contracts.identity.registry_change import AgentAdded, AnyChange, SchemaAdded
+from apc_contracts.identity.registry_change import AgentAdded, AnyChange, ContractAdded, SchemaAdded
 from apc_contracts.schemas.schema import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
-from apc_log.registry import read_changes, read_registry, read_schemas
+from apc_log.registry import read_changes, read_contracts, read_registry, read_schemas
+
+_log = structlog.get_logger(__name__)
 
 
 class Registry:
@@ -23,6 +29,9 @@ class Registry:
         registrations: Mapping[str, Registration],
         changes: set[UUID],
         schemas: Mapping[str, RegisteredSchema] | None = None,
+        contracts: Contracts | None = None,
+        *,
+        decides: bool = True,
     ) -> None:
         self.by_id: dict[str, Registration] = dict(registrations)
         self.by_id[ORCHESTRATOR] = Registration(
@@ -36,13 +45,26 @@ class Registry:
         )
         self.schemas: dict[str, RegisteredSchema] = dict(schemas or {})
         """schema_id -> the schema of that name and version; a version never changes."""
+        self.contracts = contracts or Contracts(load_contract())
+        """The contracts that a START may name; this registry adds to them."""
         self._changes = changes
+        self._decides = decides
 
     @classmethod
-    async def load(cls, pool: asyncpg.Pool, broker_user: str, shard: int) -> "Registry":
-        """Read the registry as the log of this shard left it."""
-        registrations = await read_registry(pool)
-        return cls(broker_user, registrations, await read_changes(pool, shard), await read_schemas(pool))
+    async def load(
+        cls, pool: asyncpg.Pool, broker_user: str, shard: int, contracts: Contracts | None = None
+    ) -> "Registry":
+        """Read the registry as the log of this shard left it; `contracts` are there without being registered."""
+        registrations, changes = await read_registry(pool), await read_changes(pool, shard)
+        known = (contracts or Contracts(load_contract())).copy()
+        for one in await read_contracts(pool):
+            contract = stored_contract(one.document.encode())
+            if contract is None:
+                _log.warning("contract_unusable", contract=one.name, reason="this version cannot judge by it")
+            else:
+                known.register(contract, one.revision)
+        schemas = await read_schemas(pool)
+        return cls(broker_user, registrations, changes, schemas, known, decides=shard == 0)
 
     def objection(self, change: AnyChange, trusted: Collection[str] = ()) -> str | None:
         """Return why a change cannot be applied; None when it can, or was.
@@ -53,6 +75,11 @@ class Registry:
             return None
         if isinstance(change, SchemaAdded):
             return self._objection_to_schema(change)
+        if isinstance(change, ContractAdded):
+            try:
+                return self.contracts.objection(change.contract(), change.revision, decides=self._decides)
+            except ContractInvalid as error:
+                return f"contract {change.name} at {error.place}: {error.message}"
         if isinstance(change, AgentAdded):
             others = [one for one in self.by_id.values() if one.agent_id != ORCHESTRATOR]
             return voice_objection(change.registration(), others, trusted)
@@ -75,6 +102,8 @@ class Registry:
         self._changes.add(change.change_id)
         if isinstance(change, SchemaAdded):
             self.schemas.setdefault(change.schema_id, known_schema(change.schema_id, change.document))
+        elif isinstance(change, ContractAdded):
+            self.contracts.register(change.contract(), change.revision)
         elif isinstance(change, AgentAdded):
             self.by_id[change.agent_id] = change.registration()
         elif change.agent_id in self.by_id:

@@ -1,4 +1,4 @@
-"""`apc contract`: walk, draw and explain contracts; begin and check a contract file."""
+"""`apc contract`: walk, draw and explain contracts; begin, check and register a contract file."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,9 +7,10 @@ import orjson
 import typer
 
 from apc_console.commands.packet.group import ContractFile
+from apc_console.output.output import AsJson, print_rows
 from apc_console.output.terminal import echo
 
-app = typer.Typer(help="Walk, draw, explain and check contracts.", no_args_is_help=True)
+app = typer.Typer(help="Walk, draw, explain, check and register contracts.", no_args_is_help=True)
 
 MachineName = Annotated[
     str, typer.Argument(help="inter_agent_coordination, intra_agent_coordination, packet_lifecycle.")
@@ -71,6 +72,39 @@ def new(
 
     path = write_contract(name, find_contract(base))
     echo(f"{path}: change it, then: apc contract check {path}")
+
+
+@app.command()
+def register(file: Annotated[Path, typer.Argument(help="A contract file; `-` is the standard input.")]) -> None:
+    """Register a contract under the name in its file; returns when every shard has it. No gate has to restart.
+
+    Another file of the same name is its next revision: sessions that are open keep theirs. After 10 s the command
+    names the shards that have not confirmed and exits with 4; repeat it.
+    """
+    from apc_console.commands.contract.registered_contracts import register_file
+    from apc_console.system.running import run_quietly
+
+    found = run_quietly(register_file(file))
+    name, digest = found.contract.name, found.contract.hash.hex()
+    echo(f"contract {name} is registered, revision {found.revision}, sha256 {digest}")
+
+
+@app.command("list")
+def list_contracts(as_json: AsJson = False) -> None:
+    """List the registered contracts, each with its newest revision."""
+    from apc_console.commands.contract.registered_contracts import contract_rows
+    from apc_console.system.running import run_quietly
+
+    print_rows(run_quietly(contract_rows()), title="Contracts", as_json=as_json, empty="no contract is registered")
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="The name of a registered contract.")]) -> None:
+    """Print the newest file of a registered contract."""
+    from apc_console.commands.contract.registered_contracts import contract_text
+    from apc_console.system.running import run_quietly
+
+    echo(run_quietly(contract_text(name)))
 
 
 def _facts(text: str) -> dict[str, Any]:

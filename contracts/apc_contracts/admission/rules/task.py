@@ -27,7 +27,7 @@ def contract_is_known(case: Case) -> Refusal | None:
         return None
     coordinator = case.contract.coordinator
     if not case.facts.is_contract_known:
-        message = f"there is no contract {session.contract!r} here: put its file into the folder APC_CONTRACTS"
+        message = f"there is no contract {session.contract!r} here: register its file with `apc contract register`"
         return Refusal("UNKNOWN_CONTRACT", "contract_is_known", "payload.session.contract", message)
     if isinstance(session, TaskSessionSpec) == (coordinator is Coordinator.TASK):
         return None

@@ -1,0 +1,5 @@
+"""A gate and a persister at work in one process, as the orchestrator's own tests have them."""
+
+from tests.orchestrator.conftest import house
+
+__all__ = ["house"]

@@ -50,6 +50,28 @@ def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_ur
         assert session["opener"] in clients, "the second run finds the session of the first"
 
 
+@pytest.mark.faults
+def test_an_agent_that_is_killed_in_mid_run_goes_on(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
+    """The first call of the reader's handler kills its process, with kill -9."""
+    file, killed = review.folder / "review.py", review.folder / "killed"
+    text = file.read_text()
+    line = '    found = "password" in request.diff\n'
+    assert line in text
+    head = f"import os\nfrom pathlib import Path\nKILLED = Path({str(killed)!r})\n"
+    dies = "    if not KILLED.exists():\n        KILLED.touch()\n        os.kill(os.getpid(), 9)\n"
+    file.write_text(head + text.replace(line, dies + line))
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+
+    done = _run(review, given=given)
+
+    assert killed.exists()
+    assert [one["reader"] for one in done["result"]["content"]["opinions"]].count("security") == 1
+    shown = review("packet", "trace", "--session-id", done["session"], "--type", "MESSAGE", "--json", given=given)
+    found = json.loads(shown.stdout)
+    opinions = [one for one in found if one["sender_agent_id"] == "security"]
+    assert len(opinions) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "body", "said"),
     [

@@ -49,7 +49,7 @@ test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a br
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	@test -f $(PAGE) || $(MAKE) page || echo "make demo: the page of the web console is not built (see above); the run goes on without it"
-	$(BIN)/apc automl run --budget-seconds 20 --out build/demo
+	$(BIN)/apc automl run --budget-seconds 14 --out build/demo
 
 test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker

@@ -145,6 +145,32 @@ def priors(
     _print(found, "strategy priors: means with 95 % intervals", as_json)
 
 
+@bench.command()
+def peers(
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each table.")] = 5,
+    seconds: Annotated[int, typer.Option(min=1, help="For each search.")] = 20,
+    table: Annotated[
+        list[str] | None, typer.Option(help="Compare on this table; repeat it. Default: all twelve.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the swarm with a random search of equal time and with HistGradientBoosting: mean ranks over tables.
+
+    Tables come from scikit-learn, statsmodels, vega_datasets and palmerpenguins, two from generators. All twelve with
+    five seeds take about an hour.
+    """
+    from apc_automl.bench.homogenization import tell_on_stderr
+    from apc_automl.bench.peer_tables import PEER_TABLES
+    from apc_automl.bench.peers import measure_peers
+    from apc_console.system.running import run_quietly
+
+    unknown = [name for name in table or () if name not in PEER_TABLES]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEER_TABLES)}", param_hint="--table")
+    found = run_quietly(measure_peers(table or list(PEER_TABLES), seeds, seconds, tell_on_stderr))
+    _print(found, "ranks (1 = smallest loss on untouched rows): means with 95 % intervals over the tables", as_json)
+
+
 def _print(found: Mapping[str, Any], title: str, as_json: bool) -> None:
     if as_json or not sys.stdout.isatty():
         print_json(found)

@@ -3,6 +3,7 @@
 import pytest
 
 from apc_automl.bench.homogenization import measure_homogenization
+from apc_automl.bench.peers import measure_peers
 from apc_automl.bench.priors import measure_priors
 from apc_automl.data.generated import Generator
 
@@ -30,3 +31,15 @@ async def test_open_windows_let_more_through_and_earlier() -> None:
             assert on["diversity_by_generation"][generation] == off["diversity_by_generation"][generation]
     (diversity,) = [row for row in found["summary"] if row["figure"] == "diversity"]
     assert diversity["on - off"]["low"] <= diversity["on - off"]["mean"] <= diversity["on - off"]["high"]
+
+
+async def test_the_swarm_and_its_peers_are_judged_on_the_same_rows() -> None:
+    said: list[str] = []
+
+    found = await measure_peers(["wine"], 1, 5, said.append)
+
+    [run] = found["runs"]
+    assert said[0].startswith("wine, seed 1: the swarm ")
+    assert all(0 < loss < 1.2 for loss in run["losses"].values())
+    assert sorted(run["ranks"]) == sorted(run["losses"])
+    assert len(found["summary"]) == 5

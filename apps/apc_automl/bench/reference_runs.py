@@ -1,5 +1,6 @@
 """One run of the reference swarm in this process, read back from its log."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class SwarmRun:
     log: RunLog
     recipes: dict[int, dict[str, Recipe]]
     outcomes: dict[int, dict[str, float]]
+    validated_loss: float | None
+    """The loss of the last final model on data that nobody had seen; None when none was built."""
 
     @property
     def best_outcome(self) -> float:
@@ -95,4 +98,7 @@ async def run_swarm_once(
                 recipe = Recipe.read(await system.artifacts.get(one.evidence[2]))
                 recipes.setdefault(one.generation, {})[one.swarm] = recipe
                 outcomes.setdefault(one.generation, {})[one.swarm] = one.payload["metric_set"]["outcome"]
-    return SwarmRun(log, recipes, outcomes)
+        loss = None
+        if log.validations:
+            loss = float(json.loads(await system.artifacts.get(log.validations[-1].evidence[0]))["loss"])
+    return SwarmRun(log, recipes, outcomes, loss)

@@ -68,6 +68,16 @@ class ModelReader:
             raise TrainingUnavailable("the process that reads models was ended before it had answered")
         raise ModelFileRefused(f"this model ended the process that reads it, {ATTEMPTS} times")
 
+    def start(self) -> None:
+        """Start the process, so that the first request does not wait for it; nothing happens where one is there.
+
+        Raises:
+            TrainingUnavailable: the process does not start.
+        """
+        with self._lock:
+            if self._process is None and not self._is_closed:
+                self._process = self._start()
+
     @property
     def is_running(self) -> bool:
         """There is a process, and it has not ended."""

@@ -30,7 +30,9 @@ def _facts(log: RunLog, outcome: Outcome, narrative: Narrative | None) -> dict[s
     bars = {name: _bar(guard.text) for name, guard in load_contract().promotion_gate.criteria}
     charts = {}
     if log.evaluations:
-        charts["Score by generation and swarm"] = plots.score_plot(log)
+        charts["Score by generation and swarm"] = plots.score_plot(
+            log, outcome.review["plain"]["outcome"] if outcome.review else None
+        )
         charts["Diversity: model families in use"] = plots.diversity_plot(log)
     if log.transfers:
         charts["Transfers"] = plots.transfer_plot(log)

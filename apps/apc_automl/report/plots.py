@@ -13,11 +13,16 @@ from apc_automl.training.spaces import SWARMS
 
 COLOURS = dict(zip(SWARMS, ("#2563eb", "#16a34a", "#d97706"), strict=True))
 GATES = ("rtf", "stability", "audit", "outcome", "learnability", "generalization_ratio", "drift_risk")
-WIDTH, HEIGHT = 8.0, 3.2
+WIDTH, HEIGHT = 5.4, 2.9
+"""In inches; a phone shows the letters at nearly their size."""
 
 
-def score_plot(log: RunLog) -> str:
-    """Plot the outcome on held-out data by generation and swarm, with the best so far as a line."""
+def score_plot(log: RunLog, plain: float | None = None) -> str:
+    """Plot the outcome on held-out data by generation and swarm, with the best so far as a line.
+
+    Args:
+        plain: the outcome of a plain strong model, on untouched rows: another line.
+    """
     figure, axes = _new("generation", "outcome on held-out data")
     first = _first_generation_of_rounds(log)
     for swarm in SWARMS:
@@ -30,9 +35,13 @@ def score_plot(log: RunLog) -> str:
     for start in list(first.values())[1:]:
         axes.axvline(start - 0.5, color="#999", linestyle=":", linewidth=1)
     axes.axhline(0.5, color="#999", linewidth=0.8)
-    axes.annotate("promotion gate", (0, 0.5), fontsize=7, color="#777", va="bottom")
+    axes.annotate("promotion gate", (0, 0.5), fontsize=8, color="#777", va="bottom")
+    axes.annotate("0 = trivial baseline", (0, 0), fontsize=8, color="#777", va="bottom")
+    if plain is not None:
+        axes.axhline(plain, color="#111", linestyle="--", linewidth=1, label="plain gradient boosting, untouched data")
     axes.set_ylim(0, 1.02)
-    axes.legend(loc="lower right", fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="lower right", fontsize=8, framealpha=0)
     return _svg(figure)
 
 
@@ -46,6 +55,7 @@ def diversity_plot(log: RunLog) -> str:
     places = sorted(families)
     axes.bar(places, [len(families[place]) for place in places], color="#7c3aed", width=0.8)
     axes.set_yticks(range(len(SWARMS) + 1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _svg(figure)
 
 
@@ -64,7 +74,7 @@ def transfer_plot(log: RunLog) -> str:
     axes.bar(places, [refused[place] for place in places], bottom=heights, color="#dc2626", label="refused")
     axes.set_xlim(-0.5, max(first[one.round] + one.generation for one in log.evaluations) + 0.5)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, framealpha=0)
     return _svg(figure)
 
 
@@ -114,6 +124,6 @@ def _new(x_label: str, y_label: str) -> tuple[Figure, Axes]:
 
 def _svg(figure: Figure) -> str:
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     text = buffer.getvalue()
     return text[text.index("<svg") :]

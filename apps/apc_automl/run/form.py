@@ -23,6 +23,7 @@ MORE_TIME = 4
 """A run that goes on where another was refused gets so many times its search time."""
 ROWS_A_SECOND = 125
 LEAST_ROWS = 2000
+"""Fewer rows than these are not looked at because of the time."""
 
 
 @dataclass(frozen=True, slots=True)

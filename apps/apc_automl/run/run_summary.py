@@ -80,6 +80,7 @@ def _details(outcome: Outcome) -> list[str]:
     lines = [
         *(f"Rows:       {fact}" for fact in sizes),
         *(f"            {note}" for note in notes),
+        *_compared(outcome),
         f"Transfers:  {outcome.transfers_accepted} accepted, {sum(refused.values())} refused{reasons}",
         f"Packets:    {outcome.packets_logged} in the log, {outcome.packets_refused} of them refused",
     ]
@@ -90,6 +91,14 @@ def _details(outcome: Outcome) -> list[str]:
     if outcome.candidate_file is not None:
         lines.append(f"Candidate:  {outcome.candidate_file}")
     return [*lines, f"Report:     {outcome.report_file}"]
+
+
+def _compared(outcome: Outcome) -> list[str]:
+    """Say what a plain strong model does on the same rows: is the search worth it?"""
+    if outcome.review is None or outcome.judged is None:
+        return []
+    plain = outcome.review["plain"]
+    return [f"Compared:   {plain['name']}: {plain['score']}; {outcome.judged.loss_name} {plain['loss']:.4f}"]
 
 
 def _to_try(outcome: Outcome, form: RunForm | None) -> list[str]:
@@ -146,6 +155,7 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "swarm": judged.swarm if judged else None,
         "recipe": judged.recipe.model_dump(mode="json") if judged else None,
         "outcome": judged.outcome if judged else None,
+        "plain": outcome.review["plain"] if outcome.review else None,
         "loss_name": judged.loss_name if judged else None,
         "score": judged.score if judged else None,
         "loss": judged.loss if judged else None,

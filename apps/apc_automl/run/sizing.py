@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from apc_automl.data.table_schema import Schema
-from apc_automl.run.form import GENERATIONS, MOST_GENERATIONS, ROUNDS, RunForm
+from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, ROUNDS, RunForm
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.search import default_recipe
@@ -30,7 +30,6 @@ CLOSING_GENERATIONS = 2.5
 """After the search the winner is trained and judged again, which takes as long as so many generations."""
 LEAST_GENERATIONS = 6
 """For fewer than these the search looks at fewer rows."""
-LEAST_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True)

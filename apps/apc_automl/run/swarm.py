@@ -68,6 +68,7 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
     plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database, shown.quiet)
     tell = _say_nothing if shown.quiet else _tell_on_stderr
     with _workbench() as workbench:
+        workbench.start_reader()
         if form.resume is not None:
             form, settings = await resumed(form, settings)
         settings, form = await _sized(settings, form, workbench, tell)

@@ -83,7 +83,7 @@ def next_recipe(
         return default_recipe(untried[0], place.swarm) if known is None else _fitted(known, place.swarm, schema)
     best = best_trial(trials)
     if best is None or (not place.converging and generator.random() < EXPLORE_SHARE):
-        return _drawn(families, place.swarm, schema, tried, generator)
+        return drawn_recipe(families, place.swarm, schema, tried, generator)
     return _tuned(best.recipe, place.swarm, schema, tried, generator)
 
 
@@ -119,7 +119,10 @@ def _fitted(prior: Recipe, swarm: str, schema: Schema) -> Recipe:
     return prior if fitted.method == prior.method else fitted
 
 
-def _drawn(families: Sequence[str], swarm: str, schema: Schema, tried: set[str], generator: random.Random) -> Recipe:
+def drawn_recipe(
+    families: Sequence[str], swarm: str, schema: Schema, tried: set[str], generator: random.Random
+) -> Recipe:
+    """Return a recipe with a family and settings drawn alike; one that is not in `tried`, if the draws find one."""
     for _ in range(DRAWS):
         family = generator.choice(families)
         settings = {axis: generator.choice(options) for axis, options in axes_of(family, schema).items()}

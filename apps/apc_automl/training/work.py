@@ -4,8 +4,12 @@ Each computes on one thread: neither speed nor a single bit of a model may depen
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
+
+if TYPE_CHECKING:
+    from apc_automl.training.outsiders import Found
 
 
 def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
@@ -97,3 +101,43 @@ def review(study: Study, untouched: Blob, said: bytes, shuffled: Mapping[str, by
 
     with threadpool_limits(1):
         return reviewing.review(study, untouched, said, shuffled)
+
+
+def search_at_random(study: Study, seconds: float, seed: int) -> "Found | None":
+    """Run `outsiders.search_at_random` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import outsiders
+
+    with threadpool_limits(1):
+        return outsiders.search_at_random(study, seconds, seed)
+
+
+def judge_recipe(recipe: bytes, study: Study, untouched: Blob) -> float:
+    """Run `outsiders.judge_recipe` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import outsiders
+
+    with threadpool_limits(1):
+        return outsiders.judge_recipe(recipe, study, untouched)
+
+
+def judge_plain(study: Study, untouched: Blob) -> float:
+    """Run `outsiders.judge_plain` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import outsiders
+
+    with threadpool_limits(1):
+        return outsiders.judge_plain(study, untouched)
+
+
+def judge_baseline(study: Study, untouched: Blob) -> float:
+    """Run `outsiders.judge_baseline` in this process."""
+    from threadpoolctl import threadpool_limits
+
+    from apc_automl.training import outsiders
+
+    with threadpool_limits(1):
+        return outsiders.judge_baseline(study, untouched)

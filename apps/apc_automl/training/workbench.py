@@ -66,10 +66,12 @@ class Workbench:
             ModelFileRefused: the bytes are no model of ours, or cannot be read within bounds.
             TrainingUnavailable: the process that reads models does not start.
         """
-        if self._reading is None:
-            self._reading = ThreadPoolExecutor(1, thread_name_prefix="model-reader")
         request = Request(model.data, study.schema.data, rows.data, again)
-        return await asyncio.wrap_future(self._reading.submit(self._reader.predict, request))
+        return await asyncio.wrap_future(self._reading_thread().submit(self._reader.predict, request))
+
+    def start_reader(self) -> None:
+        """Let the process that reads models start in the background; the first `predict` says so if it does not."""
+        self._reading_thread().submit(self._reader.start)
 
     def close(self) -> None:
         """End the processes; idempotent. A later `run` or `predict` starts new ones."""
@@ -80,6 +82,11 @@ class Workbench:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _reading_thread(self) -> ThreadPoolExecutor:
+        if self._reading is None:
+            self._reading = ThreadPoolExecutor(1, thread_name_prefix="model-reader")
+        return self._reading
 
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:

@@ -10,12 +10,13 @@ import pytest
 
 from apc_agents.context import ContextSession, MemoryContextStore
 from apc_agents.memory import DatabaseMemoryStore
-from apc_automl.report.outcome import Outcome
+from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.outcome_files import collect_outcome, narrative_of
 from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, Move, RunLog, TransferRecord
 from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import Narrative
+from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.database import open_pool
@@ -128,3 +129,22 @@ async def test_a_run_that_the_log_does_not_know(postgres_url: str, tmp_path: Pat
         await pool.close()
     assert (outcome.state, outcome.exit_code, outcome.packets_logged) == ("UNKNOWN", 3, 0)
     assert "no session of this run" in outcome.report_file.read_text()
+
+
+def test_the_report_names_the_score_that_people_know_and_compares_with_a_plain_model(
+    log: RunLog, outcome: Outcome, tmp_path: Path
+) -> None:
+    recipe = Recipe(family="ridge", preprocessing={}, parameters={})
+    judged = Judged("linear", recipe, "sha256:0", 0.6, "logarithmic loss", 0.3, 0.7, 90, dict(GATES), "accuracy 91.0%")
+    plain = {"name": "Boosting", "loss": 0.2, "outcome": 0.71, "score": "accuracy 93.0%"}
+    review = {"plain": plain, "importances": {"a": 0.1}, "columns_left_out": 0, "residuals": {}, "calibration": []}
+    features = {f"x{number}": "number" for number in range(13)}
+    profile = {"features": features, "missing_share": {}}
+    model = tmp_path / "model.skops"
+    write_report(log, replace(outcome, judged=judged, review=review, profile=profile, model_file=model))
+    page = outcome.report_file.read_text()
+    assert "<strong>accuracy 91.0%</strong>" in page
+    assert "No: logarithmic loss 0.3 (accuracy 91.0%), but Boosting, trained once outside the protocol, has 0.2" in page
+    assert "<details><summary>What was made of its 13 columns" in page, "a wide table is folded"
+    assert page.index("Use the model") < page.index("Score by generation and swarm")
+    assert "stroke-dasharray" in page[page.index("Score by generation") : page.index("Diversity")], "the plain model"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apc_automl.data.default_data import DEFAULT_TARGET
-from apc_automl.run.form import GENERATIONS, MOST_GENERATIONS, RunForm
-from apc_automl.run.sizing import LEAST_GENERATIONS, LEAST_ROWS, choose_sizes, fit_to_budget, generation_seconds
+from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
+from apc_automl.run.sizing import LEAST_GENERATIONS, choose_sizes, fit_to_budget, generation_seconds
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
@@ -28,6 +28,8 @@ def test_a_large_table_gets_fewer_rows_before_it_gets_too_few_generations() -> N
     sizes = choose_sizes(40, 120, 20_000, 24)
     assert LEAST_ROWS < sizes.rows < 20_000
     assert sizes.generations == LEAST_GENERATIONS
+    small = choose_sizes(40, 120, 900, 24)
+    assert (small.generations, small.rows) == (1, 900), "a small table is not made smaller"
     fixed = choose_sizes(40, 120, 20_000, 24, may_shrink=False)
     assert (fixed.generations, fixed.rows) == (1, 20_000)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.waiting import until
 
 from apc_automl.errors import TableInvalid, TrainingUnavailable
 from apc_automl.training import work
@@ -89,3 +90,13 @@ def test_no_process_outlives_a_killed_parent(tmp_path: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     child.wait(timeout=30)
+
+
+async def test_the_reader_of_models_can_start_before_its_first_request() -> None:
+    bench = Workbench()
+    try:
+        bench.start_reader()
+        await until(lambda: bench._reader.is_running)
+    finally:
+        bench.close()
+    assert not bench._reader.is_running

@@ -1,0 +1,132 @@
+"""`apc automl bench peers`: is the swarm as good as a random search of equal time, and as plain gradient boosting?"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from apc_automl.bench.confidence import Interval
+from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
+from apc_automl.bench.reference_runs import (
+    FIRST_SEED,
+    PROCESSES,
+    VETO_WINDOW_MS,
+    bench_folder,
+    run_swarm_once,
+    training_processes,
+)
+from apc_automl.run.form import RunForm
+from apc_automl.run.sizing import fit_to_budget
+from apc_automl.training import work
+from apc_automl.training.material import Blob, Prepared, Study
+from apc_automl.training.preparing import prepare_table
+from apc_automl.training.workbench import Workbench
+from apc_bus.settings import AutomlSettings
+
+SWARM, RANDOM, PLAIN = "the swarm", "random search", "HistGradientBoosting"
+PEERS = (SWARM, RANDOM, PLAIN)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The losses of all three on the same untouched rows of one table and seed."""
+
+    table: str
+    seed: int
+    losses: Mapping[str, float]
+    generations: int
+    drawn: int
+    """Recipes that the random search has tried."""
+
+    @property
+    def ranks(self) -> dict[str, float]:
+        """Return 1 for the smallest loss; equal ones share their places."""
+        from scipy.stats import rankdata
+
+        return dict(zip(self.losses, rankdata(list(self.losses.values())).tolist(), strict=True))
+
+
+async def measure_peers(tables: Sequence[str], seeds: int, seconds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Compare over tables and seeds: a JSON object with the losses, and mean ranks with 95 % intervals.
+
+    The intervals are over the tables: the seeds of a table are no independent tables.
+
+    Raises:
+        InputUnusable: the package that carries a table is not installed.
+    """
+    found: list[Comparison] = []
+    with bench_folder() as folder, training_processes() as workbench:
+        for table in [PEER_TABLES[name] for name in tables]:
+            for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+                one = await _compare(table, seed, seconds, folder, workbench)
+                found.append(one)
+                tell(f"{one.table}, seed {seed}: " + ", ".join(f"{name} {one.losses[name]:.4f}" for name in PEERS))
+    return {
+        "seconds": seconds,
+        "seeds": seeds,
+        "tables": list(tables),
+        "runs": [asdict(one) | {"ranks": one.ranks} for one in found],
+        "summary": summarise(found),
+    }
+
+
+def summarise(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return the mean rank of each peer, and how far the swarm lies behind the others, over the tables."""
+    tables = list(dict.fromkeys(one.table for one in found))
+
+    def over_tables(figure: Callable[[Comparison], float]) -> dict[str, Any]:
+        return asdict(Interval.of([fmean(figure(one) for one in found if one.table == table) for table in tables]))
+
+    def behind(peer: str) -> Callable[[Comparison], float]:
+        return lambda one: one.ranks[SWARM] - one.ranks[peer]
+
+    ranks = [{"figure": f"mean rank, {name}", "value": over_tables(_rank_of(name))} for name in PEERS]
+    return [*ranks, *({"figure": f"{SWARM} behind {name}", "value": over_tables(behind(name))} for name in PEERS[1:])]
+
+
+def _rank_of(name: str) -> Callable[[Comparison], float]:
+    return lambda one: one.ranks[name]
+
+
+async def _compare(table: PeerTable, seed: int, seconds: int, folder: Path, workbench: Workbench) -> Comparison:
+    path = await asyncio.to_thread(table.write, folder, seed)
+    form = RunForm(path, table.target, seed=seed, budget_seconds=seconds, rounds=1, priors=False)
+    run_id = f"{table.name}-{seed}"
+    settings = AutomlSettings(
+        data=path,
+        target=table.target,
+        seed=seed,
+        budget_seconds=seconds,
+        maximum_rounds=1,
+        maximum_rows=form.row_limit,
+        veto_window_ms=VETO_WINDOW_MS,
+        session_id=run_id,
+        run_id=run_id,
+        priors=False,
+    )
+    prepared = await prepare_table(settings, workbench)
+    fitted, _ = await fit_to_budget(settings, form, prepared, workbench, PROCESSES)
+    prepared = prepared if fitted.maximum_rows == settings.maximum_rows else await prepare_table(fitted, workbench)
+    study, untouched = _study(prepared, seed), Blob.of(prepared.untouched[0])
+    run = await run_swarm_once(folder / run_id, fitted, workbench)
+    loss = run.validated_loss
+    if loss is None:
+        loss = await workbench.run(work.judge_baseline, study, untouched)
+    searches = [workbench.run(work.search_at_random, study, float(seconds), seed + one) for one in (0, 10_000)]
+    drawn = [one for one in await asyncio.gather(*searches) if one is not None]
+    best = min(drawn, key=lambda one: one.loss, default=None)
+    chance = (
+        await workbench.run(work.judge_baseline, study, untouched)
+        if best is None
+        else await workbench.run(work.judge_recipe, best.recipe, study, untouched)
+    )
+    plain = await workbench.run(work.judge_plain, study, untouched)
+    losses = {SWARM: loss, RANDOM: chance, PLAIN: plain}
+    return Comparison(table.name, seed, losses, fitted.generations, sum(one.tried for one in drawn))
+
+
+def _study(prepared: Prepared, seed: int) -> Study:
+    study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), seed)
+    return replace(study, rest=Blob.of(prepared.rest)) if prepared.rest else study

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from apc_console.commands.web.beside_option import WithUi
 from apc_console.output.output import AsJson, print_json, print_rows
 from apc_console.output.terminal import echo
 
@@ -62,6 +63,7 @@ def run(
     explain_data: ExplainData = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the summary alone.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress stays on stderr.")] = False,
+    ui: WithUi = False,
 ) -> None:
     """Search for the best model of a table under the protocol; every packet is judged and logged.
 
@@ -74,7 +76,7 @@ def run(
     source = SourceForm(separator, decimal, encoding, header)
     sizes = (rounds, convergence, maximum_rows)
     form = RunForm(data, target, generations, seed, budget_seconds, out, priors, *sizes, source, resume)
-    run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json)))
+    run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json, ui)))
 
 
 @app.command()

@@ -27,6 +27,7 @@ from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
 from apc_console.output.terminal import echo
+from apc_console.system.beside import ConsoleBeside, console_beside
 from apc_console.system.running import stop_on_signals
 from apc_console.system.system import System, has_broker
 from apc_log.queries import list_agent_packets
@@ -42,6 +43,8 @@ class Shown:
     """Nothing but the summary."""
     as_json: bool = False
     """The summary as JSON."""
+    ui: bool = False
+    """Serve the web console while it runs, and until Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,15 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
         NothingPassed: the run ended without a promoted model.
         TableInvalid, InputUnusable: the table or an option cannot be used; nothing was started.
     """
+    async with console_beside() as console:
+        outcome, form = await _run(form, shown, console)
+        print_summary(outcome, form, as_json=shown.as_json)
+        await console.stay()
+    _check_promoted(outcome)
+
+
+async def _run(form: RunForm, shown: Shown, console: ConsoleBeside) -> tuple[Outcome, RunForm]:
+    """Return the outcome, and the form with what a resumed run began with."""
     bus, database = BusSettings(), DatabaseSettings()
     has_broker(bus, database)
     if form.out is not None:
@@ -74,9 +86,11 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
         settings, form = await _sized(settings, form, workbench, tell)
         plan = replace(plan, settings=settings)
         async with _system(plan, workbench) as system:
+            if shown.ui:
+                await console.open("--run", settings.run_id)
             await _until_over(system, plan, form)
             outcome = await collect_outcome(system.pool, system.artifacts, settings.run_id, plan.out, workbench)
-    _tell(outcome, form, as_json=shown.as_json)
+    return outcome, form
 
 
 async def write_report(run_id: str, out: Path) -> None:
@@ -86,7 +100,8 @@ async def write_report(run_id: str, out: Path) -> None:
     artifacts = open_artifacts(bus)
     with _workbench() as workbench:
         outcome = await _collected(run_id, out, artifacts, workbench)
-    _tell(outcome)
+    print_summary(outcome, None, as_json=False)
+    _check_promoted(outcome)
 
 
 async def _collected(run_id: str, out: Path, artifacts: ArtifactStore, workbench: Workbench) -> Outcome:
@@ -104,8 +119,7 @@ def _check_folder(out: Path) -> None:
         raise InputUnusable(f"--out {out}: {error.strerror}: name a folder, or one that can be made") from error
 
 
-def _tell(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = False) -> None:
-    print_summary(outcome, form, as_json=as_json)
+def _check_promoted(outcome: Outcome) -> None:
     if not outcome.is_promoted:
         raise NothingPassed(refusal_of(outcome))
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
 
+from apc_console.commands.web.beside_option import WithUi
 from apc_console.output.terminal import echo
 
 
@@ -22,6 +23,7 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME:ROLE", help="Somebody who answers questions to this role here; repeatable."),
     ] = None,
+    ui: WithUi = False,
 ) -> None:
     """Run a team on one input and print its result as JSON: in this process, or over RabbitMQ with APC_AMQP_URL.
 
@@ -30,8 +32,10 @@ def run(
     from apc_console.system.running import run as run_coroutine
     from apc_console.system.teams import run_team
 
-    outcome = run_coroutine(run_team(team, file, key, _people(person or ())))
-    echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode())
+    def show(outcome: dict[str, Any]) -> None:
+        echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
+
+    run_coroutine(run_team(team, file, show, key=key, people=_people(person or ()), ui=ui))
 
 
 def _people(given: Sequence[str]) -> dict[str, str]:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from apc_console.commands.web.beside_option import WithUi
+
 
 def up(
     agent: Annotated[
@@ -16,6 +18,7 @@ def up(
             metavar="PROFILE", help="Inject the faults of this TOML file into the agents' messages; prints a scorecard."
         ),
     ] = None,
+    ui: WithUi = False,
 ) -> None:
     """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
 
@@ -24,4 +27,4 @@ def up(
     from apc_console.system.running import run
     from apc_console.system.up import run_everything
 
-    run(run_everything(agent or [], chaos))
+    run(run_everything(agent or [], chaos, ui=ui))

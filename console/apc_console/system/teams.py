@@ -1,7 +1,7 @@
 """Teams in a running system: their schemas, their members, and a client that starts their sessions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
+from apc_console.system.beside import console_beside
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
@@ -24,11 +25,21 @@ from apc_console.system.team_input import read_input, result_document
 from apc_console.system.terminal_questions import answer_here
 
 
-async def run_team(name: str, file: Path, key: str | None, people: Mapping[str, str]) -> dict[str, Any]:
-    """Run a team on one input; return the session's id, and the schema and content of its result.
+async def run_team(
+    name: str,
+    file: Path,
+    show: Callable[[dict[str, Any]], None],
+    *,
+    key: str | None = None,
+    people: Mapping[str, str],
+    ui: bool = False,
+) -> None:
+    """Run a team on one input; show the session's id, and the schema and content of its result.
 
     Args:
+        show: takes the result.
         people: the role of each person who answers at this terminal, by id.
+        ui: serve the web console while it runs, and until Ctrl-C.
 
     Raises:
         AgentNotFound, AgentInvalid: no such team, or one that cannot work.
@@ -42,15 +53,19 @@ async def run_team(name: str, file: Path, key: str | None, people: Mapping[str, 
     if people and str(file) == "-":
         raise InputUnusable("--person: answers come from the standard input; give --input a file")
     content = read_input(team, read_bytes(file))
-    async with open_team(name, team, people) as client:
-        session = await client.start(team, content, key=key)
-        asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
-        try:
-            found = await session.outcome()
-        finally:
-            if asking is not None:
-                await cancelled(asking)
-    return {"session": session.session_id, "result": result_document(found)}
+    async with console_beside() as console:
+        async with open_team(name, team, people) as client:
+            if ui:
+                await console.open()
+            session = await client.start(team, content, key=key)
+            asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
+            try:
+                found = await session.outcome()
+            finally:
+                if asking is not None:
+                    await cancelled(asking)
+        show({"session": session.session_id, "result": result_document(found)})
+        await console.stay()
 
 
 @asynccontextmanager

@@ -11,18 +11,20 @@ from apc_agents.agent_loading import load_documents, load_members
 from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_console.output.terminal import echo
+from apc_console.system.beside import console_beside
 from apc_console.system.chaos import Scorer, prepare
 from apc_console.system.logs import configure
 from apc_console.system.running import stop_on_signals
 from apc_console.system.system import System, has_broker
 
 
-async def run_everything(modules: Sequence[str], profile: Path | None = None) -> None:
+async def run_everything(modules: Sequence[str], profile: Path | None = None, *, ui: bool = False) -> None:
     """Run until SIGTERM, then drain.
 
     Args:
         modules: `module:agent` or `module:team` of each agent and team to run beside the services.
         profile: faults to inject into the agents' messages; a scorecard is printed at the end.
+        ui: serve the web console beside it.
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
@@ -34,11 +36,13 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None) ->
     if profile is not None:
         load_profile(profile)
         settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
-    async with _system(modules, settings) as system:
+    async with _system(modules, settings) as system, console_beside() as console:
         started_in = timedelta(seconds=time.monotonic() - began)
         scores = settings.chaos_scores
         scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
         _say(f"ready after {started_in.total_seconds():.1f} s; Ctrl-C or SIGTERM ends it")
+        if ui:
+            await console.open()
         await system.run(stop)
         _say("draining")
         if scorer is not None:

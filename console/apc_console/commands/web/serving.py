@@ -12,12 +12,20 @@ from urllib.parse import quote
 import asyncpg
 
 from apc_bus.database import DATABASE_AWAY
-from apc_bus.settings import BusSettings, DatabaseSettings, LogKeySettings, OrchestratorSettings, WebSettings
+from apc_bus.settings import (
+    BusSettings,
+    ConsoleSettings,
+    DatabaseSettings,
+    LogKeySettings,
+    OrchestratorSettings,
+    WebSettings,
+)
 from apc_console.commands.web.chatting import chats_of
 from apc_console.commands.web.reaching import Reach, reach_of
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.terminal import echo
+from apc_console.system.running import end_with_supervisor
 from apc_contracts.contract.contract import load_contract
 from apc_log.heads import holds_log
 from apc_log.offline_verifier import PublicKey
@@ -61,6 +69,8 @@ async def serve_web(form: WebForm) -> None:
         ServiceAway: the database fails at the start.
     """
     reach = reach_of(form.listen, WebSettings())
+    if ConsoleSettings().supervised:
+        end_with_supervisor()
     async with _opened(form, reach) as services:
         server = make_server(
             reach.guarded(make_app(services)),
@@ -121,7 +131,8 @@ async def _check(pool: asyncpg.Pool, run_id: str | None) -> None:
     try:
         if not await holds_log(pool):
             raise InputUnusable("this database holds no log: run `apc migrate`")
-        if run_id is not None and not await page_of_runs(pool, run_id=run_id, limit=1):
+        is_expected = ConsoleSettings().supervised  # the run of the command that started us begins soon
+        if run_id is not None and not is_expected and not await page_of_runs(pool, run_id=run_id, limit=1):
             raise InputUnusable(f"--run: the log holds no run {run_id!r}: `apc session list` shows them")
     except DATABASE_AWAY as error:
         raise ServiceAway(f"the database failed: {error}") from error

@@ -2,6 +2,8 @@
 import type { Mark } from "../state/timeline";
 
 export const MOST_MARKS = 20_000;
+/** Lines between them: more would be one grey area, and take a second to draw without a graphics card. */
+export const MOST_EDGES = 3_000;
 export const MOST_NEAR = 300;
 
 /** How many packets lie on the longest known way from a root to each row. */
@@ -30,6 +32,8 @@ export interface Overview {
   /** Pairs of places in `dots`. */
   edges: [number, number][];
   isBinned: boolean;
+  /** The lines of most packets are drawn, the others not. */
+  isCut: boolean;
   deepest: number;
 }
 
@@ -69,17 +73,20 @@ export function overviewOf(marks: readonly Mark[], lanes: readonly string[], axi
     dots.push({ row, count: 1, refused: isRefused ? 1 : 0, x: column / Math.max(1, isBinned ? columns - 1 : last), y: lane + 0.1 + offset * 0.8 });
   });
   const edges: [number, number][] = [];
-  const seen = new Set<number>();
+  const weight = new Map<number, number>();
   marks.forEach((mark, row) => {
     const above = mark.cause >= 0 ? mark.cause : mark.parent;
     if (above < 0) return;
     const [from, to] = [dotOf[above]!, dotOf[row]!];
     const name = from * dots.length + to;
-    if (from === to || seen.has(name)) return;
-    seen.add(name);
-    edges.push([from, to]);
+    if (from === to) return;
+    const before = weight.get(name) ?? 0;
+    weight.set(name, before + 1);
+    if (before === 0) edges.push([from, to]);
   });
-  return { dots, edges: edges.slice(0, most), isBinned, deepest };
+  const weightOf = ([from, to]: [number, number]) => weight.get(from * dots.length + to)!;
+  if (edges.length > MOST_EDGES) edges.sort((one, other) => weightOf(other) - weightOf(one));
+  return { dots, edges: edges.slice(0, MOST_EDGES), isBinned, isCut: edges.length > MOST_EDGES, deepest };
 }
 
 export interface Near {

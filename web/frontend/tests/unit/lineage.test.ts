@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { depthsOf, gridOf, nearOf, overviewOf } from "../../src/lib/lineage";
+import { depthsOf, gridOf, MOST_EDGES, nearOf, overviewOf } from "../../src/lib/lineage";
 import type { Mark } from "../../src/state/timeline";
 
 function mark(row: number, cause: number, parent = cause, verdict = "accepted"): Mark {
@@ -31,6 +31,14 @@ describe("lineage", () => {
     expect(dots.length).toBeLessThanOrEqual(1_000);
     expect(dots.reduce((sum, dot) => sum + dot.count, 0)).toBe(50_000);
     expect(dots.reduce((sum, dot) => sum + dot.refused, 0)).toBe(marks.filter((one) => one.verdict === "refused").length);
+  });
+
+  it("draws the lines of most packets when there are too many", () => {
+    const marks = [...tree(4_000), ...Array.from({ length: 4_000 }, (_, row) => mark(4_000 + row, row))];
+    const { edges, isCut } = overviewOf(marks, LANES, "order");
+    expect(isCut).toBe(true);
+    expect(edges).toHaveLength(MOST_EDGES);
+    expect(overviewOf(tree(100), LANES, "order").isCut).toBe(false);
   });
 
   it("finds what is around a packet, up and down, the nearest first", () => {

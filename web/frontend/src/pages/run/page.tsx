@@ -36,6 +36,7 @@ function useSessionId(runId: string): { sessionId: string | undefined; sessions:
   const answer = useQuery({
     queryKey: ["sessions", runId],
     queryFn: () => data(api.GET("/api/v1/sessions", { params: { query: { run_id: runId, limit: 100 } } })),
+    refetchInterval: (query) => (query.state.data?.items.length === 0 ? 1_000 : false),
   });
   const sessions = useMemo(() => answer.data?.items.map((item) => item.session_id) ?? [], [answer.data]);
   return { sessionId: search.session ?? sessions[0], sessions, error: answer.data ? (sessions.length === 0 ? "none" : null) : answer.error };
@@ -49,7 +50,7 @@ export function RunPage() {
     return (
       <Card>
         <Empty title="The log has no such run" command="apc session list">
-          Nothing was logged under “{runId}”. It may be in the log of another data folder or database.
+          Nothing was logged under “{runId}” yet: this page shows it when it begins. It may also be in the log of another data folder or database.
         </Empty>
       </Card>
     );

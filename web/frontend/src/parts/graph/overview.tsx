@@ -2,7 +2,8 @@
 import Graph from "graphology";
 import { useEffect, useMemo, useRef } from "react";
 import Sigma from "sigma";
-import { overviewOf } from "../../lib/lineage";
+import { count } from "../../lib/format";
+import { overviewOf, type Overview } from "../../lib/lineage";
 import { typeColour } from "../../lib/words";
 import { useTheme } from "../../shell/theme";
 import type { Mark } from "../../state/timeline";
@@ -24,6 +25,35 @@ const LEAST = 240;
 function solid(name: string): string {
   const given = /var\((--[\w-]+)\)/.exec(name)?.[1];
   return given ? getComputedStyle(document.documentElement).getPropertyValue(given).trim() : name;
+}
+
+/** Draw the lines on a plain canvas below the dots: without a graphics card WebGL takes a second for them. */
+function drawLines(canvas: HTMLCanvasElement, sigma: Sigma, shown: Overview, colour: string): void {
+  const { width, height } = sigma.getDimensions();
+  const ratio = devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+  }
+  const context = canvas.getContext("2d")!;
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  const graph = sigma.getGraph();
+  const places = new Map<number, { x: number; y: number }>();
+  const placeOf = (dot: number) => {
+    let place = places.get(dot);
+    if (!place) places.set(dot, (place = sigma.graphToViewport(graph.getNodeAttributes(dot) as { x: number; y: number })));
+    return place;
+  };
+  context.strokeStyle = colour;
+  context.lineWidth = 0.7;
+  context.beginPath();
+  for (const [from, to] of shown.edges) {
+    const [one, other] = [placeOf(from), placeOf(to)];
+    context.moveTo(one.x, one.y);
+    context.lineTo(other.x, other.y);
+  }
+  context.stroke();
 }
 
 export function GraphOverview({ marks, lanes, axis, selected, onSelect }: OverviewProps) {
@@ -57,13 +87,18 @@ export function GraphOverview({ marks, lanes, axis, selected, onSelect }: Overvi
         row: dot.row,
       });
     });
-    for (const [from, to] of shown.edges) graph.addDirectedEdge(from, to, { size: 0.6, color: line });
+    const lines = document.createElement("canvas");
+    lines.className = "lines";
     const drawn = new Sigma(graph, box.current, {
-      settings: { allowInvalidContainer: true, renderLabels: false, renderEdgeLabels: false, hideEdgesOnMove: shown.edges.length > 3_000, stagePadding: 16, minCameraRatio: 0.005, maxCameraRatio: 2, gestureTarget: "shared" },
+      settings: { allowInvalidContainer: true, renderLabels: false, renderEdgeLabels: false, stagePadding: 16, minCameraRatio: 0.005, maxCameraRatio: 2, gestureTarget: "shared" },
     });
     drawn.on("clickNode", ({ node }) => select.current(graph.getNodeAttribute(node, "row") as number));
+    box.current.prepend(lines);
+    drawn.on("afterRender", () => drawLines(lines, drawn, shown, line));
+    drawn.refresh();
     sigma.current = drawn;
     return () => {
+      lines.remove();
       sigma.current = null;
       drawn.kill();
     };
@@ -91,8 +126,13 @@ export function GraphOverview({ marks, lanes, axis, selected, onSelect }: Overvi
           </span>
         ))}
       </div>
-      <div ref={box} style={{ height }} role="img" aria-label={`Lineage of ${marks.length} packets of ${lanes.length} agents, ${shown.deepest + 1} levels deep. The table of packets has the same packets.`} />
-      {shown.isBinned && <p className="quiet note">{marks.length.toLocaleString("en")} packets are drawn as {shown.dots.length.toLocaleString("en")} marks: a larger mark stands for several.</p>}
+      <div ref={box} className="dots" style={{ height }} role="img" aria-label={`Lineage of ${marks.length} packets of ${lanes.length} agents, ${shown.deepest + 1} levels deep. The table of packets has the same packets.`} />
+      {(shown.isBinned || shown.isCut) && (
+        <p className="quiet note">
+          {shown.isBinned && `${count(marks.length)} packets are drawn as ${count(shown.dots.length)} marks: a larger mark stands for several. `}
+          {shown.isCut && `Of the lines the ${count(shown.edges.length)} with most packets are drawn; click a dot to see all of its own.`}
+        </p>
+      )}
     </div>
   );
 }

@@ -26,8 +26,8 @@ BETWEEN_SECONDS = 0.4
 """From one generation to the next beside the training: packets, the gate, the sentinel."""
 USED_SHARE = 0.9
 """Of the search time; what is left is for models that take longer than usual."""
-CLOSING_GENERATIONS = 2.5
-"""After the search the winner is trained and judged again, which takes as long as so many generations."""
+CLOSING_TRAININGS = 2.5
+"""After the search the winner is trained and judged again, which takes as long as to train so many generations."""
 LEAST_GENERATIONS = 6
 """For fewer than these the search looks at fewer rows."""
 
@@ -65,12 +65,13 @@ def choose_sizes(
     """
     training = max(1e-3, generation_seconds - BETWEEN_SECONDS)
     if may_shrink and rows > LEAST_ROWS:
-        allowed = USED_SHARE * search_seconds / (LEAST_GENERATIONS + CLOSING_GENERATIONS) - BETWEEN_SECONDS
+        allowed = USED_SHARE * search_seconds - LEAST_GENERATIONS * BETWEEN_SECONDS
+        allowed /= LEAST_GENERATIONS + CLOSING_TRAININGS
         share = min(1.0, max(allowed / training, LEAST_ROWS / rows))
         rows, training = max(LEAST_ROWS, math.floor(rows * share)), training * share
     seconds = training + BETWEEN_SECONDS
-    fitting = max(1, math.floor(USED_SHARE * search_seconds / seconds - CLOSING_GENERATIONS + 1e-6))
-    return Sizes(min(most, fitting), ROUNDS if fitting >= 2 * most else 1, rows, seconds)
+    fitting = math.floor((USED_SHARE * search_seconds - CLOSING_TRAININGS * training) / seconds + 1e-6)
+    return Sizes(max(1, min(most, fitting)), ROUNDS if fitting >= 2 * most else 1, rows, seconds)
 
 
 def generation_seconds(fits: Mapping[str, Sequence[float]], processes: int) -> float:

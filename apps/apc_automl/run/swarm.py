@@ -80,11 +80,11 @@ async def _run(form: RunForm, shown: Shown, console: ConsoleBeside) -> tuple[Out
     plan = _Plan(settings, form.out or bus.data_dir / "runs" / settings.run_id, bus, database, shown.quiet)
     tell = _say_nothing if shown.quiet else _tell_on_stderr
     with _workbench() as workbench:
-        workbench.start_reader()
         if form.resume is not None:
             form, settings = await resumed(form, settings)
         settings, form = await _sized(settings, form, workbench, tell)
         plan = replace(plan, settings=settings)
+        workbench.start_reader()
         async with _system(plan, workbench) as system:
             if shown.ui:
                 await console.open("--run", settings.run_id)

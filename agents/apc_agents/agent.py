@@ -21,7 +21,7 @@ from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.agent.context import AgentContext, ContextMessage
 from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.envelope.packet import Actor, Packet
-from apc_contracts.identity.registry import ANY_SCHEMA, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration, Right
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 
@@ -229,6 +229,7 @@ class Agent(TimedHandlers):
             rights=self.rights,
             handles=self.handles - CONTROL_TYPES,
             schemas=self.schemas,
+            speaks=SPEAKS_ALL,
         )
 
     def queues(self, broker_user: str | None = None) -> AgentQueues:

@@ -5,7 +5,7 @@ from typing import Final
 
 import asyncpg
 
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
 from apc_log.registry import registered_agents
 from apc_web.errors import InputUnusable
 
@@ -29,6 +29,7 @@ def client_registration(user: str) -> Registration:
         swarm_id=_SWARM,
         rights=frozenset({Right.OPERATE}),
         handles=frozenset(),
+        speaks=SPEAKS_ALL,
     )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_contracts.identity.registry import Kind, Registration, Right
+from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
 from apc_contracts.schemas.schema import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
@@ -27,8 +27,8 @@ SELECT event.shard, event.seq, event.agent_id, event.change, event.change ->> 'a
 FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard) WHERE event.seq <= tree.tree_size
 """
 _ACCEPTED = f"""
-SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas FROM ({_LOGGED}) AS logged
-WHERE action = 'add' ORDER BY agent_id, changes DESC, shard, seq DESC
+SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas, change -> 'speaks' AS speaks
+FROM ({_LOGGED}) AS logged WHERE action = 'add' ORDER BY agent_id, changes DESC, shard, seq DESC
 """
 _SCHEMAS = f"""
 SELECT DISTINCT ON (agent_id) change ->> 'schema' AS schema_id, change -> 'document' AS document
@@ -46,7 +46,7 @@ _RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_eve
 
 async def read_registry(pool: asyncpg.Pool) -> dict[str, Registration]:
     """Return every agent that was ever registered, revoked ones too, by its id."""
-    accepted = {row["agent_id"]: orjson.loads(row["schemas"] or "[]") for row in await pool.fetch(_ACCEPTED)}
+    accepted = {row["agent_id"]: row for row in await pool.fetch(_ACCEPTED)}
     return {row["agent_id"]: _registration(row, accepted) for row in await pool.fetch(_AGENTS)}
 
 
@@ -96,7 +96,8 @@ async def count_recorded(pool: asyncpg.Pool, changes: Iterable[UUID]) -> int:
     return recorded
 
 
-def _registration(row: asyncpg.Record, accepted: Mapping[str, list[str]]) -> Registration:
+def _registration(row: asyncpg.Record, accepted: Mapping[str, asyncpg.Record]) -> Registration:
+    added = accepted[row["agent_id"]]
     return Registration(
         agent_id=row["agent_id"],
         broker_user=row["broker_user"],
@@ -106,7 +107,8 @@ def _registration(row: asyncpg.Record, accepted: Mapping[str, list[str]]) -> Reg
         handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
         public_keys=orjson.loads(row["public_keys"]),
         is_revoked=row["is_revoked"],
-        schemas=frozenset(accepted.get(row["agent_id"]) or ()),
+        schemas=frozenset(orjson.loads(added["schemas"] or "[]")),
         kind=Kind(row["kind"] or Kind.AGENT),
         via=frozenset(row["via"]),
+        speaks=frozenset(orjson.loads(added["speaks"] or "[]")) or SPEAKS_OLDEST,
     )

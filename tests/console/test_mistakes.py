@@ -117,6 +117,8 @@ async def test_wrong_arguments_of_agents_add_come_before_a_missing_broker() -> N
     assert not BusSettings().amqp_nodes
     with pytest.raises(InputUnusable, match="--rights: 'fly' is none of"):
         await add_agent(AgentForm("a-1", "role", "swarm", "fly", "", (), None))
+    with pytest.raises(InputUnusable, match=r"--speaks: 'apc/2' is none of apc/1.0, apc/1.1"):
+        await add_agent(AgentForm("a-1", "role", "swarm", "", "", (), None, "apc/1.1, apc/2"))
 
 
 def test_a_folder_that_may_not_be_read_is_named(

@@ -23,7 +23,7 @@ from apc_contracts import (
 )
 from apc_contracts.admission import SessionSnapshot, admit
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.registry import ANY_SCHEMA
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, TYPES_OF_1_1
 
@@ -195,7 +195,14 @@ def registration(agent_id: str, role: str, swarm_id: str, *rights: Right) -> Reg
     """Return an agent with its own broker user that handles every type."""
     handles = frozenset(PacketType) - CONTROL_TYPES
     return Registration(
-        agent_id, f"agent.{agent_id}", role, swarm_id, frozenset(rights), handles, schemas=frozenset({ANY_SCHEMA})
+        agent_id,
+        f"agent.{agent_id}",
+        role,
+        swarm_id,
+        frozenset(rights),
+        handles,
+        schemas=frozenset({ANY_SCHEMA}),
+        speaks=SPEAKS_ALL,
     )
 
 

@@ -35,6 +35,7 @@ from apc_contracts.identity.registry_change import AgentAdded, encode_registry_c
 from apc_contracts.payloads.by_type import ExpectedImpact
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
+    PROTOCOL_VERSIONS,
     PacketType,
     Signal,
 )
@@ -104,6 +105,7 @@ class House:
                 rights=rights,
                 handles=tuple(PacketType),
                 schemas=(ANY_SCHEMA,),
+                speaks=PROTOCOL_VERSIONS,
             )
             message = Message(
                 encode_registry_change(change),

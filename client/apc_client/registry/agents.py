@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, cast
 
 import asyncpg
 
@@ -15,7 +16,7 @@ from apc_client.errors import ShardsUnconfirmed
 from apc_client.operator import is_run_client
 from apc_client.waiting import until
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import Kind, Registration
+from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, encode_registry_change
 from apc_log.registry import count_recorded, registered_agents, shards_with
 from apc_web.errors import ServiceAway
@@ -40,6 +41,7 @@ def addition(registration: Registration) -> AgentAdded:
         schemas=tuple(sorted(registration.schemas)) or None,
         kind=None if registration.kind is Kind.AGENT else registration.kind,
         via=tuple(sorted(registration.via)) or None,
+        speaks=None if registration.speaks == SPEAKS_OLDEST else cast(Any, tuple(sorted(registration.speaks))),
     )
 
 

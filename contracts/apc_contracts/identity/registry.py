@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
 
+SPEAKS_OLDEST = frozenset({PROTOCOL_VERSION})
+"""What a registration speaks that names no version."""
+SPEAKS_ALL = frozenset(PROTOCOL_VERSIONS)
 ANY_SCHEMA = "*"
 """Among the schemas of a registration: its handlers take content of every schema."""
 
@@ -49,6 +52,8 @@ class Registration:
     kind: Kind = Kind.AGENT
     via: frozenset[str] = frozenset()
     """Broker users that may speak for a person, beside `broker_user`."""
+    speaks: frozenset[str] = SPEAKS_OLDEST
+    """The protocol versions of packets that it reads."""
 
     def accepts(self, schema_id: str) -> bool:
         """Return whether the agent takes MESSAGEs of this schema."""

@@ -8,10 +8,10 @@ from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationEr
 
 from apc_contracts.contract_model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.errors import ContractInvalid, SchemaUnusable, SignatureInvalid
-from apc_contracts.identity.registry import Kind, Registration, Right
+from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
 from apc_contracts.identity.signing import read_public_key
 from apc_contracts.limits import MAX_SAFE_INTEGER
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
@@ -49,6 +49,7 @@ def _is_public_key(text: str) -> str:
     return text
 
 
+Version = Literal["apc/1.0", "apc/1.1"]
 AgentId = Annotated[
     Id, AfterValidator(_not_reserved), Field(json_schema_extra={"not": {"pattern": f"^(_|{ORCHESTRATOR}$)"}})
 ]
@@ -73,6 +74,8 @@ class AgentAdded(Model):
     """None = an agent."""
     via: tuple[Name, ...] | None = None
     """For a person: the broker users that may speak for it."""
+    speaks: Annotated[tuple[Version, ...] | None, Field(min_length=1, max_length=len(PROTOCOL_VERSIONS))] = None
+    """The protocol versions of packets that it reads; None = apc/1.0 alone."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
@@ -103,6 +106,7 @@ class AgentAdded(Model):
             schemas=frozenset(self.schemas or ()),
             kind=self.kind or Kind.AGENT,
             via=frozenset(self.via or ()),
+            speaks=frozenset(self.speaks or SPEAKS_OLDEST),
         )
 
 

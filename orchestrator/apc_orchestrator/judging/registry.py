@@ -11,7 +11,7 @@ from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.identity.people import voice_objection
-from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, ContractAdded, SchemaAdded
 from apc_contracts.schemas.schema import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -42,6 +42,7 @@ class Registry:
             rights=frozenset(Right),
             handles=frozenset(PacketType),
             schemas=frozenset({ANY_SCHEMA}),
+            speaks=SPEAKS_ALL,
         )
         self.schemas: dict[str, RegisteredSchema] = dict(schemas or {})
         """schema_id -> the schema of that name and version; a version never changes."""

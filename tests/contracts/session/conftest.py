@@ -25,7 +25,7 @@ from apc_contracts import (
 from apc_contracts.admission import admit, judge_held
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import Payload
@@ -63,7 +63,8 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 def registration(agent_id: str, swarm: str, *rights: Right) -> Registration:
     """Return an agent that handles everything."""
-    return Registration(agent_id, f"agent.{agent_id}", "role", swarm, frozenset(rights), frozenset(PacketType))
+    every = frozenset(PacketType)
+    return Registration(agent_id, f"agent.{agent_id}", "role", swarm, frozenset(rights), every, speaks=SPEAKS_ALL)
 
 
 REGISTRY = {

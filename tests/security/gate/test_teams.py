@@ -7,6 +7,7 @@ import pytest
 from tests.orchestrator.conftest import House
 from tests.orchestrator.judging.test_content import FINDING, message, register
 from tests.orchestrator.judging.test_task_sessions import MEMBERS, begin, decision, finish, open_task, veto, work
+from tests.orchestrator.registering.test_speaks import register as speak_oldest
 from tests.security.gate.rules import take_away
 from tests.support.traffic.packets import SESSION
 
@@ -43,6 +44,11 @@ async def with_a_member_whom_nobody_has_registered(house: House) -> Packet:
     return await sent(house, start(members=(*TEAM, "ghost")))
 
 
+async def with_a_member_who_cannot_read_its_packets(house: House) -> Packet:
+    await speak_oldest(house, "blue-1")
+    return await sent(house, start())
+
+
 async def with_a_stranger_as_the_decider(house: House) -> Packet:
     return await sent(house, start(deciders=("sentinel",)))
 
@@ -57,6 +63,7 @@ STARTS: dict[Act, tuple[str, str]] = {
     in_the_clients_name_through_another_broker_user: ("sender_is_authentic", "SENDER_MISMATCH"),
     with_the_gate_as_a_member: ("spec_leaves_reserved_ids", "NOT_AUTHORIZED"),
     with_a_member_whom_nobody_has_registered: ("members_are_ready", "UNROUTABLE"),
+    with_a_member_who_cannot_read_its_packets: ("members_are_ready", "UNROUTABLE"),
     with_a_stranger_as_the_decider: ("places_are_filled", "NOT_AUTHORIZED"),
     with_reviewers_who_all_decide: ("places_are_filled", "NOT_AUTHORIZED"),
 }

@@ -14,7 +14,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PROTOCOL_VERSIONS, PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
 
@@ -50,6 +50,7 @@ class ScriptedAgents:
             rights=rights,
             handles=tuple(PacketType),
             schemas=(ANY_SCHEMA,),
+            speaks=PROTOCOL_VERSIONS,
             **fields,
         )
 

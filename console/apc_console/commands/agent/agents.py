@@ -29,7 +29,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.people import voice_objection
 from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
 from apc_log.registry import read_registry, registered_agents
 
 PEOPLE = "people"
@@ -47,6 +47,7 @@ class AgentForm:
     handles: str
     keys: tuple[str, ...]
     broker_user: str | None
+    speaks: str = PROTOCOL_VERSION
 
     def change(self, default_user: str) -> AgentAdded:
         """Return the registry change. Raises InputUnusable with the option that is wrong."""
@@ -58,6 +59,7 @@ class AgentForm:
             rights=frozenset(_members(Right, self.rights, "--rights")),
             handles=frozenset(_members(PacketType, self.handles, "--handles")) - CONTROL_TYPES,
             public_keys=dict(map(_key, self.keys)),
+            speaks=frozenset(_versions(self.speaks)),
         )
         try:
             return addition(registration)
@@ -189,6 +191,13 @@ def _members(kind: type[Right] | type[PacketType], text: str, option: str) -> It
         except ValueError as error:
             known = ", ".join(member.value for member in kind)
             raise InputUnusable(f"{option}: {word!r} is none of {known}") from error
+
+
+def _versions(text: str) -> Iterable[str]:
+    for version in filter(None, (part.strip() for part in text.split(","))):
+        if version not in PROTOCOL_VERSIONS:
+            raise InputUnusable(f"--speaks: {version!r} is none of {', '.join(PROTOCOL_VERSIONS)}")
+        yield version
 
 
 def _key(text: str) -> tuple[str, str]:

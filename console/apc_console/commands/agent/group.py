@@ -30,6 +30,9 @@ def add(
     handles: Annotated[
         str, typer.Option(help="Packet types, separated by commas; control types are always delivered.")
     ] = "",
+    speaks: Annotated[
+        str, typer.Option(help="Protocol versions that it reads, separated by commas; sessions of tasks need apc/1.1.")
+    ] = "",
     key: Annotated[list[str] | None, typer.Option(metavar="KEY_ID=BASE64", help="A public Ed25519 key.")] = None,
     broker_user: Annotated[
         str | None,
@@ -51,17 +54,17 @@ def add(
     from apc_console.system.running import run_quietly
 
     if person:
-        if len(agents) != 1 or not role or any((swarm, rights, handles, key, broker_user)):
+        if len(agents) != 1 or not role or any((swarm, rights, handles, speaks, key, broker_user)):
             raise typer.BadParameter("give one ID with --person, --role and --via")
         run_quietly(add_person(agents[0], role, via or ()))
         echo(f"person {agents[0]} is registered")
         return
     if via:
         raise typer.BadParameter("--via goes with --person")
-    if not any((role, swarm, rights, handles, key, broker_user)) and all(":" in agent for agent in agents):
+    if not any((role, swarm, rights, handles, speaks, key, broker_user)) and all(":" in agent for agent in agents):
         added = run_quietly(add_agents_of_code(agents))
     elif len(agents) == 1 and role and swarm:
-        form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user)
+        form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user, speaks or "apc/1.0")
         added = run_quietly(add_agent(form))
     else:
         raise typer.BadParameter("give one ID with --role and --swarm, or MODULE:AGENT… without options")

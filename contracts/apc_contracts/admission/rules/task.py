@@ -5,17 +5,21 @@ from difflib import get_close_matches
 
 from apc_contracts.admission.case import Case
 from apc_contracts.contract.coordinators import Coordinator
-from apc_contracts.identity.registry import Registration
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.session_view import TaskPlaces
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, SignalFields
 from apc_contracts.payloads.session_signals import ROLE_PREFIX, SessionSpec, TaskSessionSpec
-from apc_contracts.vocabulary import PROTOCOL_VERSION, CommitmentLevel, PacketType, Signal
+from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, CommitmentLevel, PacketType, Signal
 
 Places = Mapping[str, list[str]]
 _ADVICE = {
     "unknown": "is not registered: register it with `apc agent add`",
     "revoked": "was revoked: register it again with `apc agent add`",
+    "old": (
+        "does not speak the session's version {version}: when its code reads such packets, register it again with "
+        "`apc agent add MODULE:AGENT`, or with --speaks apc/1.0,{version}"
+    ),
     "deaf": "reviews and does not handle DECISION: register it with that packet type",
 }
 
@@ -37,12 +41,13 @@ def contract_is_known(case: Case) -> Refusal | None:
 
 
 def members_are_ready(case: Case) -> Refusal | None:
-    """Refuse a START of apc/1.1 whose members are not registered, or whose reviewers handle no DECISION."""
+    """Refuse a START of apc/1.1 with members that are not registered, lack its version, or review and hear nothing."""
     spec = _spec(case)
     if spec is None or case.packet.protocol_version == PROTOCOL_VERSION:
         return None
     for agent_id, (why, *similar) in unready_members(case).items():
-        message = f"{agent_id} {_ADVICE[why]}{'; similar: ' + ', '.join(similar) if similar else ''}"
+        advice = _ADVICE[why].replace("{version}", _version(spec))
+        message = f"{agent_id} {advice}{'; similar: ' + ', '.join(similar) if similar else ''}"
         return Refusal("UNROUTABLE", "members_are_ready", _path_of(spec, agent_id), message)
     return None
 
@@ -125,6 +130,8 @@ def unready_members(case: Case) -> Mapping[str, list[str]]:
             found[agent_id] = ["unknown", *(_similar(agent_id, registry) if not found else ())]
         elif known.is_revoked:
             found[agent_id] = ["revoked"]
+        elif known.kind is Kind.AGENT and _version(spec) not in known.speaks:
+            found[agent_id] = ["old"]
         elif agent_id in reviewers and PacketType.DECISION not in known.handles:
             found[agent_id] = ["deaf"]
     return found
@@ -147,6 +154,11 @@ def _members(spec: SessionSpec | TaskSessionSpec | None) -> tuple[str, ...]:
         return ()
     swarms = () if isinstance(spec, TaskSessionSpec) else spec.swarms
     return (*(agent for swarm in swarms for agent in swarm.agents), *spec.members)
+
+
+def _version(spec: SessionSpec | TaskSessionSpec | None) -> str:
+    """Return the version of the orchestrator's packets in the session: research sessions emit apc/1.0 only."""
+    return PROTOCOL_1_1 if isinstance(spec, TaskSessionSpec) else PROTOCOL_VERSION
 
 
 def _path_of(spec: SessionSpec | TaskSessionSpec, agent_id: str) -> str:

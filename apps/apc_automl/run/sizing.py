@@ -45,8 +45,9 @@ class Sizes:
     def words(self) -> str:
         """One line for people."""
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
+        generations = "1 generation" if self.generations == 1 else f"{self.generations} generations"
         return (
-            f"the search: at most {rounds} of {self.generations} generations with {len(SWARMS)} models each; "
+            f"the search: at most {rounds} of {generations} with {len(SWARMS)} models each; "
             f"a generation takes about {self.generation_seconds:.1f} s"
         )
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +16,7 @@ import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.servers import PrivateNode
 from tests.support.servers.compose_model import read_compose
+from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
 from apc_automl.roles import ROLES
@@ -92,9 +93,15 @@ class Deployment:
 
 
 @pytest.fixture
-def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
+def ports() -> list[int]:
+    """Those of the broker's management and of the artifact service."""
+    return free_ports(2)
+
+
+@pytest.fixture
+def node(ports: list[int]) -> Iterator[PrivateNode]:
     """A broker as the image makes it: one administrator, the management plugin."""
-    config = f"{(ROOT / 'deploy/rabbitmq.conf').read_text()}\nmanagement.tcp.port = {unused_tcp_port}"
+    config = f"{(ROOT / 'deploy/rabbitmq.conf').read_text()}\nmanagement.tcp.port = {ports[0]}"
     with PrivateNode(config, plugins=["rabbitmq_management"]) as started:
         yield started
 
@@ -102,12 +109,11 @@ def node(tmp_path: Path, unused_tcp_port: int) -> Iterator[PrivateNode]:
 @pytest.fixture
 async def deployment(
     node: PrivateNode,
-    unused_tcp_port: int,
-    unused_tcp_port_factory: Callable[[], int],
+    ports: list[int],
     postgres_url: str,
     tmp_path: Path,
 ) -> AsyncIterator[Deployment]:
-    made = Deployment(node, unused_tcp_port, postgres_url, tmp_path, unused_tcp_port_factory())
+    made = Deployment(node, ports[0], postgres_url, tmp_path, ports[1])
     node.ctl("add_user", "apc", made.passwords["rabbitmq-administrator"])
     node.ctl("set_user_tags", "apc", "administrator")
     node.ctl("set_permissions", "apc", ".*", ".*", ".*")
@@ -142,9 +148,10 @@ def _psql() -> Path:
 
 
 def all_queues_are_consumed(node: PrivateNode) -> bool:
-    """Return whether each queue of an agent has a consumer."""
+    """Return whether each queue of an agent has a consumer; nothing runs for the operator, who sends only."""
     rows = json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))
-    return all(row["consumers"] for row in rows if row["name"].startswith("apc.agent."))
+    inboxes = [row for row in rows if row["name"].startswith("apc.agent.") and ".operator." not in row["name"]]
+    return len(inboxes) == 2 * len(ROLES) and all(row["consumers"] for row in inboxes)
 
 
 async def test_the_services_start_as_their_own_users(deployment: Deployment, node: PrivateNode) -> None:

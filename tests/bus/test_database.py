@@ -1,11 +1,11 @@
 """Pools: JSON as text, and one clear sentence when the database cannot be had."""
 
-import socket
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from tests.support.servers.ports import free_ports
 
 from apc_bus.database import CONNECTION_LOST, DATABASE_AWAY, check_durability, open_pool
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable
@@ -26,8 +26,7 @@ async def test_the_server_is_durable(postgres_url: str) -> None:
 
 
 async def test_a_server_that_is_away() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    (port,) = free_ports(1)
     with pytest.raises(DatabaseUnavailable, match="does not answer"):
         await open_pool(f"postgresql://u@127.0.0.1:{port}/db", wait=timedelta(milliseconds=500))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pydantic import SecretStr
+from tests.support.servers.ports import free_ports
 from yarl import URL
 
 from apc_bus.errors import BusUnavailable
@@ -20,8 +21,7 @@ def settings(url: str, **values: object) -> BusSettings:
 
 
 def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return free_ports(1)[0]
 
 
 async def test_a_wrong_password_is_said_at_once(amqp_vhost_url: str, exercised: Callable[..., None]) -> None:

@@ -8,6 +8,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
 from apc_console.errors import InputUnusable
@@ -18,10 +19,7 @@ from apc_console.http.health import serve_health
 @pytest.fixture
 def port() -> int:
     """A port that nobody uses."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        number: int = taken.getsockname()[1]
-        return number
+    return free_ports(1)[0]
 
 
 async def ask(port: int, path: str) -> tuple[int, str]:

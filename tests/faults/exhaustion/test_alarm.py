@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
@@ -14,6 +13,7 @@ import pytest
 from tests.faults.conftest import Deploy
 from tests.faults.deployment import Deployment
 from tests.support.servers import PrivateNode
+from tests.support.servers.ports import free_ports
 from tests.support.traffic import until
 
 Record = Callable[[str, Any, float], None]
@@ -28,12 +28,6 @@ class Alarm:
     of: str
     raising: tuple[str, ...]
     ending: tuple[str, ...]
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 async def readiness(port: int) -> tuple[int, str]:
@@ -90,7 +84,7 @@ async def raise_and_end(
     chance = random.Random(39)
     async with deploy(rabbit_node.url(), postgres_url) as deployment:
         await deployment.open_session()
-        ports = {name: free_port() for name in SERVICES}
+        ports = {name: free_ports(1)[0] for name in SERVICES}
         for name, port in ports.items():
             await deployment.serve(name, APC_HEALTH_PORT=str(port), APC_BROKER_TIMEOUT="PT4S")
             await until(says(port, 200), 60)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.agents.worker_process import PYTHONPATH
 from tests.integration.conftest import House
+from tests.support.servers.ports import free_ports
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
@@ -38,7 +38,7 @@ class Processes:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}
         self._environment = inherited | environment
         self._folder = folder
-        self.ports = dict(zip(SERVICES, _free_ports(len(SERVICES)), strict=True))
+        self.ports = dict(zip(SERVICES, free_ports(len(SERVICES)), strict=True))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -83,14 +83,6 @@ class Processes:
 def _page(port: int) -> str:
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return bytes(answer.read()).decode()
-
-
-def _free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in taken]
-    for one in taken:
-        one.close()
-    return ports
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 from tests.integration.privilege.certificates import Certificates
 from tests.support.apc_command import ApcCommand
 from tests.support.servers import PrivateNode
+from tests.support.servers.ports import free_ports
 
 from apc_bus.rabbit import export_definitions
 from apc_bus.topology import AgentQueues, Topology, build_topology
@@ -72,7 +72,7 @@ def guarded_broker(swarm_folder: Path) -> Iterator[GuardedBroker]:
     passwords = export_with_passwords(swarm_folder, "/", "definitions.json")
     agents = [AgentQueues(name, swarm, frozenset({PacketType.IDEA})) for name, swarm in SWARMS.items()]
     certificates = Certificates.make(swarm_folder)
-    plain, management, tls = free_port(), free_port(), free_port()
+    plain, management, tls = free_ports(3)
     config = tls_config(certificates, plain, management, tls)
     with PrivateNode(config, plugins=["rabbitmq_management"]) as node:
         node.ctl("import_definitions", str(swarm_folder / "definitions.json"))
@@ -125,9 +125,3 @@ def export_with_passwords(folder: Path, vhost: str, out: str) -> dict[str, str]:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     passwords: dict[str, str] = json.loads(file.read_text())
     return passwords
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

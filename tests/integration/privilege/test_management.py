@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from tests.integration.privilege.broker_probes import may_open
-from tests.integration.privilege.conftest import GuardedBroker, free_port
+from tests.integration.privilege.conftest import GuardedBroker
+from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.administration.management import Management
@@ -62,7 +63,7 @@ async def test_a_password_or_a_user_that_is_refused(guarded_broker: GuardedBroke
 
 async def test_nobody_answers() -> None:
     with pytest.raises(BusUnavailable, match=r"does not answer .*rabbitmq_management enabled"):
-        await Management(f"http://guest:guest@127.0.0.1:{free_port()}").users()
+        await Management(f"http://guest:guest@127.0.0.1:{free_ports(1)[0]}").users()
 
 
 @pytest.mark.parametrize("url", ["amqp://a:b@host", "http://host", "http://a:b@host:port"])

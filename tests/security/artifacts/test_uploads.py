@@ -24,6 +24,7 @@ from tests.security.artifacts.uploading import (
     service,
     stored,
 )
+from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
 from apc_bus.artifacts.store import ArtifactStore, object_key
@@ -262,8 +263,9 @@ async def test_a_full_disk_is_not_filled(tmp_path: Path) -> None:
             await ArtifactStore(tmp_path / "store", uploads=url).put(DATA)
 
 
-async def test_a_service_that_is_away_is_named(tmp_path: Path, unused_tcp_port: int) -> None:
-    store = ArtifactStore(tmp_path / "store", uploads=f"http://127.0.0.1:{unused_tcp_port}", patience=timedelta(0))
+async def test_a_service_that_is_away_is_named(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    store = ArtifactStore(tmp_path / "store", uploads=f"http://127.0.0.1:{port}", patience=timedelta(0))
     with pytest.raises(ArtifactError, match="APC_ARTIFACTS_UPLOAD_URL"):
         await store.put(DATA)
 

@@ -2,8 +2,9 @@
 
 import secrets
 import shutil
-import socket
 import subprocess
+
+from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import BusUnavailable
 
@@ -44,13 +45,3 @@ class PortMapper:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(server.getsockname()[1]) for server in sockets]
-    finally:
-        for server in sockets:
-            server.close()

@@ -19,7 +19,8 @@ from typing import Self
 
 import psutil
 from tests.support.servers.node_control import PATIENCE_SECONDS, NodeControl
-from tests.support.servers.port_mapper import PortMapper, free_ports
+from tests.support.servers.port_mapper import PortMapper
+from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import BusUnavailable
 

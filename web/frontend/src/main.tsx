@@ -2,7 +2,7 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-import { ApiProblem, takeToken } from "./api/client";
+import { againAfter, ApiProblem, takeToken } from "./api/client";
 import { router } from "./router";
 import { applyTheme } from "./shell/theme";
 import "./styles/tokens.css";
@@ -23,7 +23,10 @@ addEventListener("hashchange", () => {
 
 // A page of an older build asks for files that a newer server no longer has.
 addEventListener("vite:preloadError", (event) => {
+  const last = Number(sessionStorage.getItem("apc.reloaded") ?? 0);
+  if (Date.now() - last < 30_000) return; // loading again did not help: the page says what failed
   event.preventDefault();
+  sessionStorage.setItem("apc.reloaded", String(Date.now()));
   location.reload();
 });
 
@@ -32,8 +35,7 @@ const client = new QueryClient({
     queries: {
       staleTime: 5_000,
       retry: (failures, error) => !(error instanceof ApiProblem && error.status >= 400 && error.status < 500) && failures < 2,
-      // A server that went away comes back without a reload of the page.
-      refetchInterval: (query) => (query.state.error instanceof ApiProblem && query.state.error.status === 0 ? 3_000 : false),
+      refetchInterval: (query) => againAfter(query.state.error, false),
     },
   },
 });

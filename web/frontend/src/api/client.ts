@@ -34,7 +34,7 @@ export class ApiProblem extends Error {
   }
 }
 
-const OFFLINE = "The server does not answer. Start it again with `apc ui`; this page continues by itself.";
+const OFFLINE = "Start it again with “apc ui”: this page continues by itself.";
 
 export async function problemOf(response: Response, error: unknown): Promise<ApiProblem> {
   const body = (typeof error === "object" && error !== null ? error : {}) as Partial<Schemas["ProblemDocument"]>;
@@ -55,6 +55,11 @@ api.use({
     return new ApiProblem(0, "OFFLINE", OFFLINE);
   },
 });
+
+/** Ask again in 3 s while the server is away, so that it comes back without a reload; else after `otherwise`. */
+export function againAfter(error: unknown, otherwise: number | false): number | false {
+  return error instanceof ApiProblem && error.status === 0 ? 3_000 : otherwise;
+}
 
 /** The data of an answer. Throws ApiProblem for everything else. */
 export async function data<T>(answer: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {

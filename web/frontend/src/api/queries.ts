@@ -1,10 +1,10 @@
 /** What the pages read. Keys begin with the subject, so that live entries can mark a subject as outdated. */
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { api, data } from "./client";
+import { againAfter, api, data } from "./client";
 
 const query = <T extends object>(given: T) => ({ params: { query: given } });
 
-export const about = queryOptions({ queryKey: ["about"], queryFn: () => data(api.GET("/api/v1/about")), staleTime: 60_000 });
+export const about = queryOptions({ queryKey: ["about"], queryFn: () => data(api.GET("/api/v1/about")), staleTime: 60_000, refetchInterval: (query) => againAfter(query.state.error, 60_000) });
 
 export const runs = infiniteQueryOptions({
   queryKey: ["runs"],

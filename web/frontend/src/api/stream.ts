@@ -40,12 +40,20 @@ export function readEvents(text: string): { events: ServerEvent[]; rest: string 
 
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
+/** The server says something every 15 s. After so long without a word the connection is dead, as after a sleep of the computer. */
+const SILENCE = 45_000;
+const LOOK = 5_000;
 
 /** Follow the entries of `scope` until the returned function is called; resumes without gap or repeat. */
 export function follow(scope: { session_id?: string; run_id?: string }, handlers: StreamHandlers): () => void {
   const ended = new AbortController();
   let lastId: string | null = null;
   let pause = FIRST_PAUSE;
+  let heard = Date.now();
+  let connection = new AbortController();
+  const watch = setInterval(() => {
+    if (Date.now() - heard > SILENCE) connection.abort();
+  }, LOOK);
 
   function take(event: ServerEvent): void {
     if (event.id) lastId = event.id;
@@ -57,7 +65,9 @@ export function follow(scope: { session_id?: string; run_id?: string }, handlers
     const headers: Record<string, string> = { Accept: "text/event-stream", ...authorization() };
     if (lastId) headers["Last-Event-ID"] = lastId;
     const given = new URLSearchParams(scope as Record<string, string>);
-    const response = await fetch(`/api/v1/stream?${given}`, { headers, signal: ended.signal });
+    connection = new AbortController();
+    heard = Date.now();
+    const response = await fetch(`/api/v1/stream?${given}`, { headers, signal: AbortSignal.any([ended.signal, connection.signal]) });
     if (!response.ok || !response.body) throw new Error(`stream: ${response.status}`);
     handlers.state("live");
     // What came while there was no stream is in the answers of the other routes.
@@ -67,6 +77,7 @@ export function follow(scope: { session_id?: string; run_id?: string }, handlers
     let rest = "";
     for (;;) {
       const { done, value } = await reader.read();
+      heard = Date.now();
       if (done) return;
       const found = readEvents(rest + value);
       rest = found.rest;
@@ -84,5 +95,8 @@ export function follow(scope: { session_id?: string; run_id?: string }, handlers
     }
   }
   void keep();
-  return () => ended.abort();
+  return () => {
+    clearInterval(watch);
+    ended.abort();
+  };
 }

@@ -1,6 +1,8 @@
 /** Small parts that every page uses. */
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState, type ReactNode } from "react";
+import { about } from "../api/queries";
 import { ago, dateTime, shortId, visible } from "../lib/format";
 import { codeWord, stateTone, stateWord, typeColour, typeShape, verdictTone, type Shape, type Tone } from "../lib/words";
 
@@ -102,6 +104,11 @@ export function Card({ title, aside, children, flush = false }: { title?: ReactN
       {flush ? children : <div className="body">{children}</div>}
     </section>
   );
+}
+
+/** True for a reader who sees columns alone: the server withholds bodies, facts and texts. */
+export function useIsViewer(): boolean {
+  return useQuery(about).data?.role === "viewer";
 }
 
 export function usePageTitle(title: string): void {

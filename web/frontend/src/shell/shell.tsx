@@ -1,10 +1,12 @@
 /** What is around every page: navigation, breadcrumbs, search, theme, live state. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, Outlet, useRouterState } from "@tanstack/react-router";
-import { useState } from "react";
-import { api } from "../api/client";
+import { useEffect, useState } from "react";
+import { api, ApiProblem } from "../api/client";
 import { about, approvals, dead } from "../api/queries";
 import { plural, shortId } from "../lib/format";
+import { Card } from "../parts/bits";
+import { Failed } from "../parts/states";
 import { useLive } from "../state/live";
 import { Icon } from "./icons";
 import { Palette } from "./palette";
@@ -81,10 +83,33 @@ function Crumbs() {
   );
 }
 
+/** A newer server than the one that this page came from. */
+function Updated() {
+  const version = useQuery(about).data?.version;
+  const [first, remember] = useState<string>();
+  useEffect(() => {
+    if (version && !first) remember(version);
+  }, [version, first]);
+  if (!version || !first || version === first) return null;
+  return (
+    <div className="notice neutral" role="status" style={{ marginBottom: 14 }}>
+      <span>
+        The server is now version {version}. This page is of version {first}.
+      </span>
+      <button className="button small" style={{ marginLeft: "auto" }} onClick={() => location.reload()}>
+        Load the new page
+      </button>
+    </div>
+  );
+}
+
 export function Shell() {
   const [isSearching, search] = useState(false);
   const theme = useTheme();
   const live = useLive();
+  // One form for the whole page, and not one in each of its parts.
+  const refusal = useQuery(about).error;
+  const isOut = refusal instanceof ApiProblem && refusal.status === 401;
   return (
     <div className="shell">
       <a href="#content" className="skip">
@@ -108,7 +133,14 @@ export function Shell() {
           </button>
         </header>
         <main id="content" tabIndex={-1}>
-          <Outlet />
+          <Updated />
+          {isOut ? (
+            <Card>
+              <Failed error={refusal} />
+            </Card>
+          ) : (
+            <Outlet />
+          )}
         </main>
       </div>
       <Palette isOpen={isSearching} change={search} />

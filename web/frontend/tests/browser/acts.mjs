@@ -1,19 +1,11 @@
 // Acts with the keyboard alone: node tests/browser/acts.mjs '{"url", "token", "question", "key"}'. Exit code 1 = a step failed.
-import { createInterface } from "node:readline";
-import { launch, openPage } from "./launch.mjs";
+import { ask, launch, openPage } from "./launch.mjs";
 import { accessible, runSteps } from "./steps.mjs";
 
 const { url, token, question, key } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults } = await openPage(browser, url);
 page.setDefaultTimeout(20_000);
-const answers = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
-
-/** Let the process that started this one do something, and wait for it. */
-async function ask(act) {
-  console.log(`do: ${act}`);
-  await answers.next();
-}
 
 /** Press Tab until `wanted` has the focus, as somebody without a mouse does. */
 async function tabTo(wanted) {

@@ -1,30 +1,21 @@
 // The page over a real log: node tests/browser/journey.mjs '{"url", "token", "run", "key", "refused"?}'. Exit code 1 = a step failed.
 import { launch, openPage } from "./launch.mjs";
-import { accessible, runSteps } from "./steps.mjs";
+import { accessible, must, runSteps, settled } from "./steps.mjs";
 
 const { url, token, run, key, refused } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults } = await openPage(browser, url, { bypassCSP: false });
 page.setDefaultTimeout(20_000);
 
-function must(condition, words) {
-  if (!condition) throw new Error(words);
-}
-
-async function settled() {
-  await page.locator("main h1").first().waitFor();
-  await page.waitForFunction(() => !document.querySelector(".bone"));
-}
-
 async function settledAndAccessible(name) {
-  await settled();
+  await settled(page);
   await accessible(page, name);
 }
 
 const steps = {
   async "the token leaves the address"() {
     await page.goto(`${url}/#token=${token}`);
-    await settled();
+    await settled(page);
     must(!page.url().includes("token"), page.url());
   },
   async "every page is accessible, light and dark"() {
@@ -38,7 +29,7 @@ const steps = {
   },
   async "the palette opens the run by keyboard"() {
     await page.goto(`${url}/`);
-    await settled();
+    await settled(page);
     await page.keyboard.press("Control+k");
     await page.getByRole("combobox").fill(run);
     await page.getByRole("option", { name: run }).waitFor();
@@ -104,7 +95,7 @@ const steps = {
     await page.goto(`${url}/runs#token=wrong`);
     await page.getByText("This link is old").waitFor();
     await page.goto(`${url}/runs#token=${token}`);
-    await settled();
+    await settled(page);
     await page.route("**/api/**", (route) => route.abort());
     await page.goto(`${url}/runs/${run}`);
     await page.getByText("The server does not answer").first().waitFor();

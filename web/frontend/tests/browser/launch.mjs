@@ -1,10 +1,15 @@
 // A real Chromium without system packages, and a page that knows the token.
+import { createInterface } from "node:readline";
 import chromium from "@sparticuz/chromium";
 import { chromium as playwright } from "playwright-core";
 
+/** What the package switches off for scrapers and users have on: with the first, same-origin writes send no Origin. */
+const UNLIKE_USERS = ["--disable-web-security", "--allow-running-insecure-content", "--disable-site-isolation-trials", "--single-process"];
+
 export async function launch() {
   const executablePath = process.env.APC_TEST_CHROMIUM ?? (await chromium.executablePath());
-  return playwright.launch({ executablePath, headless: true, args: chromium.args.filter((one) => !one.startsWith("--headless") && one !== "--single-process") });
+  const args = chromium.args.filter((one) => !one.startsWith("--headless") && !UNLIKE_USERS.includes(one));
+  return playwright.launch({ executablePath, headless: true, args });
 }
 
 /** Open a page that fails the run on script errors, refused requests and everything asked of a third party. */
@@ -22,4 +27,13 @@ export async function openPage(browser, url, options = {}) {
     if (!["data:", "blob:"].includes(from.protocol) && from.origin !== new URL(url).origin) faults.push(`third party: ${request.url()}`);
   });
   return { context, page, faults };
+}
+
+let answers;
+
+/** Let the process that started this one do something, and wait for it. */
+export async function ask(act) {
+  answers ??= createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+  console.log(`do: ${act}`);
+  await answers.next();
 }

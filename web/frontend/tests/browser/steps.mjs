@@ -13,6 +13,16 @@ export async function accessible(page, name) {
   if (grave.length > 0) throw new Error(`axe-core on ${name}: ${words.join("\n")}`);
 }
 
+export function must(condition, words) {
+  if (!condition) throw new Error(words);
+}
+
+/** Wait until a page has its heading, or says why there is none, and loads nothing any more. */
+export async function settled(page) {
+  await page.locator("main h1, main .state strong, main h2").first().waitFor();
+  await page.waitForFunction(() => !document.querySelector(".bone"));
+}
+
 /** Run the steps in order until one fails, print each, close the browser, and exit: 1 = a step or the page failed. */
 export async function runSteps(steps, browser, page, faults) {
   let failed = false;

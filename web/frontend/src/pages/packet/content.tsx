@@ -1,6 +1,6 @@
 /** A packet's payload by its type: an EVAL against its gate, a DECISION with its options, else its text. */
 import type { Schemas } from "../../api/client";
-import { Foreign } from "../../parts/bits";
+import { Foreign, useIsViewer } from "../../parts/bits";
 import { Json } from "../../parts/json";
 import { plain, score } from "../../lib/format";
 import { gistOf, nobody } from "../../lib/gist";
@@ -58,9 +58,17 @@ function Shares({ values }: { values: [string, number][] }) {
   );
 }
 
+/** Why a packet shows no body: sealed, withheld from the role, or not JSON. */
+export function whyNoBody(detail: { is_sealed: boolean }, isViewer: boolean): string {
+  if (isViewer) return "Your role does not read bodies.";
+  if (detail.is_sealed) return "The body is sealed: it is encrypted with a key that this server does not have.";
+  return "The body cannot be read as a packet. The exact bytes are in the log.";
+}
+
 export function Content({ detail }: { detail: Schemas["PacketDetail"] }) {
+  const isViewer = useIsViewer();
   const payload = (detail.document as { payload?: Json } | null)?.payload;
-  if (!payload) return <p className="soft">{detail.is_sealed ? "The body is sealed: it is encrypted with a key that this server does not have." : "The body cannot be read as a packet."}</p>;
+  if (!payload) return <p className="soft">{whyNoBody(detail, isViewer)}</p>;
   const gist = gistOf(detail.packet_type, detail.document);
   const evidence = (detail.document as { proof_bundle?: Json | null }).proof_bundle;
   const options = numbers(payload.priority_distribution);

@@ -4,14 +4,14 @@ import { Link, useParams, useSearch } from "@tanstack/react-router";
 import { Tabs } from "radix-ui";
 import type { Schemas } from "../../api/client";
 import { packet } from "../../api/queries";
-import { Card, Foreign, PacketLink, TypeName, Verdict, usePageTitle } from "../../parts/bits";
+import { Card, Foreign, PacketLink, TypeName, Verdict, useIsViewer, usePageTitle } from "../../parts/bits";
 import { Json } from "../../parts/json";
 import { Empty, Loaded } from "../../parts/states";
 import { bytes, dateTime, shortId } from "../../lib/format";
 import { gistOf } from "../../lib/gist";
 import { useStream } from "../../state/live";
 import { Chain } from "./chain";
-import { Content } from "./content";
+import { Content, whyNoBody } from "./content";
 import { Hops } from "./hops";
 import { ImpactCard } from "./impact";
 import { ProofCard } from "./proof";
@@ -47,6 +47,7 @@ export function PacketPage() {
   const { packetId } = useParams({ from: "/packets/$packetId" });
   const { session } = useSearch({ from: "/packets/$packetId" });
   const answer = useQuery(packet(packetId, session));
+  const isViewer = useIsViewer();
   usePageTitle(answer.data ? `${answer.data.packet_type} ${shortId(answer.data.packet_id)}` : "Packet");
   useStream({ session_id: answer.data?.session_id ?? session }, ["packet", "tree", "impact"]);
   return (
@@ -74,7 +75,7 @@ export function PacketPage() {
             <div className="wide-narrow">
               <div className="stack">
                 <VerdictCard detail={detail} />
-                <Tabs.Root className="card" defaultValue={detail.document ? "content" : "json"}>
+                <Tabs.Root className="card" defaultValue="content">
                   <Tabs.List className="tabs" aria-label="Packet">
                     <Tabs.Trigger value="content">Content</Tabs.Trigger>
                     <Tabs.Trigger value="json">JSON</Tabs.Trigger>
@@ -84,11 +85,17 @@ export function PacketPage() {
                     <Content detail={detail} />
                   </Tabs.Content>
                   <Tabs.Content value="json" style={{ padding: 14 }} tabIndex={-1}>
-                    {detail.document ? <Json value={detail.document} /> : <Empty title={detail.is_sealed ? "The body is sealed" : "The body cannot be read"}>{detail.is_sealed ? "It is encrypted with a key that this server does not have." : "It is not JSON. The exact bytes are in the log."}</Empty>}
+                    {detail.document ? <Json value={detail.document} /> : <Empty title="No body to show">{whyNoBody(detail, isViewer)}</Empty>}
                   </Tabs.Content>
                   <Tabs.Content value="facts" style={{ padding: 14 }} tabIndex={-1}>
-                    <p className="soft" style={{ marginBottom: 8 }}>What the rules read, beside the packet and the contract. The verdict can be computed again from them.</p>
-                    <Json value={detail.facts} />
+                    {isViewer ? (
+                      <p className="soft">Your role does not read facts.</p>
+                    ) : (
+                      <>
+                        <p className="soft" style={{ marginBottom: 8 }}>What the rules read, beside the packet and the contract. The verdict can be computed again from them.</p>
+                        <Json value={detail.facts} />
+                      </>
+                    )}
                   </Tabs.Content>
                 </Tabs.Root>
                 <Chain detail={detail} />

@@ -64,6 +64,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
     change(key);
   }
 
+  const isWithheld = answer.error instanceof ApiProblem && answer.error.code === "NO_ROLE";
   const failed: ProofResult | null = answer.error ? { state: "false", reason: answer.error instanceof ApiProblem ? answer.error.detail : "The proof could not be loaded." } : null;
   const shown = answer.data ? result : failed;
   const looks = shown && LOOKS[shown.state];
@@ -79,7 +80,9 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
       }
     >
       <div className="stack" style={{ gap: 10 }}>
-        {shown && looks ? (
+        {isWithheld ? (
+          <p className="soft">Your role does not read proofs.</p>
+        ) : shown && looks ? (
           <div className={`notice ${looks.tone}`} role="status" data-proof={shown.state}>
             <div>
               <strong>{looks.title}.</strong> <Foreign>{shown.reason}</Foreign>
@@ -109,7 +112,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
             </dd>
           </dl>
         )}
-        <KeyForm pinned={pinned} pin={pin} />
+        {!isWithheld && <KeyForm pinned={pinned} pin={pin} />}
         <p className="quiet">
           Checked in this browser with SHA-256 and Ed25519. If you distrust this server, download the proof and run <code>apc log check</code>.
         </p>

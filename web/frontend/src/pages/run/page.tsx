@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { Tabs } from "radix-ui";
 import { lazy, Suspense, useCallback, useMemo } from "react";
-import { api, data } from "../../api/client";
+import { againAfter, api, data } from "../../api/client";
 import { about, session, sessionAt } from "../../api/queries";
 import { Ago, Card, usePageTitle } from "../../parts/bits";
 import { Empty, Failed, Loaded, Loading } from "../../parts/states";
@@ -36,7 +36,7 @@ function useSessionId(runId: string): { sessionId: string | undefined; sessions:
   const answer = useQuery({
     queryKey: ["sessions", runId],
     queryFn: () => data(api.GET("/api/v1/sessions", { params: { query: { run_id: runId, limit: 100 } } })),
-    refetchInterval: (query) => (query.state.data?.items.length === 0 ? 1_000 : false),
+    refetchInterval: (query) => againAfter(query.state.error, query.state.data?.items.length === 0 ? 1_000 : false),
   });
   const sessions = useMemo(() => answer.data?.items.map((item) => item.session_id) ?? [], [answer.data]);
   return { sessionId: search.session ?? sessions[0], sessions, error: answer.data ? (sessions.length === 0 ? "none" : null) : answer.error };

@@ -2,7 +2,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../../api/client";
 import { packet, transcript } from "../../api/queries";
-import { Foreign, PacketLink, TypeName, Verdict } from "../../parts/bits";
+import { Foreign, PacketLink, TypeName, Verdict, useIsViewer } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
 import { money, plural, time } from "../../lib/format";
 import { gistOf } from "../../lib/gist";
@@ -27,6 +27,7 @@ function Turn({ item }: { item: Schemas["PacketSummary"] }) {
   const answer = useQuery({ ...packet(item.packet_id, item.session_id), staleTime: Infinity });
   const gist = answer.data ? gistOf(item.packet_type, answer.data.document) : "";
   const sealed = answer.data?.is_sealed;
+  const isViewer = useIsViewer();
   const used = answer.data ? usageOf(answer.data.hops) : [];
   if (isSync(answer.data?.document)) return null;
   return (
@@ -55,7 +56,7 @@ function Turn({ item }: { item: Schemas["PacketSummary"] }) {
           ))}
         </small>
       )}
-      {sealed ? <p className="quiet">The body is sealed: this server has no key.</p> : <p>{gist ? <Foreign>{gist}</Foreign> : answer.data ? <span className="quiet">no text</span> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>}
+      {isViewer ? <p className="quiet">Your role does not read bodies.</p> : sealed ? <p className="quiet">The body is sealed: this server has no key.</p> : <p>{gist ? <Foreign>{gist}</Foreign> : answer.data ? <span className="quiet">no text</span> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>}
     </li>
   );
 }

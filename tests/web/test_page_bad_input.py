@@ -1,0 +1,102 @@
+"""The page over packets that want to harm it, and over a server, a database and a browser that come and go."""
+
+import asyncio
+import socket
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.orchestrator.conftest import House
+from tests.support.traffic.packets import make_packet, make_start
+from tests.support.web.browser import browse, require_page
+from tests.web.conftest import TOKEN, WebBench
+
+from apc_contracts import IdeaPayload
+from apc_contracts.vocabulary import RunPhase
+from apc_web.access.request_guard import AccessGuard
+from apc_web.app import make_app
+from apc_web.http.server import make_server
+
+HOSTILE = "<script>alert(1)</script> \u202egnp.exe \x1b[2J <img src=x onerror=alert(2)> " + "w" * 200_000
+CLOSE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'apc-web'"
+
+
+class Site:
+    """A server that stops and starts on one port."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.port = 0
+        self._server: Any = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._server = make_server(self.app, "127.0.0.1", 0, graceful_seconds=1)
+        listening = socket.create_server(("127.0.0.1", self.port))
+        self.port = listening.getsockname()[1]
+        self._running = asyncio.create_task(self._server.serve(sockets=[listening]))
+
+    async def stop(self) -> None:
+        assert self._running is not None
+        self._server.should_exit = True
+        await self._running
+
+
+@pytest.fixture
+async def site(bench: WebBench) -> AsyncIterator[Site]:
+    """The API and the page of the bench."""
+    site = Site(AccessGuard(make_app(bench.services), TOKEN))
+    await site.start()
+    yield site
+    await site.stop()
+
+
+async def _allow(house: House, url: str, *, allowed: bool) -> None:
+    """Let nobody connect to the database any more, or everybody again; the web server's connections end."""
+    name = await house.pool.fetchval("SELECT current_database()")
+    beside = await asyncpg.connect(url, database="postgres")  # a session cannot close the door of its own database
+    try:
+        await beside.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS {allowed}')
+        if not allowed:
+            await beside.execute(CLOSE)
+    finally:
+        await beside.close()
+
+
+@pytest.mark.page
+@pytest.mark.timeout(300)
+async def test_the_page_survives_hostile_packets_and_outages(
+    bench: WebBench, site: Site, idea: IdeaPayload, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_page()
+    house, opening, sealing = bench.house, make_start(), make_start("s-sealed")
+    async with house.persister(), house.gate():
+        await house.discover(opening)
+        loud = idea.model_copy(update={"intent": HOSTILE})
+        sent = make_packet("red-1", loud, ("sentinel",), phase=RunPhase.DISCOVERY, parent=opening)
+        await house.publish(sent)
+        await house.quiet()
+    monkeypatch.setenv("APC_ENCRYPT_BODIES", "true")
+    monkeypatch.setenv("APC_SUBJECT_MASTER_KEY", b64encode(bytes(range(32))).decode())
+    async with house.persister(), house.gate():
+        await house.publish(sealing)
+        await house.quiet()
+    hostile = await bench.get(f"/packets/{sent.packet_id}")
+    sealed = await bench.get(f"/packets/{sealing.packet_id}")
+    assert sealed["is_sealed"] and sealed["document"] is None
+    given = {
+        "url": f"http://127.0.0.1:{site.port}",
+        "token": TOKEN,
+        "run": hostile["run_id"],
+        "hostile": f"{hostile['shard']}-{hostile['seq']}",
+        "sealed": f"{sealed['shard']}-{sealed['seq']}",
+    }
+    acts = {
+        "stop the server": site.stop,
+        "start the server": site.start,
+        "stop the database": lambda: _allow(house, postgres_url, allowed=False),
+        "start the database": lambda: _allow(house, postgres_url, allowed=True),
+    }
+    await browse("bad-input.mjs", given, acts)

@@ -1,0 +1,97 @@
+// What a page must survive: node tests/browser/bad-input.mjs '{"url", "token", "run", "hostile", "sealed"}'. Exit code 1 = a step failed.
+import { ask, launch, openPage } from "./launch.mjs";
+import { accessible, must, runSteps, settled } from "./steps.mjs";
+
+const { url, token, run, hostile, sealed } = JSON.parse(process.argv[2]);
+const browser = await launch();
+const { page, faults } = await openPage(browser, url);
+page.setDefaultTimeout(20_000);
+let dialogs = 0;
+page.on("dialog", (dialog) => {
+  dialogs += 1;
+  void dialog.dismiss();
+});
+
+const steps = {
+  async "every view is accessible, light and dark"() {
+    await page.goto(`${url}/#token=${token}`);
+    await settled(page);
+    const views = ["graph", "graph&packet=PACKET", "moves", "members", "transcript"].map((view) => `/runs/${run}?session=s-1&view=${view}`);
+    for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/chat", "/no-such-page"]) {
+      await page.goto(`${url}${path.replace("PACKET", hostile.split("-")[1])}`);
+      await settled(page);
+      await accessible(page, `${path}, light`);
+      await page.getByRole("button", { name: "Use dark colours" }).click();
+      await accessible(page, `${path}, dark`);
+      await page.getByRole("button", { name: "Use light colours" }).click();
+    }
+    await page.keyboard.press("Control+k");
+    await page.getByRole("combobox").waitFor();
+    await accessible(page, "the palette");
+    await page.keyboard.press("Escape");
+  },
+  async "a script, an escape, a bidi trick and a long word stay text"() {
+    for (const path of [`/packets/${hostile}`, `/runs/${run}?session=s-1&view=transcript`]) {
+      await page.goto(`${url}${path}`);
+      await settled(page);
+      await page.getByText("<script>alert(1)</script>").first().waitFor();
+      await page.getByText("\\u202e").first().waitFor();
+      await page.getByText("\\u001b[2J").first().waitFor();
+      const [wide, there] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+      must(wide <= there, `${path} is ${wide} px wide on ${there}`);
+    }
+    must(dialogs === 0, "a script of a packet ran");
+  },
+  async "a sealed body is named as such, and its proof holds"() {
+    await page.goto(`${url}/packets/${sealed}`);
+    await page.getByText("The body is sealed").first().waitFor();
+    await page.locator('[data-proof="unpinned"]').waitFor();
+    await accessible(page, "a sealed packet");
+  },
+  async "a server that goes away leaves what is shown, and comes back by itself"() {
+    await page.goto(`${url}/runs/${run}`);
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+    await ask("stop the server");
+    await page.locator(".live", { hasText: "Reconnecting" }).waitFor();
+    await page.locator(".timeline canvas").waitFor();
+    await page.getByRole("heading", { name: run }).waitFor();
+    await ask("start the server");
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+  },
+  async "a database that goes away is told as one, and the page comes back"() {
+    await ask("stop the database");
+    await page.goto(`${url}/runs`);
+    await page.getByRole("alert").first().waitFor();
+    must((await page.locator("main").innerText()).includes("database"), await page.locator("main").innerText());
+    await ask("start the database");
+    await page.getByRole("button", { name: "Try again" }).click();
+    await page.getByRole("gridcell", { name: run }).waitFor();
+  },
+  async "a browser that slept for an hour connects again"() {
+    await page.clock.install();
+    await page.goto(`${url}/runs/${run}`);
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+    const again = page.waitForRequest((request) => request.url().includes("/stream"));
+    await page.clock.fastForward("01:00:00");
+    await page.clock.runFor(20_000);
+    await again;
+    await page.clock.resume();
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+  },
+  async "a page of an older build offers the new one, and a missing file is told"() {
+    await page.route("**/api/v1/about", async (route) => {
+      const response = await route.fetch();
+      await route.fulfill({ response, json: { ...(await response.json()), version: "99.0.0" } });
+    });
+    await page.clock.runFor(61_000);
+    await page.getByText("The server is now version 99.0.0.").waitFor();
+    await page.unroute("**/api/v1/about");
+    const before = faults.length;
+    await page.route("**/assets/graph-*.js", (route) => route.fulfill({ status: 404, body: "gone" }));
+    await page.goto(`${url}/runs/${run}?session=s-1&view=graph`);
+    await page.getByText("This could not be loaded").waitFor();
+    faults.length = before; // the console names the missing file, too
+  },
+};
+
+await runSteps(steps, browser, page, faults);

@@ -38,7 +38,7 @@ def read_workbook(file: BinaryIO, archive: zipfile.ZipFile, path: Path, bound: i
             sheet.reset_dimensions()  # What the sheet says of its size may be wrong.
             rows = bounded_rows(sheet.iter_rows(values_only=True), bound, path)
             if rows:
-                others = f", the first of {len(book.worksheets)} with cells" if len(book.worksheets) > 1 else ""
+                others = f", the first with cells of {len(book.worksheets)} sheets" if len(book.worksheets) > 1 else ""
                 return _frame(rows, path), [f"Excel, sheet {sheet.title!r}{others}"]
     except TableInvalid:
         raise

@@ -38,7 +38,7 @@ def workbook(path: Path, sheets: dict[str, list[tuple[Any, ...]]]) -> Path:
 def test_the_first_sheet_with_cells_is_read_and_said(tmp_path: Path) -> None:
     path = workbook(tmp_path / "table.xlsx", {"empty": [], "Sales": [HEAD, *rows(80)], "other": [("a",), (1,)]})
     source = read_source(path)
-    assert source.words == "read 80 rows, 4 columns: Excel, sheet 'Sales', the first of 3 with cells"
+    assert source.words == "read 80 rows, 4 columns: Excel, sheet 'Sales', the first with cells of 3 sheets"
     assert source.frame["size"].isna().sum() == 9
     assert source.frame["code"].iloc[:2].tolist() == ["K0", "1"], "numbers beside texts are texts, as in a CSV"
     kinds = {column.name: column.kind for column in read_table(path, "y").schema.columns}

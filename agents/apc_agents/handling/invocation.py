@@ -20,6 +20,7 @@ from apc_agents.handling.state_cache import StateDocument
 from apc_agents.memory import BaseMemoryStore, ConversationMessage, NewMessages
 from apc_agents.session_phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
+from apc_agents.waiting.barring import barred
 from apc_agents.waiting.inquiry import Inquiry
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.records import Asked
@@ -183,6 +184,8 @@ class Invocation:
     def _check_may_wait(self) -> None:
         if self._packet is None:
             raise AgentError("on_start cannot wait: ask in the handler of a packet")
+        if (remedy := barred()) is not None:
+            raise AgentError(remedy)
         if asyncio.current_task() is not self.task or is_making_effect():
             raise AgentError("a wait stands in the handler itself: await it outside asyncio.gather, tasks and ctx.once")
         if not self.knowledge.moment.contract:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from copy import deepcopy
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import JsonValue
@@ -37,6 +37,7 @@ from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
 from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
+from apc_agents.waiting.barring import no_waits
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.envelope.packet import Packet
@@ -159,7 +160,8 @@ class LLMAgent(Agent):
             return  # What it tells the log about its own context is no question.
         before, usage = deepcopy(ctx.state), RunUsage()
         try:
-            await self._think(packet, ctx, usage)
+            with no_waits(_NO_WAITS):
+                await self._think(packet, ctx, usage)
         except TurnInvalid as invalid:
             raise Reject(str(invalid)) from invalid
         except ModelAway as away:
@@ -208,6 +210,12 @@ class LLMAgent(Agent):
         place = f"{self.agent_id}/{ctx.session_id}/{name}"
         ctx.say(messages_of_turns(exchange.turns, place, self.agent_id, sender), user_of(packet))
         return exchange
+
+
+_NO_WAITS: Final = (
+    "the loop of an LLMAgent cannot wait: emit a packet from the tool to an agent whose handler asks, or use a "
+    "PydanticAgent"
+)
 
 
 def told(packet: Packet) -> str:

@@ -1,25 +1,28 @@
 """An existing pydantic-ai agent as an agent on the bus."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
+from pydantic_ai import DeferredToolRequests
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Clearance
 from apc_agents.context import MemoryContextStore
-from apc_agents.errors import Retry
+from apc_agents.errors import AgentError, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.llm.asking import spending
 from apc_agents.llm.errors import LLMError, ModelAway
 from apc_agents.llm.fencing import fenced, new_fence
 from apc_agents.memory import MemoryUnavailable
+from apc_agents.pydantic_ai.approving import WAITING, Approvers, Asking, NobodyAsked
 from apc_agents.pydantic_ai.marking import Marked
-from apc_agents.pydantic_ai.outputs import message_outputs
+from apc_agents.pydantic_ai.outputs import may_defer, message_outputs
 from apc_agents.pydantic_ai.permitting import NO_RULES, Permitted, ToolRule
 from apc_agents.pydantic_ai.repeating import AnswersByNumber, Repeatable
 from apc_agents.typed.message import payload_of, schema_of
@@ -53,6 +56,9 @@ class PydanticAgent(Agent):
     that no agent acts above it because of the output. A tool that the provider itself runs, such as a web search, has
     no rule.
 
+    Tool calls that need an approval, and deferred ones, become questions to the approvers: all of one model turn at
+    once. The handler ends, and goes on with the last answer, also after days and restarts.
+
     Args:
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
         input: the model whose MESSAGEs it takes.
@@ -63,10 +69,12 @@ class PydanticAgent(Agent):
         tool_rules: by the name of the tool, which senders it runs for; default ToolRule(), the level `user`.
         clearance: the level of each sender; default `user` for the own swarm and for agents with the right `operate`,
             `public` for others.
+        approvers: who is asked about tool calls that need an approval, or whose result somebody else gives.
         security_level: the highest at which its tools run, no matter who asks.
 
     Raises:
-        AgentInvalid: as Agent; the output_type has another leaf than models with `@message` and None.
+        AgentInvalid: as Agent; the output_type has another leaf than models with `@message`, None and, with approvers,
+            DeferredToolRequests.
     """
 
     def __init__(
@@ -85,6 +93,7 @@ class PydanticAgent(Agent):
         capabilities: Iterable[str] = (),
         tool_rules: Mapping[str, ToolRule] = NO_RULES,
         clearance: Clearance | None = None,
+        approvers: Approvers | None = None,
         security_level: SecurityLevel = SecurityLevel.USER,
     ) -> None:
         super().__init__(
@@ -102,7 +111,9 @@ class PydanticAgent(Agent):
         self.settings = settings or LLMSettings()
         self._deps = deps
         self._tool_rules = dict(tool_rules)
-        self._outputs = message_outputs(agent_id, joined.output_type)
+        self._approvers = approvers
+        self._unasked = [NobodyAsked(agent_id)] if approvers is None else []
+        self._outputs = message_outputs(agent_id, joined.output_type, is_asked=approvers is not None)
         self.on(input)(self._handle)
 
     @property
@@ -119,7 +130,7 @@ class PydanticAgent(Agent):
             raise Retry(after, str(away)) from away
         except MemoryUnavailable as away:
             raise Retry(AWAY_AFTER, str(away)) from away
-        except LLMError as failed:
+        except (LLMError, AgentError) as failed:
             # It says what happened; the many frames of the run, with their locals, would take a log minutes to print.
             raise failed.with_traceback(None) from None
         finally:
@@ -134,17 +145,46 @@ class PydanticAgent(Agent):
         store = MemoryContextStore(ctx.memory, self.agent_id)
         recording = AnswersByNumber(store, ctx.session_id, answered, str(ctx.packet.packet_id))
         fence = await recording.fact("fence", new_fence())
+        marked = Marked(fence)
+        repeatable = Repeatable(ctx, recording, self.settings)
+        run = partial(
+            self._joined_run(),
+            instructions=_DATA_RULE.format(fence=fence),
+            deps=self._deps,
+            usage=usage,
+            capabilities=[permitted, repeatable, marked, *self._unasked],
+        )
         with spending(usage, "output"):
-            run = await self.joined.run(
-                fenced(_written(content), fence, _source(content, ctx)),
-                instructions=_DATA_RULE.format(fence=fence),
-                deps=self._deps,
-                usage=usage,
-                capabilities=[permitted, Repeatable(ctx, recording, self.settings), Marked(fence)],
-            )
-        await recording.forget_older(self.settings.records)
+            found = await run(fenced(_written(content), fence, _source(content, ctx)))
+        while self._approvers is not None and isinstance(found.output, DeferredToolRequests):
+            # In the handler itself: a wait ends its run, and no other task may stand between.
+            results = await Asking(ctx, self._approvers, answered, marked).results(found.output)
+            permitted.begin_turn()
+            repeatable.begin_turn()
+            with spending(usage, "output"):
+                found = await run(message_history=found.all_messages(), deferred_tool_results=results)
+        await self._forget(ctx, recording)
+        return found.output
+
+    def _joined_run(self) -> Callable[..., Awaitable[Any]]:
+        """Return the run of the joined agent, which ends when calls wait for people, if anybody is asked."""
+        spec: Any = self.joined.output_type
+        if self._approvers is None or may_defer(spec):
+            return self.joined.run
+        return partial(self.joined.run, output_type=[spec, DeferredToolRequests])
+
+    async def _forget(self, ctx: HandlerContext, recording: AnswersByNumber) -> None:
+        """Count the input, and forget records that are old, unless a run that waits needs them."""
+        answered = int(ctx.state.get(ANSWERED, 0))
+        waiting: dict[str, int] = {**ctx.state.get(WAITING, {})}
+        waited = waiting.pop(str(ctx.packet.packet_id), None)
+        old = answered - self.settings.records
+        for revision in {old} if waited is None else {old, min(old, waited)}:
+            if revision not in waiting.values():
+                await recording.forget_revision(revision)
         ctx.state[ANSWERED] = answered + 1
-        return run.output
+        if waited is not None:
+            ctx.state[WAITING] = waiting
 
 
 def _clearance_within(swarm: str) -> Clearance:

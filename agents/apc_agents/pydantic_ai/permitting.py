@@ -54,6 +54,10 @@ class Permitted(AbstractCapability[Any]):
         seen = (level for called, level in self._results if step is None or called < step)
         return lowest(self._level, *seen)
 
+    def begin_turn(self) -> None:
+        """Keep what was seen so far: the run that goes on counts its steps from the beginning."""
+        self._results = [(-1, level) for _, level in self._results]
+
     def permits(self, name: str, step: int) -> bool:
         """Return whether the packet may trigger this tool in this step of the run."""
         rule = self._rules.get(name, _DEFAULT)

@@ -12,7 +12,7 @@ from pydantic_ai.tools import ToolDefinition
 from pydantic_core import to_jsonable_python
 
 from apc_agents.handling.handler_context import HandlerContext
-from apc_agents.llm.recording import RecordedModel, Recording
+from apc_agents.llm.recording import RECORDS, RecordedModel, Recording
 from apc_bus.settings import LLMSettings
 
 NOT_MADE = (ModelRetry, ToolRetryError, CallDeferred, ApprovalRequired)
@@ -26,6 +26,11 @@ class AnswersByNumber(Recording):
         """Return the key of the next request."""
         return super().next_key("")
 
+    async def forget_revision(self, revision: int) -> None:
+        """Forget the records of all inputs with this number."""
+        if revision >= 0:
+            await self.store.delete_turns(self.session_id, f"{RECORDS}{revision}/")
+
 
 class Repeatable(AbstractCapability[Any]):
     """Records the model and the tools of one run."""
@@ -34,6 +39,11 @@ class Repeatable(AbstractCapability[Any]):
         self._ctx = ctx
         self._recording = recording
         self._settings = settings
+        self._turns = 0
+
+    def begin_turn(self) -> None:
+        """Tell the tool calls of a run that goes on from those before: it counts its steps from the beginning."""
+        self._turns += 1
 
     def get_wrapper_model(self, model: Model) -> Model:
         """Return the model whose answers are kept, and found again."""
@@ -49,4 +59,5 @@ class Repeatable(AbstractCapability[Any]):
             return to_jsonable_python(given.return_value if isinstance(given, ToolReturn) else given, fallback=str)
 
         digest = sha256(call.tool_call_id.encode()).hexdigest()[:16]
-        return await self._ctx.once(f"tool/{call.tool_name[:100]}/{ctx.run_step}/{digest}", make, not_made=NOT_MADE)
+        step = f"{self._turns}.{ctx.run_step}" if self._turns else str(ctx.run_step)
+        return await self._ctx.once(f"tool/{call.tool_name[:100]}/{step}/{digest}", make, not_made=NOT_MADE)

@@ -1,6 +1,7 @@
 """An agent with a mind on the bus: an ordinary agent that emits, is accounted for, and runs again without a model."""
 
 import asyncio
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,13 +13,15 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
 from tests.agents.conftest import MakeIdea, MakePacket
 
-from apc_agents import AgentTestClient
+from apc_agents import AgentError, AgentTestClient, HandlerContext
+from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.handling.state import MemoryStateStore
 from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
 from apc_agents.memory import InMemoryMemoryStore
-from apc_contracts import PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
+from apc_contracts import Packet, PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
+from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayload
 
 from .models import document, model_of, model_saying, silent_model
@@ -184,3 +187,35 @@ def test_the_context_of_a_packet_is_told(idea: MakeIdea, make_packet: MakePacket
 
 def test_a_packet_is_told_by_type_sender_and_payload(idea: MakeIdea, make_packet: MakePacket) -> None:
     assert told(make_packet(idea("m-9"))).startswith("IDEA from builder-1 (")
+
+
+async def test_its_loop_cannot_wait(idea: MakeIdea) -> None:
+    """A tool that got hold of the handler's ctx is told what to do instead."""
+    said: list[str] = []
+    tools = ToolRegistry()
+    held: list[HandlerContext] = []
+
+    @tools.tool("ask_people", description="Ask.", security_level=SecurityLevel.PUBLIC)
+    async def ask_people() -> str:
+        try:
+            await held[0].ask("Ship?", to="alice", timeout=timedelta(hours=1))
+        except AgentError as error:
+            said.append(str(error))
+        return "asked"
+
+    class Holding(LLMAgent):
+        async def _handle(self, packet: Packet, ctx: HandlerContext) -> None:
+            held.append(ctx)
+            await super()._handle(packet, ctx)
+
+    call = {"action": "ask_people", "type": "tool", "params": {}}
+    model = model_saying(document("Wait.", actions=[call]), document("Done.", stop=True))
+    agent = Holding(
+        "thinker-1", role="researcher", swarm="minds", model=model, tools=tools, settings=LLMSettings(max_steps=4)
+    )
+    async with AgentTestClient(agent) as client:
+        await client.send(idea())
+    assert said == [
+        "the loop of an LLMAgent cannot wait: emit a packet from the tool to an agent whose handler asks, or use a "
+        "PydanticAgent"
+    ]

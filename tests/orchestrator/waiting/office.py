@@ -118,11 +118,11 @@ class Office:
         return row["verdict"], row["code"], row["path"]
 
     @asynccontextmanager
-    async def worker(self, agent: Agent, pool: asyncpg.Pool | None = None) -> AsyncIterator[None]:
+    async def worker(self, agent: Agent, pool: asyncpg.Pool | None = None, **stores: Any) -> AsyncIterator[None]:
         """A worker of the agent, with its state in the database."""
         bus, stop = self.house.broker.connect(f"agent.{agent.agent_id}"), asyncio.Event()
         settings = WorkerSettings(shards=1, database_url=None)
-        worker = Worker(agent, bus, settings=settings, states=PostgresStateStore(pool or self.house.pool))
+        worker = Worker(agent, bus, settings=settings, states=PostgresStateStore(pool or self.house.pool), **stores)
         task = asyncio.create_task(worker.run(stop))
         try:
             yield

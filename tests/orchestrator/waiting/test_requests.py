@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.support.traffic import make_idea
+from tests.support.traffic.packets import make_packet, make_start
 
 from apc_agents import Agent, AgentError, AskTimeout, HandlerContext, Reject, RequestFailed, Role, message
 from apc_agents.typed.message import document_of, schema_of
 from apc_agents.waiting.approval import PeopleAsked
 from apc_agents.waiting.inquiry import Pending
-from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
+from apc_contracts import DecisionPayload, IdeaPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.payloads.questions import OnTimeout
 
 from ..judging.test_content import register
@@ -183,6 +185,30 @@ async def test_places_where_a_handler_cannot_wait(office: Office) -> None:
         *["a wait stands in the handler itself"] * 4,
         "ctx.gather takes ctx.ask(...) and ctx.request(...), not str",
     ]
+
+
+async def test_a_session_of_1_0_knows_no_questions(office: Office) -> None:
+    """The handler is told, and may go on without."""
+    agent = Agent("red-1", role="role", swarm="red")
+    said: list[str] = []
+
+    @agent.on(PacketType.IDEA)
+    async def work(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        try:
+            await ctx.ask("Ship?", to=MANAGERS, timeout=HOUR)
+        except AgentError as error:
+            said.append(str(error))
+
+    async with office.house.gate():
+        opening = await office.house.open(make_start())
+        async with office.worker(agent):
+            await office.house.publish(make_packet("blue-1", make_idea(), ("red-1",), parent=opening))
+
+            async def is_told() -> bool:
+                return bool(said)
+
+            await office.house.until(is_told)
+    assert said == ["only a session of apc/1.1 with its own contract knows questions: open one for it"]
 
 
 def test_a_wait_that_nobody_awaits_is_told() -> None:

@@ -56,7 +56,7 @@ async def site(bench: WebBench) -> AsyncIterator[Site]:
 async def _allow(house: House, url: str, *, allowed: bool) -> None:
     """Let nobody connect to the database any more, or everybody again; the web server's connections end."""
     name = await house.pool.fetchval("SELECT current_database()")
-    beside = await asyncpg.connect(url, database="postgres")  # a session cannot close the door of its own database
+    beside = await asyncpg.connect(url, database="postgres")  # nobody can close the database that they are in
     try:
         await beside.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS {allowed}')
         if not allowed:

@@ -18,7 +18,7 @@ _END = timedelta(seconds=10)
 
 
 class ConsoleBeside:
-    """The web console in a process of its own; it ends with this process, however that ends."""
+    """The web console in a second process, which ends with this one, however that ends."""
 
     def __init__(self) -> None:
         self._process: Process | None = None

@@ -1,5 +1,6 @@
 """The acts of the web console over RabbitMQ: pause, resume, requeue; the log shows the operator."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,8 @@ from apc_web.app import make_app
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader
 from apc_web.route_services import Services
+
+REQUEUES = "SELECT count(*) FROM apc_log.packet_transitions WHERE event = 'requeued'"
 
 
 async def test_an_operator_acts_over_http(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,9 +60,14 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert dead["words"] == "the handler of the recipient failed" and dead["can_requeue"]
         name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
 
-        done = await act("/dead/requeue", deliveries=[name], note="mended")
+        answers = await asyncio.gather(
+            *(client.post("/dead/requeue", json={"deliveries": [name], "note": note}) for note in ("mended", "me, too"))
+        )
 
+        assert 200 in {answer.status_code for answer in answers} <= {200, 409}, "two operators at the same time"
+        done = next(answer.json() for answer in answers if answer.status_code == 200)
         assert done["detail"]["deliveries"][0]["state"] == "ROUTED"
+        assert await house.pool.fetchval(REQUEUES) == 1
         assert (await client.get("/dead")).json()["items"] == []
         again = await act("/dead/requeue", 409, deliveries=[name])
         assert again["code"] == "NOT_POSSIBLE" and "is not dead" in again["detail"]

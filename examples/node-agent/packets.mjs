@@ -30,7 +30,7 @@ export function buildAnswer(actor, cause, ordinal, moment, draft) {
 
 function build(actor, trace, moment, packetId, { type, payload, to, confidence = 1, ttlMs = 600_000, ...others }) {
   return {
-    protocol_version: "apc/1.0",
+    protocol_version: type === "MESSAGE" ? "apc/1.1" : "apc/1.0",
     packet_id: packetId,
     packet_type: type,
     channel: "INTER_AGENT",

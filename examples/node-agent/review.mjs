@@ -1,6 +1,17 @@
-/** The agent's own work: it answers an IDEA with a CLAIM about its open risks. */
+/** The agent's own work: it answers an IDEA with a CLAIM about its open risks, and a change/1 with a review/1. */
+
+const LONGEST_LINE = 120;
 
 export const handlers = {
+  /** Content that fits its schema: the gate has checked it, and checks the answer's. */
+  async MESSAGE(message, emit) {
+    const { schema, content } = message.payload;
+    if (schema !== "change/1") return;
+    const long = content.lines.flatMap((line, index) => (line.length > LONGEST_LINE ? [index + 1] : []));
+    const remarks = long.map((line) => ({ line, text: `more than ${LONGEST_LINE} characters` }));
+    emit({ type: "MESSAGE", payload: { schema: "review/1", content: { file: content.file, remarks } } });
+  },
+
   async IDEA(idea, emit) {
     const { method_id, failure_modes } = idea.payload;
     const risks = failure_modes.map((mode) => mode.id);

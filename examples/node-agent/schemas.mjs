@@ -26,7 +26,7 @@ export class Schemas {
   /** Throws an Error that names the field when this is no packet of its type. */
   checkPacket(packet) {
     const reference = this.#packet.discriminator.mapping[packet?.packet_type];
-    if (reference === undefined) throw new Error(`packet_type: ${packet?.packet_type} is none of APC/1.0`);
+    if (reference === undefined) throw new Error(`packet_type: ${packet?.packet_type} is none of the protocol`);
     this.#check(this.#ajv.getSchema(`${this.#packet.$id}${reference}`), packet);
   }
 

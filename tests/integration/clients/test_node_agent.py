@@ -1,6 +1,7 @@
 """The agent in Node.js, which knows the protocol from its page and the schemas alone, in a house of our own."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -19,10 +20,11 @@ from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
 from apc_client.registry.agents import publish_changes
-from apc_contracts import parse_packet
+from apc_client.registry.schemas import register_schemas
+from apc_contracts import MessagePayload, SignalPayload, TaskSessionSpec, parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.payloads.by_type import AckPayload
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PacketType, RunPhase, Signal
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "node-agent"
@@ -99,6 +101,35 @@ def environment_of(amqp_url: str) -> dict[str, str]:
         "APC_AGENT_SWARM": CAST[NODE_AGENT][0],
         "APC_SCHEMAS": str(ROOT / "contracts" / "schemas"),
     }
+
+
+async def test_it_answers_typed_content_in_a_session_of_1_1(
+    running: House, installed: Path, amqp_vhost_url: str
+) -> None:
+    """A MESSAGE in, a MESSAGE out; the gate has judged both by the schemas beside the example."""
+    schemas = {
+        name: json.loads((EXAMPLE / f"{name.partition('/')[0]}.schema.json").read_text())
+        for name in ("change/1", "review/1")
+    }
+    await register_schemas(running.agents.bus, running.pool, 1, schemas)
+    spec = TaskSessionSpec(contract="task", members=("red-1", NODE_AGENT), deciders=("red-1",))
+    opening = make_packet("librarian", SignalPayload(signal=Signal.START, session=spec), cast=CAST, version="apc/1.1")
+    change = MessagePayload(schema_id="change/1", content={"file": "a.py", "lines": ["x = 1", "y" * 121]})
+    asked = make_packet(
+        "librarian", change, (NODE_AGENT,), cast=CAST, parent=opening, phase=RunPhase.EXECUTION, version="apc/1.1"
+    )
+    async with node_agent(installed, environment_of(amqp_vhost_url)):
+        await running.agents.publish(opening)
+        await until(running.is_in("SESSION_OPEN"))
+        await running.agents.publish(asked)
+        await until(running.has_come_to("ARCHIVED", asked.packet_id, NODE_AGENT))
+        (delivery,) = await running.agents.receive("librarian")
+    answer = parse_packet(delivery.message.body)
+    said = answer.payload_as(MessagePayload)
+    assert (answer.protocol_version, said.schema_id) == ("apc/1.1", "review/1")
+    assert said.content == {"file": "a.py", "remarks": [{"line": 2, "text": "more than 120 characters"}]}
+    verdict = "SELECT verdict FROM apc_log.agent_packets WHERE packet_id = $1"
+    assert await running.pool.fetchval(verdict, answer.packet_id) == "accepted"
 
 
 async def test_it_joins_and_answers_an_idea_with_a_claim(

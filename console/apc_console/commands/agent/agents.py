@@ -27,7 +27,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.people import voice_objection
-from apc_contracts.identity.registry import Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
 from apc_log.registry import read_registry, registered_agents
@@ -51,13 +51,16 @@ class AgentForm:
 
     def change(self, default_user: str) -> AgentAdded:
         """Return the registry change. Raises InputUnusable with the option that is wrong."""
+        handles = frozenset(_members(PacketType, self.handles, "--handles")) - CONTROL_TYPES
         registration = Registration(
             agent_id=self.agent_id,
             broker_user=self.broker_user or default_user,
             role=self.role,
             swarm_id=self.swarm,
             rights=frozenset(_members(Right, self.rights, "--rights")),
-            handles=frozenset(_members(PacketType, self.handles, "--handles")) - CONTROL_TYPES,
+            handles=handles,
+            # As an agent of the SDK that handles the packet type MESSAGE: it takes every schema.
+            schemas=frozenset({ANY_SCHEMA} if PacketType.MESSAGE in handles else ()),
             public_keys=dict(map(_key, self.keys)),
             speaks=frozenset(_versions(self.speaks)),
         )

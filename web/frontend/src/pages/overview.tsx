@@ -6,7 +6,7 @@ import type { Schemas } from "../api/client";
 import { agents, approvals, checkpoints, dead, effects, runs } from "../api/queries";
 import { Ago, Badge, Card, Foreign, useNow, usePageTitle } from "../parts/bits";
 import { Empty, Loaded } from "../parts/states";
-import { Table, type Column } from "../parts/table";
+import { ExportMenu, Table, type Column } from "../parts/table";
 import { compact, count, plural } from "../lib/format";
 import { codeWord } from "../lib/words";
 import { useStream } from "../state/live";
@@ -161,7 +161,7 @@ export function Overview() {
         </Loaded>
       </Card>
       <div className="wide-narrow">
-        <Card flush title="Agents">
+        <Card flush title="Agents" aside={<ExportMenu name="agents" rows={registry.data?.items ?? []} columns={AGENTS} />}>
           <Loaded answer={registry} what="agents">
             {(data) => (data.items.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={data.items} columns={AGENTS} rowKey={(row) => row.agent_id} height={320} />)}
           </Loaded>

@@ -5,7 +5,7 @@ import { moves } from "../../api/queries";
 import { Badge, Foreign, PacketLink } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
 import { ExportMenu, Table, type Column } from "../../parts/table";
-import { plain, shortId, time } from "../../lib/format";
+import { plain, plural, shortId, time } from "../../lib/format";
 import { stateWord } from "../../lib/words";
 
 type Move = Schemas["SessionMove"];
@@ -49,5 +49,13 @@ export function Members({ detail }: { detail: Schemas["SessionDetail"] }) {
     { name: "swarm", title: "Swarm", value: (row) => row.swarm, cell: (row) => (row.swarm ? <Foreign>{row.swarm}</Foreign> : <span className="quiet">none</span>) },
     { name: "live", title: "Barriers", value: (row) => row.is_live, cell: (row) => <Badge tone={row.is_live ? "good" : "neutral"}>{row.is_live ? "waited for" : "not waited for"}</Badge> },
   ];
-  return <Table label="Members" rows={detail.members} columns={columns} rowKey={(row) => row.agent_id} />;
+  return (
+    <>
+      <div className="filters" style={{ justifyContent: "space-between" }}>
+        <span className="quiet num">{plural(detail.members.length, "member")}</span>
+        <ExportMenu name={`members-${detail.session_id}`} rows={detail.members} columns={columns} />
+      </div>
+      <Table label="Members" rows={detail.members} columns={columns} rowKey={(row) => row.agent_id} />
+    </>
+  );
 }

@@ -120,6 +120,8 @@ function ChartOfScores({ points, transfers }: { points: Point[]; transfers: Tran
   );
 }
 
+const SCORES: Column<Point>[] = (["seq", "at", "packet_id", "agent", "swarm", "round", "generation", "verdict", "outcome", "drift_risk"] as const).map((name) => ({ name, title: name, value: (row) => row[name] }));
+
 const TRANSFERS = (session: string): Column<Transfer>[] => [
   { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true },
   { name: "from", title: "From", value: (row) => row.from_swarm, cell: (row) => <Foreign>{row.from_swarm ?? "–"}</Foreign> },
@@ -142,7 +144,10 @@ export function Scores({ sessionId, until }: { sessionId: string; until: number 
         }
         return (
           <>
-            <h3 style={{ padding: "12px 14px 0" }}>Best score of each swarm so far, by generation</h3>
+            <div className="row" style={{ padding: "10px 14px 0", justifyContent: "space-between" }}>
+              <h3>Best score of each swarm so far, by generation</h3>
+              <ExportMenu name={`scores-${sessionId}`} rows={points} columns={SCORES} />
+            </div>
             <ChartOfScores points={points} transfers={transfers} />
             <div className="filters" style={{ borderTop: "1px solid var(--line)", justifyContent: "space-between" }}>
               <span className="soft">

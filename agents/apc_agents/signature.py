@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from apc_agents.errors import AgentInvalid
 from apc_agents.typed.message import schema_of
 from apc_contracts.envelope.packet import PAYLOAD_TYPES, Packet
-from apc_contracts.payloads.by_type import Payload
+from apc_contracts.payloads.by_type import EvalPayload, OpenEvalPayload, Payload
 from apc_contracts.vocabulary import PacketType
 
+_EVALS = (EvalPayload, OpenEvalPayload)
 AnyHandler = Callable[..., Awaitable[Any]]
 
 
@@ -96,6 +97,8 @@ def _accepts(annotation: Any, expected: type[Payload]) -> bool:
     if not (inspect.isclass(annotation) and issubclass(annotation, Packet)):
         return False
     payload = annotation.model_fields["payload"].annotation
+    if expected is EvalPayload and (payload is OpenEvalPayload or _is_union(payload)):
+        return payload is OpenEvalPayload or all((get_args(one) or (one,))[0] in _EVALS for one in get_args(payload))
     return payload is expected or payload is Any or payload is Payload or isinstance(payload, TypeVar)
 
 

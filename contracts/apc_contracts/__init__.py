@@ -69,15 +69,16 @@ from apc_contracts.payloads.by_type import (
     MessagePayload,
     MetricSet,
     NackPayload,
+    OpenEvalPayload,
     Payload,
     RetractionPayload,
     SignalPayload,
     TaskIrPayload,
-    Thresholds,
     TransferPayload,
     TransferPolicy,
     Veto,
 )
+from apc_contracts.payloads.measurements import MetricLimit, Thresholds
 from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
 from apc_contracts.payloads.task_ir import (
     ConstraintKind,
@@ -254,11 +255,13 @@ __all__ = [
     "Machine",
     "MessagePacket",
     "MessagePayload",
+    "MetricLimit",
     "MetricSet",
     "NackPacket",
     "NackPayload",
     "Normalization",
     "OdeSystem",
+    "OpenEvalPayload",
     "Packet",
     "PacketRefused",
     "PacketType",

@@ -29,6 +29,8 @@ FROM apc_log.transfer_rulings
 """
 DECISIONS = "SELECT judged_at, shard, seq, decay::text AS decay FROM apc_log.decay_decisions"
 EVALS = "SELECT run_id, task_id, outcome, drift_risk FROM apc_log.eval_metrics"
+MEASURED = " AND outcome IS NOT NULL"
+"""Open metrics of apc/1.1 say nothing of protocols."""
 LATER = " WHERE shard = $1 AND seq > $2 AND seq <= $3"
 
 Positions = dict[int, int]
@@ -93,7 +95,7 @@ async def read_ledger(pool: asyncpg.Pool, ledger: ProtocolLedger) -> Positions:
 
 async def read_shard(connection: Any, ledger: ProtocolLedger, shard: int, after: int, last: int) -> None:
     """Feed a ledger what a shard judged behind `after`, up to `last`."""
-    evals = await connection.fetch(EVALS + LATER, shard, after, last)
+    evals = await connection.fetch(EVALS + LATER + MEASURED, shard, after, last)
     transfers = await read_transfers(connection, shard=shard, after=after, last=last)
     decisions = await read_decisions(connection, shard=shard, after=after, last=last)
     # Nothing is awaited from here on: anyone who asks the ledger meanwhile finds all of it or nothing.

@@ -108,7 +108,7 @@ def _tell(task: TaskRun, row: PacketRow, hash_of: dict[UUID, str]) -> None:
         task.outputs[own] = payload
     elif row.packet_type == PacketType.CLAIM:
         task.claims.append({"packet_id": str(row.packet_id), **payload})
-    else:
+    elif "metric_set" in payload:
         gate = {"packet_id": str(row.packet_id), "metrics": payload["metric_set"], "pass": payload["pass"]}
         task.gates.append(gate | {"thresholds": payload["thresholds"]})
 

@@ -33,7 +33,7 @@ from apc_contracts.envelope.packet import (
     Trace,
 )
 from apc_contracts.identity.ids import new_packet_id, reply_id
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, SignalFields
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OpenEvalPayload, Payload, SignalFields
 from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
     PROTOCOL_1_1,
@@ -201,7 +201,9 @@ def _milliseconds(duration: timedelta) -> int:
 
 def _version(payload: Payload) -> str:
     """Return the oldest version of the protocol that has everything in this payload."""
-    if isinstance(payload, MessagePayload) or (isinstance(payload, DecisionPayload) and payload.result is not None):
+    if isinstance(payload, MessagePayload | OpenEvalPayload) or (
+        isinstance(payload, DecisionPayload) and payload.result is not None
+    ):
         return PROTOCOL_1_1
     if isinstance(payload, SignalFields) and payload.signal in SIGNALS_OF_1_1:
         return PROTOCOL_1_1

@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.contract_checks import fact_types
+from apc_contracts.payloads.by_type import OpenEvalPayload
 
 MetricSet = BaseModel | Mapping[str, float | None]
 
@@ -29,6 +31,15 @@ def passes_promotion(metric_set: MetricSet, contract: Contract) -> PromotionResu
         return PromotionResult(passed=True)
     failed = tuple(metric for metric, guard in contract.promotion_gate.criteria if not guard.holds(facts))
     return PromotionResult(passed=False, failed=failed)
+
+
+def passes_open_metrics(payload: OpenEvalPayload, contract: Contract) -> bool:
+    """Judge open metrics: each within its limits, and the contract's promotion gate, if it has criteria."""
+    if payload.missed:
+        return False
+    declared = fact_types(contract.file, "promotion")
+    named = {name: value for name, value in payload.metrics.items() if name in declared}
+    return not contract.promotion_gate.criteria or passes_promotion(named, contract).passed
 
 
 def metric_facts(metric_set: MetricSet) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Annotated, Generic, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from typing_extensions import TypeVar
 
 from apc_contracts.contract_model import Fraction, Model, OpenMap, Time, Uuid, broken
@@ -34,6 +34,7 @@ from apc_contracts.payloads.by_type import (
     IdeaPayload,
     MessagePayload,
     NackPayload,
+    OpenEvalPayload,
     Payload,
     RetractionPayload,
     SignalPayload,
@@ -147,8 +148,30 @@ class SignalPacket(Packet[SignalPayload]):
         return self
 
 
-class EvalPacket(Packet[EvalPayload]):
+EVAL_TAG = "EVAL"
+OPEN_EVAL_TAG = "OPEN_EVAL"
+
+
+def _eval_kind(value: Any) -> str:
+    """Return the tag of an EVAL's payload: everything of apc/1.0 has a metric_set, or is refused for want of one."""
+    is_mapping = isinstance(value, Mapping)
+    if isinstance(value, OpenEvalPayload) or (is_mapping and "metrics" in value and "metric_set" not in value):
+        return OPEN_EVAL_TAG
+    return EVAL_TAG
+
+
+class EvalPacket(Packet[EvalPayload | OpenEvalPayload]):
     packet_type: Literal[PacketType.EVAL] = PacketType.EVAL
+    payload: Annotated[
+        Annotated[EvalPayload, Tag(EVAL_TAG)] | Annotated[OpenEvalPayload, Tag(OPEN_EVAL_TAG)],
+        Discriminator(_eval_kind),
+    ]
+
+    @model_validator(mode="after")
+    def _metrics_fit_version(self) -> Self:
+        if self.protocol_version == PROTOCOL_VERSION and isinstance(self.payload, OpenEvalPayload):
+            raise broken("payload.metric_set", f"required field is missing: add it, or send metrics in {PROTOCOL_1_1}")
+        return self
 
 
 class TransferPacket(Packet[TransferPayload]):
@@ -258,6 +281,8 @@ PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
 
 def _payload_type(packet: type[Packet]) -> type[Payload]:
     annotation = packet.model_fields["payload"].annotation
+    if annotation is not None and get_origin(annotation) is Union:
+        annotation = get_args(get_args(annotation)[0])[0]
     assert isinstance(annotation, type) and issubclass(annotation, Payload)
     return annotation
 
@@ -268,7 +293,7 @@ PAYLOAD_TYPES: Mapping[PacketType, type[Payload]] = MappingProxyType(
 """The payload class of each packet type."""
 
 TYPE_OF_PAYLOAD: Mapping[type[Payload], PacketType] = MappingProxyType(
-    {payload: kind for kind, payload in PAYLOAD_TYPES.items()}
+    {payload: kind for kind, payload in PAYLOAD_TYPES.items()} | {OpenEvalPayload: PacketType.EVAL}
 )
 """The packet type that carries a payload class."""
 

@@ -21,6 +21,7 @@ from apc_contracts.contract_model import (
     Uuid,
     broken,
 )
+from apc_contracts.payloads.measurements import Measurements, Thresholds
 from apc_contracts.payloads.questions import AgentRequest, AnswerSpec, Question
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
@@ -212,23 +213,18 @@ class MetricSet(Model):
     drift_risk: Fraction | None = None
 
 
-class Thresholds(Model):
-    """The sender's own thresholds. They never widen the promotion gate."""
-
-    rtf: Fraction
-    stability: Fraction
-    audit: Fraction
-    outcome: Fraction
-    learnability: Fraction
-    generalization_ratio: Ratio
-    drift_risk: Fraction | None = None
-
-
 class EvalPayload(Payload):
     """A measurement. In JSON, `passed` is the field `pass`; it is the sender's opinion, never the gate's."""
 
     metric_set: MetricSet
     thresholds: Thresholds
+    passed: bool = Field(alias="pass")
+    notes: tuple[str, ...] | None = None
+
+
+class OpenEvalPayload(Measurements, Payload):
+    """A measurement by open metrics instead of the `metric_set` of research (apc/1.1). `passed` as in EvalPayload."""
+
     passed: bool = Field(alias="pass")
     notes: tuple[str, ...] | None = None
 

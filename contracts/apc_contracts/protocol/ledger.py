@@ -88,7 +88,9 @@ class ProtocolLedger:
                 JudgedTransfer(packet.payload_as(TransferPayload).protocol_id, parents, task, refusal_code), now
             )
         if packet.packet_type is PacketType.EVAL and refusal_code is None:
-            metrics = packet.payload_as(EvalPayload).metric_set
+            if not isinstance(packet.payload, EvalPayload):
+                return []  # open metrics say nothing of protocols
+            metrics = packet.payload.metric_set
             return self.note_eval(task, metrics.outcome, metrics.drift_risk, now)
         return []
 

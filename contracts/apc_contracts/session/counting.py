@@ -4,7 +4,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TaskIrPayload
+from apc_contracts.payloads.by_type import DecisionPayload, EvalPayload, RetractionPayload, SignalFields, TaskIrPayload
 from apc_contracts.session.delivery import acknowledgements
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, RoundState, WinnerExecution
 from apc_contracts.session.knowledge import staleness
@@ -31,6 +31,8 @@ def count(moment: Advance, opened: OpenPacket) -> None:
     if packet.packet_type is PacketType.RETRACTION:
         _retraction(moment, packet)
     work = session.work
+    if work is not None and packet.packet_type is PacketType.EVAL:
+        opened.completion = promotion_path.completion_in_task(packet, moment.contract)
     if work is not None and not session.is_terminal:
         task.count(moment, packet, work)
         note_question(moment, opened, work)
@@ -114,7 +116,8 @@ def _eval(moment: Advance, opened: OpenPacket) -> None:
     current = session.document.round_state
     swarm = session.swarm_of.get(packet.sender.agent_id)
     is_of_generation = packet.trace.generation == session.generation
-    if swarm is not None and is_of_generation and swarm not in current.evaluated:
+    is_measured = isinstance(packet.payload, EvalPayload)
+    if swarm is not None and is_of_generation and is_measured and swarm not in current.evaluated:
         current.evaluated.append(swarm)
     promotion_path.note_eval(session, opened)
 

@@ -25,6 +25,7 @@ MAX_MESSAGE_LENGTH = 400
 
 # Parts of a location that are not in the document: the chosen member of a union.
 _OBJECT_TAGS = frozenset({"Claim", "Falsifier", "Decision", "Constraint", "Evidence"})
+_EVAL_TAGS = frozenset({"EVAL", "OPEN_EVAL"})
 _SESSION_TAGS = frozenset({Signal.START, Signal.SYNC, "TASK"})
 
 # The validator shows an enum's member as Python does: <PacketType.IDEA: 'IDEA'>.
@@ -112,6 +113,8 @@ def _place(location: tuple[int | str, ...], tags: Set[str]) -> list[int | str]:
         del parts[3]
     if parts[:2] == ["payload", "session"] and len(parts) > 2 and parts[2] in _SESSION_TAGS:
         del parts[2]
+    if parts[:1] == ["payload"] and len(parts) > 1 and parts[1] in _EVAL_TAGS:
+        del parts[1]
     if parts and parts[-1] == "[key]":
         del parts[-1]
     return parts

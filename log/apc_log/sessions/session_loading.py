@@ -325,7 +325,7 @@ def _add_open(session: Session, row: asyncpg.Record, received: ReceivedPacket) -
 
 def _restore_rest(session: Session, opened: OpenPacket, contract: Contract) -> None:
     """Restore verification and rest, as the states of the machines show them."""
-    opened.completion = completion_of(session, opened)
+    opened.completion = completion_of(session, opened, contract)
     is_applied = any(progress.state == "APPLIED" for progress in opened.recipients.values())
     if is_applied and not opened.verification:
         # What does not rest at APPLIED is there only while it is verified.

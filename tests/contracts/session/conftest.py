@@ -13,6 +13,7 @@ from apc_contracts import (
     Actor,
     ClaimPayload,
     EvalPayload,
+    OpenEvalPayload,
     Packet,
     ProofBundle,
     Recipient,
@@ -147,7 +148,7 @@ class Simulation:
             mode = DeliveryMode.BROADCAST
         elif recipients == (SUBSTRATE_RECIPIENT,):
             mode = DeliveryMode.SUBSTRATE
-        if isinstance(payload, ClaimPayload | EvalPayload):
+        if isinstance(payload, ClaimPayload | EvalPayload | OpenEvalPayload):
             fields.setdefault("proof_bundle", ProofBundle(evidence_refs=("sha256:" + "0" * 64,), falsifiers=()))
         return PACKET_TYPES[packet_type](
             protocol_version=fields.pop("version", PROTOCOL_VERSION),

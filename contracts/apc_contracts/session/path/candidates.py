@@ -19,11 +19,12 @@ COMPETING_PHASES = frozenset({RunPhase.DISCOVERY, RunPhase.REFINEMENT, RunPhase.
 def register_outcome(session: Session, packet: Packet) -> None:
     """Add a VERIFIED EVAL of a swarm to the candidates and to the swarm's verified score."""
     swarm = session.swarm_of.get(packet.sender.agent_id)
-    if swarm is None or packet.run_phase not in COMPETING_PHASES:
+    payload = packet.payload
+    if swarm is None or packet.run_phase not in COMPETING_PHASES or not isinstance(payload, EvalPayload):
         return
     document = session.document
     identity = session.identities[packet.packet_id]
-    outcome = packet.payload_as(EvalPayload).metric_set.outcome
+    outcome = payload.metric_set.outcome
     kept = document.candidates.setdefault(swarm, [])
     kept.append(
         VerifiedCandidate(packet.packet_id, swarm, packet.sender.agent_id, outcome, identity.round, identity.generation)

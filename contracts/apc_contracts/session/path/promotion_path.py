@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.contract.promotion import passes_promotion
+from apc_contracts.contract.promotion import passes_open_metrics, passes_promotion
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, EvalPayload
+from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, EvalPayload, OpenEvalPayload
 from apc_contracts.session import emissions
 from apc_contracts.session.document import KEYS_KEPT, SessionDocument
 from apc_contracts.session.movement import Advance, start_timer
@@ -39,6 +39,8 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
     packet, execution = opened.packet, session.document.round_state.execution
     if execution.artifact is None or packet.trace.parent_packet_id != execution.artifact:
         return
+    if not isinstance(packet.payload, EvalPayload):
+        return
     swarm = session.swarm_of.get(packet.sender.agent_id)
     winner = session.document.round_state.winner
     if packet.run_phase is RunPhase.EXECUTION and winner is not None and swarm == winner.swarm_id:
@@ -48,9 +50,18 @@ def note_eval(session: Session, opened: OpenPacket) -> None:
         opened.completion = None
 
 
-def completion_of(session: Session, opened: OpenPacket) -> str | None:
+def completion_in_task(packet: Packet, contract: Contract) -> str:
+    """Return the event that ends a VERIFIED machine in a task: open metrics that pass are promoted."""
+    payload = packet.payload
+    is_passed = isinstance(payload, OpenEvalPayload) and passes_open_metrics(payload, contract)
+    return "promotion_eligible" if is_passed else COMPLETE
+
+
+def completion_of(session: Session, opened: OpenPacket, contract: Contract) -> str | None:
     """Return the event that ends a VERIFIED machine of a loaded packet, as counting it had decided."""
     document, packet = session.document, opened.packet
+    if session.work is not None:
+        return completion_in_task(packet, contract)
     execution = document.round_state.execution
     is_promoted = document.state in ("PROMOTION", "CLOSED")
     if is_promoted and packet.packet_id in (execution.artifact, execution.judged_by):
@@ -67,17 +78,18 @@ def _is_validating(opened: OpenPacket, document: SessionDocument) -> bool:
     packet, execution = opened.packet, document.round_state.execution
     is_of_round = opened.round == document.round and packet.run_phase is RunPhase.VALIDATION
     is_on_artifact = execution.artifact is not None and packet.trace.parent_packet_id == execution.artifact
-    return is_of_round and is_on_artifact and packet.packet_type is PacketType.EVAL
+    return is_of_round and is_on_artifact and isinstance(packet.payload, EvalPayload)
 
 
 def judge(session: Session, packet: Packet, contract: Contract) -> None:
     """Judge a VERIFIED EVAL in VALIDATION by the promotion gate. Its own `pass` never widens it."""
     execution = session.document.round_state.execution
-    if session.state != "VALIDATION" or execution.judged_by is not None:
+    payload = packet.payload
+    if session.state != "VALIDATION" or execution.judged_by is not None or not isinstance(payload, EvalPayload):
         return
     if packet.run_phase is not RunPhase.VALIDATION or packet.trace.parent_packet_id != execution.artifact:
         return
-    metrics = packet.payload_as(EvalPayload).metric_set
+    metrics = payload.metric_set
     result = passes_promotion(metrics, contract)
     execution.judged_by = packet.packet_id
     measured = metrics.model_dump(exclude_none=True)

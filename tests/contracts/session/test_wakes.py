@@ -143,3 +143,16 @@ def test_timers_survive_in_the_document() -> None:
 def test_a_timer_has_one_time(when: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give after_ms or at"):
         WakeSpec(key="k", **when)
+
+
+def test_a_clock_that_jumps_loses_no_timer_and_doubles_none() -> None:
+    """Ahead by ten hours the timers go off, in their order; set back again, they do not go off a second time."""
+    simulation, _ = working()
+    for key, hours in (("late", 9), ("soon", 1)):
+        assert wake(simulation, key=key, after_ms=hours * HOUR_MS) is None
+    simulation.pass_time(hours=10)
+    assert woken(simulation) == ["soon", "late"]
+    simulation.now -= timedelta(hours=10)
+    assert wake(simulation, key="again", after_ms=1_000) is None
+    simulation.pass_time(hours=10)
+    assert woken(simulation) == ["soon", "late", "again"]

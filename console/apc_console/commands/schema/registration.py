@@ -12,7 +12,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_contracts.errors import PacketRefused
-from apc_contracts.schemas.schema import RegisteredSchema
+from apc_contracts.schemas.schema import MAX_SCHEMA_BYTES, RegisteredSchema
 from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.registry import read_schemas
 
@@ -22,7 +22,9 @@ async def register_file(schema_id: str, file: Path) -> RegisteredSchema:
     try:
         document = read_strict_json(read_bytes(file))
     except PacketRefused as error:
-        raise InputUnusable(f"{file}: {error.message}") from error
+        is_large = error.code == "TOO_LARGE"
+        said = f"larger than {MAX_SCHEMA_BYTES} bytes: split the message" if is_large else error.message
+        raise InputUnusable(f"{file}: {said}") from error
     usable_schema(schema_id, document)
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:

@@ -1,6 +1,7 @@
 """The next timer of any session."""
 
 import heapq
+from collections.abc import Iterator
 from datetime import datetime
 
 OUTDATED_KEPT = 1024
@@ -36,11 +37,12 @@ class Deadlines:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now: datetime) -> list[str]:
-        """Return the sessions with a deadline at or before `now`; each is removed and must be noted again."""
-        found = []
+    def due(self, now: datetime) -> Iterator[str]:
+        """Yield the sessions with a deadline at or before `now`, the earliest first.
+
+        Each is removed when it is yielded and must be noted again, later than `now`; the others keep their place.
+        """
         while (earliest := self.next) is not None and earliest <= now:
             _, session_id = heapq.heappop(self._heap)
             del self._current[session_id]
-            found.append(session_id)
-        return found
+            yield session_id

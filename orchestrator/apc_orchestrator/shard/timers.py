@@ -15,6 +15,8 @@ from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.session_loader import EVICTION_SECONDS, SessionLoader
 
 RETRY_SECONDS = 0.5
+LOOKS_A_BATCH = 1_000
+"""Sessions that one batch looks at for timers: with very many due at one moment, inputs still get their turn."""
 
 
 class Timers:
@@ -52,10 +54,10 @@ class Timers:
         Raises:
             ShardLost: a timer packet cannot be judged.
         """
-        for session_id in self._deadlines.due(batch.now):
-            if batch.is_full():
+        for looks, session_id in enumerate(self._deadlines.due(batch.now)):
+            if batch.is_full() or looks >= LOOKS_A_BATCH:
                 self._deadlines.note(session_id, batch.now)
-                continue
+                break
             try:
                 session = await self._loader.load(session_id)
             except SessionUnloadable:

@@ -5,12 +5,11 @@ import functools
 import inspect
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
+import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.support.servers import (
@@ -21,6 +20,7 @@ from tests.support.servers import (
     rabbit_choice,
     start_given_postgres,
 )
+from tests.support.servers.folders import make_server_folder
 
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
@@ -100,11 +100,29 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     await postgres_server.drop(name)
 
 
+@pytest.fixture(scope="module")
+def file_database(postgres_server: PostgresServer) -> Iterator[str]:
+    """URL of a database that the tests of a file share (`app_database_url`)."""
+    name = asyncio.run(postgres_server.clone())
+    yield postgres_server.url_of(name)
+    asyncio.run(postgres_server.drop(name))
+
+
+@pytest.fixture
+async def app_database_url(file_database: str) -> AsyncIterator[str]:
+    """URL of a database whose agents' tables are empty: for what writes nowhere else. Cheaper than `postgres_url`."""
+    yield file_database
+    connection = await asyncpg.connect(file_database)
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'apc_app'")
+    await connection.execute(f"TRUNCATE {', '.join(f'apc_app.{row[0]}' for row in tables)} RESTART IDENTITY CASCADE")
+    await connection.close()
+
+
 async def _start_embedded() -> PostgresServer:
     from apc_persister.database.embedded import start_embedded
 
     resources = AsyncExitStack()
-    folder = Path(tempfile.mkdtemp(prefix="apc-postgres-"))
+    folder = make_server_folder("apc-postgres-")
     resources.callback(shutil.rmtree, folder, ignore_errors=True)
     embedded = await start_embedded(folder)
     resources.push_async_callback(embedded.stop)

@@ -28,6 +28,7 @@ def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str,
     return priors, outcomes
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(590)
 def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun) -> None:
     apc = finished_run.apc
@@ -46,6 +47,7 @@ def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun
     assert sum(outcomes["second"].values()) > sum(first.values())
 
 
+@pytest.mark.faults
 @pytest.mark.timeout(590)
 def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_in_another_way(finished_run: FinishedRun) -> None:
     apc, run_id = finished_run.apc, finished_run.summary["run_id"]

@@ -211,13 +211,13 @@ class TestMemoryEffectStore(EffectStoreSuite):
 @pytest.mark.postgres
 class TestPostgresEffectStore(EffectStoreSuite):
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[EffectStore]:
-        pool = await open_pool(postgres_url)
+    async def store(self, app_database_url: str) -> AsyncIterator[EffectStore]:
+        pool = await open_pool(app_database_url)
         yield PostgresEffectStore(pool)
         await pool.close()
 
-    async def test_the_role_of_agents_is_enough(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url, max_size=1)
+    async def test_the_role_of_agents_is_enough(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url, max_size=1)
         await pool.execute("SET ROLE apc_agent")
         store, claim = PostgresEffectStore(pool), a_claim(an_id(), expired_for=2 * A_DAY)
         await store.claim(claim, NO_LEASE)
@@ -225,8 +225,8 @@ class TestPostgresEffectStore(EffectStoreSuite):
         assert await store.purge("payer-1", A_DAY) == 1
         await pool.close()
 
-    async def test_a_store_that_is_away_says_so_or_waits(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url)
+    async def test_a_store_that_is_away_says_so_or_waits(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url)
         await pool.close()
         with pytest.raises(StateUnavailable, match="the effect store does not answer"):
             await PostgresEffectStore(pool, is_patient=False).get(an_id())

@@ -250,13 +250,13 @@ class TestDatabaseMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearch
     """As the superuser that `apc up` is in its own Postgres: no policy holds it, the statements do."""
 
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[BaseMemoryStore]:
-        pool = await open_pool(postgres_url, max_size=2)
+    async def store(self, app_database_url: str) -> AsyncIterator[BaseMemoryStore]:
+        pool = await open_pool(app_database_url, max_size=2)
         yield DatabaseMemoryStore(pool, "tests")
         await pool.close()
 
-    async def test_a_store_that_is_away_says_so(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url)
+    async def test_a_store_that_is_away_says_so(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url)
         store = DatabaseMemoryStore(pool)
         await pool.close()
         with pytest.raises(MemoryUnavailable):
@@ -270,7 +270,9 @@ class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite, MemoryRefusalSuite, Memor
     """As role apc_agent, which row-level security holds."""
 
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[BaseMemoryStore]:
-        pool = await asyncpg.create_pool(postgres_url, min_size=1, max_size=2, server_settings={"role": "apc_agent"})
+    async def store(self, app_database_url: str) -> AsyncIterator[BaseMemoryStore]:
+        pool = await asyncpg.create_pool(
+            app_database_url, min_size=1, max_size=2, server_settings={"role": "apc_agent"}
+        )
         yield DatabaseMemoryStore(pool, "tests")
         await pool.close()

@@ -58,13 +58,13 @@ class TestMemoryScheduleStore(ScheduleStoreSuite):
 @pytest.mark.postgres
 class TestPostgresScheduleStore(ScheduleStoreSuite):
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[ScheduleStore]:
-        pool = await open_pool(postgres_url)
+    async def store(self, app_database_url: str) -> AsyncIterator[ScheduleStore]:
+        pool = await open_pool(app_database_url)
         yield PostgresScheduleStore(pool)
         await pool.close()
 
-    async def test_the_role_of_agents_is_enough(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url, max_size=1)
+    async def test_the_role_of_agents_is_enough(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url, max_size=1)
         await pool.execute("SET ROLE apc_agent")
         store, schedules = PostgresScheduleStore(pool), make_agent().schedules
         await store.register("clerk-1", schedules, SEVEN)
@@ -73,8 +73,8 @@ class TestPostgresScheduleStore(ScheduleStoreSuite):
         assert await store.fired_until("clerk-1", "report") is None
         await pool.close()
 
-    async def test_the_row_says_when_the_next_firing_is(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url)
+    async def test_the_row_says_when_the_next_firing_is(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url)
         store, schedules = PostgresScheduleStore(pool), make_agent(timezone="Europe/Berlin").schedules
         await store.register("clerk-1", schedules, SEVEN)
         await store.move("clerk-1", schedules["report"], SEVEN, SEVEN + DAY)

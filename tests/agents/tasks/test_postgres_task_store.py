@@ -24,8 +24,8 @@ VALUES ($1, 's', 'k', '{}', 'o')
 @pytest.mark.postgres
 class TestPostgresTaskStore(TaskStoreSuite):
     @pytest.fixture
-    async def store(self, postgres_url: str) -> AsyncIterator[TaskStore]:
-        pool = await open_pool(postgres_url)
+    async def store(self, app_database_url: str) -> AsyncIterator[TaskStore]:
+        pool = await open_pool(app_database_url)
         yield PostgresTaskStore(pool)
         pool.terminate()
 
@@ -70,8 +70,8 @@ class TestPostgresTaskStore(TaskStoreSuite):
         with pytest.raises(ValueUnserialisable, match="action build: cannot be stored"):
             await added(store, params={"text": "\0"})
 
-    async def test_a_store_that_is_away_says_so_or_waits(self, postgres_url: str) -> None:
-        pool = await open_pool(postgres_url)
+    async def test_a_store_that_is_away_says_so_or_waits(self, app_database_url: str) -> None:
+        pool = await open_pool(app_database_url)
         await pool.close()
         with pytest.raises(StateUnavailable):
             await PostgresTaskStore(pool, is_patient=False).get(uuid4())

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import psutil
+from tests.support.servers.folders import make_server_folder
 from tests.support.servers.node_control import PATIENCE_SECONDS, NodeControl
 from tests.support.servers.port_mapper import PortMapper
 from tests.support.servers.ports import free_ports
@@ -67,7 +67,7 @@ class PrivateNode:
         self._scripts = scripts
         self._mapper = mapper or PortMapper()
         self._owns_mapper = mapper is None
-        self._folder = Path(tempfile.mkdtemp(prefix="apc-rabbit-"))
+        self._folder = make_server_folder("apc-rabbit-")
         self.port, distribution_port = free_ports(2)
         self.name = f"apc-{secrets.token_hex(4)}@localhost"
         self.control = NodeControl(str(scripts), self.name, self._prepare(config, advanced, plugins, distribution_port))

@@ -5,10 +5,11 @@ import pwd
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+
+from tests.support.servers.folders import make_server_folder
 
 from apc_bus.errors import BusUnavailable
 
@@ -31,7 +32,7 @@ class PrivatePostgres:
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
         self._user = unprivileged_user()
-        self._folder = Path(tempfile.mkdtemp(prefix="apc-pg-"))
+        self._folder = make_server_folder("apc-pg-")
         self.url = f"postgresql://postgres@/postgres?host={self._folder}"
         try:
             if self._user is not None:

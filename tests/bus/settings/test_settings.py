@@ -33,6 +33,7 @@ READ_THE_ENVIRONMENT = {
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/observability/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/commands/__init__.py",  # looks for what nobody reads
+    "console/apc_console/system/beside.py",  # hands all of it on
     "console/apc_console/system/supervisor.py",  # hands all of it on
     "apps/apc_automl/run/run_summary.py",  # repeats in a command what was typed
 }

@@ -5,7 +5,7 @@ import { accessible, must, runSteps, settled } from "./steps.mjs";
 const { url, run, password, packet } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults, context } = await openPage(browser, url, { ignoreHTTPSErrors: true });
-page.setDefaultTimeout(20_000);
+page.setDefaultTimeout(60_000);
 
 async function logIn(name, words = password) {
   await page.getByLabel("Name").first().fill(name);

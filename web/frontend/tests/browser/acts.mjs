@@ -5,7 +5,7 @@ import { accessible, runSteps } from "./steps.mjs";
 const { url, token, question, key } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults } = await openPage(browser, url);
-page.setDefaultTimeout(20_000);
+page.setDefaultTimeout(60_000);
 
 /** Press Tab until `wanted` has the focus, as somebody without a mouse does. */
 async function tabTo(wanted) {

@@ -5,7 +5,7 @@ import { accessible, must, runSteps, settled } from "./steps.mjs";
 const { url, token, run, hostile, sealed } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults } = await openPage(browser, url);
-page.setDefaultTimeout(20_000);
+page.setDefaultTimeout(60_000);
 let dialogs = 0;
 page.on("dialog", (dialog) => {
   dialogs += 1;

@@ -5,7 +5,7 @@ import { accessible, must, runSteps, settled } from "./steps.mjs";
 const { url, token, run, key, refused } = JSON.parse(process.argv[2]);
 const browser = await launch();
 const { page, faults } = await openPage(browser, url, { bypassCSP: false });
-page.setDefaultTimeout(20_000);
+page.setDefaultTimeout(60_000);
 
 async function settledAndAccessible(name) {
   await settled(page);

@@ -66,6 +66,18 @@ async def test_an_export_is_the_same_each_time(bench: LogBench) -> None:
     assert [event async for event in openlineage_events(bench.pool, "no such run")] == []
 
 
+async def test_open_metrics_are_no_gate(bench: LogBench) -> None:
+    """An EVAL of apc/1.1 measures what a team wants; the export has the gates of research."""
+    artifact = said("ARTIFACT", ARTIFACT, "builder")
+    measured = said("EVAL", {"metrics": {"latency_ms": 12.0}, "pass": True}, "sentinel", artifact)
+    await bench.gate.open()
+    await bench.gate.log([artifact, measured, said("EVAL", EVAL, "sentinel", artifact)], [session_row(state="CLOSED")])
+    await bench.write()
+    events = [event async for event in openlineage_events(bench.pool, "run-1")]
+    (gate,) = events[-1]["run"]["facets"]["apc_gates"]["gates"]
+    assert gate["metrics"] == METRICS
+
+
 def test_nothing_told_is_no_event() -> None:
     assert list(events_of("run-1", [], "COMPLETE")) == []
 

@@ -20,7 +20,7 @@ from tests.support.servers import (
     rabbit_choice,
     start_given_postgres,
 )
-from tests.support.servers.folders import make_server_folder
+from tests.support.servers.folders import make_server_folder, prefer_memory
 
 from apc_bus.memory import MemoryBroker
 from apc_bus.topology import build_topology
@@ -35,6 +35,8 @@ TEST_LOG_KEY = (
 )
 os.environ["APC_LOG_KEY"] = TEST_LOG_KEY
 os.environ["APC_CHECKPOINTS_URL"] = "memory:///"  # not into the folder that the tests are run from
+
+prefer_memory()
 
 # A busy machine is no fault of what is tested: speed belongs in benchmarks/.
 settings.register_profile(

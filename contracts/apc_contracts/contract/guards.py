@@ -18,9 +18,16 @@ Facts = Mapping[str, Any]
 
 _CACHED_ANSWERS = 4096
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"' + r"|'(?:[^'\\\n]|\\.)*'")
-_MACRO = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter)\s*\(\s*([A-Za-z_]\w*)\s*,")
+_MACROS = "all exists exists_one existsOne map filter".split()
+_CALL = re.compile(r"\.\s*([A-Za-z_]\w*)\s*\(")
+_MACRO = re.compile(rf"\.\s*(?:{'|'.join(_MACROS)})\s*\([\s(]*([A-Za-z_]\w*)[\s)]*,")
+# In a text whose strings are "": raw strings, three quotes, comments. CEL reads them otherwise than these patterns.
+_UNREADABLE = re.compile(r"""//|\w""|"{3}|'""")
+# Or an escape that may stand for the brace.
+_COUNTED = re.compile(r"\{|\\[xXuU0-7]")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
+_UNEVALUABLE = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError)
 _FUNCTIONS = frozenset({"size", "startsWith", "endsWith", "contains", "matches", "double", "int", "string", "bool"})
 # Two samples per type, so that both sides of `||`, `&&` and `?:` are evaluated.
 _SAMPLES: tuple[Mapping[FactType, FactValue], ...] = (
@@ -32,11 +39,12 @@ _SAMPLES: tuple[Mapping[FactType, FactValue], ...] = (
 class Guard:
     """One predicate. `place` is its position in the contract file; `types` are the facts that it may name.
 
-    `names` are the facts that it does name, sorted.
+    `names` are the facts that it does name, sorted. `parts` is of how many guards a conjunction is made.
     """
 
-    def __init__(self, text: str, place: str, types: Mapping[str, FactType]) -> None:
+    def __init__(self, text: str, place: str, types: Mapping[str, FactType], parts: int = 1) -> None:
         self.text = text
+        self._parts = parts
         self.place = place
         self._types = types
         bound = macro_variables(text)
@@ -63,10 +71,10 @@ class Guard:
         """Compile the guard and check that it is usable.
 
         Raises:
-            ContractInvalid: it does not compile, nests macros, calls an unknown function, names an unknown fact, or
+            ContractInvalid: it does not compile, may run long, calls an unknown function, names an unknown fact, or
         cannot be evaluated to a boolean over facts of the declared types.
         """
-        refuse_nested_macros(self.text, self.place)
+        refuse_long_runs(self.text, self.place, self._parts)
         self._refuse_unknown_words()
         for sample in _SAMPLES:
             self._refuse_unusable(sample)
@@ -83,7 +91,7 @@ class Guard:
     def _evaluate(self, values: tuple[FactValue, ...]) -> bool:
         try:
             return self._program.execute(dict(zip(self.names, values, strict=True))) is True
-        except (TypeError, ValueError, RuntimeError, KeyError, ArithmeticError):
+        except _UNEVALUABLE:
             # An expression that cannot be evaluated is not satisfied.
             return False
 
@@ -99,7 +107,7 @@ class Guard:
     def _refuse_unusable(self, sample: Mapping[FactType, FactValue]) -> None:
         try:
             result = self._program.execute({name: sample[self._types[name]] for name in self.names})
-        except (TypeError, ValueError, RuntimeError) as error:
+        except _UNEVALUABLE as error:
             message = f"the guard cannot be evaluated (numbers are floats: write 2.0): {_first_line(error)}"
             raise ContractInvalid(self.place, message) from error
         if not isinstance(result, bool):
@@ -108,7 +116,8 @@ class Guard:
 
 def conjunction(guards: Iterable[Guard], place: str, types: Mapping[str, FactType]) -> Guard:
     """Return one guard that is true exactly when all of `guards` are; true for an empty list."""
-    return Guard(" && ".join(f"({guard.text})" for guard in guards) or "true", place, types)
+    texts = [f"({guard.text})" for guard in guards]
+    return Guard(" && ".join(texts) or "true", place, types, max(len(texts), 1))
 
 
 def identifiers(text: str) -> frozenset[str]:
@@ -121,14 +130,31 @@ def macro_variables(text: str) -> frozenset[str]:
     return frozenset(_MACRO.findall(_STRING.sub('""', text)))
 
 
-def refuse_nested_macros(text: str, place: str) -> None:
-    """Refuse one macro inside another: CEL has no cost limit, and such guards run for seconds over short lists.
+def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
+    """Refuse what may run for seconds or fill the memory in few characters: CEL has no cost limit.
 
     Raises:
-        ContractInvalid: a macro is inside the parentheses of another.
+        ContractInvalid: a string or a comment could hide such a part, a macro is inside the parentheses of another,
+            `map` is called more than once in one of the `parts`, or a pattern counts repetitions.
     """
     bare = _STRING.sub('""', text)
-    starts = {match.start() + match.group().index("(") for match in _MACRO.finditer(bare)}
+    if _UNREADABLE.search(bare) or '"' in bare.replace('""', ""):
+        message = "the guard has a comment, or a raw, byte or triple-quoted string: write plain strings, no comments"
+        raise ContractInvalid(place, message)
+    calls = _CALL.findall(bare)
+    for name in calls:
+        if name not in _MACROS and name not in _FUNCTIONS:
+            raise ContractInvalid(place, f"the guard calls the unknown function {name!r}")
+    _refuse_nested_macros(bare, place)
+    # Each `map` may double what the one before it gave: twenty of them fill the memory.
+    if calls.count("map") > parts:
+        raise ContractInvalid(place, "the guard calls map twice; write it with one map")
+    if "matches" in calls and _COUNTED.search(text):
+        raise ContractInvalid(place, "the guard has matches and { or a coded character: write the repetition out")
+
+
+def _refuse_nested_macros(bare: str, place: str) -> None:
+    starts = {match.end() - 1 for match in _CALL.finditer(bare) if match.group(1) in _MACROS}
     open_parentheses: list[bool] = []
     for position, character in enumerate(bare):
         if character == "(":

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_contracts.contract.file import FactType
-from apc_contracts.contract.guards import Guard, conjunction, identifiers, macro_variables, refuse_nested_macros
+from apc_contracts.contract.guards import Guard, conjunction, identifiers, macro_variables, refuse_long_runs
 from apc_contracts.errors import ContractInvalid
 
 TYPES: dict[str, FactType] = {"score": "float", "limit": "float", "is_open": "bool", "mode": "string"}
@@ -80,11 +80,12 @@ def test_a_conjunction_holds_when_all_do(texts: list[str], score: float) -> None
         "[1.0].map(a, [2.0].map(b, a * b)).size() > 0",
         "[1.0].all(a, [[2.0]].exists (b, b[0] > a))",
         "[[1.0].filter(x, x > score)].exists_one(y, y.exists(z, z > limit))",
+        "[1.0].existsOne(a, [1.0].all((b), b > a))",
     ],
 )
 def test_nested_macros_are_refused(text: str) -> None:
     with pytest.raises(ContractInvalid, match="nests one macro"):
-        refuse_nested_macros(text, "here")
+        refuse_long_runs(text, "here")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,11 @@ def test_macros_side_by_side_are_not(text: str) -> None:
         ("dance(score)", "unknown function 'dance'"),
         ("score + 1 > 2.0", "numbers are floats"),
         ("score", "not a boolean"),
+        ("[1.0].dance(score)", "unknown function 'dance'"),
+        ("[1.0][5] == score", "cannot be evaluated"),
+        ("{'a': 1.0}['b'] == score", "cannot be evaluated"),
+        ("1 / 0 == 1", "cannot be evaluated"),
+        ("int(score * 1e300) == 1", "cannot be evaluated"),
         ("is_open ? score > 1.0 : score > limit * 2", "numbers are floats"),
     ],
 )
@@ -110,6 +116,13 @@ def test_unusable(text: str, why: str) -> None:
     with pytest.raises(ContractInvalid, match=why) as caught:
         guard(text).check()
     assert caught.value.place == "here"
+
+
+def test_an_index_beyond_a_list_is_not_satisfied() -> None:
+    one = guard("[true, true][int(score)]")
+    one.check()
+    assert one.holds({"score": 1.0})
+    assert not one.holds({"score": 7.0})
 
 
 def test_names_are_read_from_the_text() -> None:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from tests.orchestrator.conftest import House, make_brief
 from tests.orchestrator.judging.test_task_sessions import decision, open_task, refusal_of, work
 from tests.support.traffic.packets import make_start
@@ -96,19 +97,22 @@ async def test_shard_0_decides_which_revision_is_next(house: House) -> None:
     assert (stored.name, stored.revision, stored.document.encode()) == ("own", 1, own().body)
 
 
-async def test_what_cannot_be_judged_by_is_not_registered(house: House) -> None:
-    """A guard that names an unknown fact: the gate says where."""
+@pytest.mark.parametrize(("guard", "why"), [("moon == 1.0", "moon"), ("[1.0][5] == 1.0", "index out of bounds: 5")])
+async def test_what_cannot_be_judged_by_is_not_registered(house: House, guard: str, why: str) -> None:
+    """The gate says where, and goes on."""
     document = json.loads(own().body)
     edges = document["machines"]["inter_agent_coordination"]["edges"]
-    edges[0]["guard"] = "moon == 1.0"
+    edges[0]["guard"] = guard
     broken = contract_from_bytes(json.dumps(document).encode())
     async with house.persister(), house.gate():
         await house.open(make_start())
         await send(house, change_of(broken))
         (row,) = await house.pool.fetch(CONFLICTS)
         assert await house.pool.fetchval(REGISTERED) == 0
+        await send(house, change_of(own()))
+        assert await house.pool.fetchval(REGISTERED) > 0
     assert row["kind"] == "refused"
-    assert "contract own at machines.inter_agent_coordination.edges[0]" in row["reason"] and "moon" in row["reason"]
+    assert "contract own at machines.inter_agent_coordination.edges[0]" in row["reason"] and why in row["reason"]
 
 
 def test_another_shard_takes_revisions_in_any_order() -> None:

@@ -1,5 +1,6 @@
 """Somebody registers a contract who may not, or one that a gate cannot carry: then a START could choose its rules."""
 
+import json
 from uuid import uuid4
 
 import pytest
@@ -7,12 +8,14 @@ from tests.orchestrator.conftest import House
 from tests.orchestrator.registering.test_contract_registration import change_of, own, send
 from tests.support.traffic.packets import make_start
 
-from apc_contracts.contract import collection
+from apc_contracts.contract import collection, guards
+from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import registry_change
 from apc_contracts.identity.registry_change import ContractAdded, parse_registry_change
 from apc_contracts.wire.canonical import canonical_json
 from apc_log.registry import read_contracts
+from apc_orchestrator.judging.registry import Registry
 
 CONFLICTS = "SELECT kind, reason FROM apc_log.packet_conflicts ORDER BY seq"
 
@@ -74,3 +77,52 @@ def test_a_file_under_another_name_is_refused(is_guarded: bool) -> None:
             parse_registry_change(body)
     else:
         assert parse_registry_change(body).subject == "contract/own"
+
+
+def guarded_by(text: str) -> ContractAdded:
+    """Return the change that registers a contract with this guard."""
+    document = json.loads(own().body)
+    document["machines"]["inter_agent_coordination"]["edges"][0]["guard"] = text
+    return change_of(contract_from_bytes(json.dumps(document).encode()))
+
+
+NESTED = "[1.0].map(round, [1.0].map(round, round)) == []"
+LONG_RUNS = {
+    "nested": (NESTED, "nests one macro in another"),
+    "behind a comment": ("[1.0].map//\n(round, [1.0].map//\n(round, round)) == []", "has a comment"),
+    "behind a raw string": (f'r"\\" == "" || {NESTED} || "" == ""', "raw, byte or triple-quoted string"),
+    "in three quotes": (f'"""a"b""" == "" || {NESTED} || "a" == ""', "raw, byte or triple-quoted string"),
+    "other spelling": ("[1.0].existsOne(x, [1.0].existsOne(round, true))", "nests one macro in another"),
+    "variable in parentheses": ("[1.0].all((x), [1.0].all((round), true))", "nests one macro in another"),
+    "doubled in a chain": ("[0]" + ".map(round, [round, round])" * 4 + " == []", "calls map twice"),
+    "large pattern": (r"'a'.matches('(\\w{9}){9}')", "has matches and {"),
+    "coded brace": (r"'a'.matches('\\w\x7b9}')", "has matches and {"),
+}
+"""Guards that grow to seconds or gigabytes within the thousand characters that one may have -> what is said."""
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("name", LONG_RUNS)
+def test_a_guard_that_may_run_long_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, is_guarded: bool) -> None:
+    text, said = LONG_RUNS[name]
+    if not is_guarded:
+        monkeypatch.setattr(guards, "refuse_long_runs", lambda *_: None)
+        monkeypatch.setattr(guards, "macro_variables", lambda _: frozenset({"x"}))
+    objection = Registry("orchestrator", {}, set()).objection(guarded_by(text))
+    if is_guarded:
+        assert objection is not None and said in objection
+    else:
+        assert objection is None
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("text", ["[1.0][5] == 1.0", "{'a': 1.0}['b'] == 1.0", "1 / 0 == 1", "int(round * 1e300) == 1"])
+def test_a_guard_that_raises_stops_no_gate(monkeypatch: pytest.MonkeyPatch, text: str, is_guarded: bool) -> None:
+    """The gate that takes over reads the same change again."""
+    registry = Registry("orchestrator", {}, set())
+    if is_guarded:
+        assert "cannot be evaluated" in str(registry.objection(guarded_by(text)))
+    else:
+        monkeypatch.setattr(guards, "_UNEVALUABLE", (TypeError, ValueError, RuntimeError))
+        with pytest.raises((LookupError, ArithmeticError)):
+            registry.objection(guarded_by(text))

@@ -25,7 +25,7 @@ class Orchestrator:
 
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
         """Create the gates. Raises ContractInvalid when the contract file of the settings cannot be used."""
-        contracts = load_contracts(settings.contract, settings.contracts)
+        contracts = load_contracts(settings.contract)
         bounds = contracts.default.limits
         self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.support.apc_command import NONE, ApcCommand, Settings
 
+from apc_contracts.contract.contract import task_contract
+
 EXAMPLE = Path(__file__).parents[2] / "examples/pull-request-review"
 TEAM = "review:team"
 FOREIGN = '{"number": 4711, "diff": "+ password = 1"}'
@@ -38,7 +40,9 @@ def test_in_one_process(review: ApcCommand) -> None:
 
 
 def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
-    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    (folder := review.folder / "contracts").mkdir()
+    (folder / "own.json").write_text(json.dumps(json.loads(task_contract().body) | {"name": "own"}))
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url, "APC_CONTRACTS": str(folder)}
     for runs in (1, 2):
         done = _run(review, "--key", "pr-4711", given=given)
         assert done["result"]["content"]["merge"] is False
@@ -48,6 +52,8 @@ def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_ur
         assert all(clients.values()), "its right ends with the command"
         session = json.loads(review("session", "show", done["session"], given=given).stdout)["session"]
         assert session["opener"] in clients, "the second run finds the session of the first"
+    (registered,) = json.loads(review("contract", "list", "--json", given=given).stdout)
+    assert (registered["contract"], registered["revision"]) == ("own", 1)
 
 
 @pytest.mark.faults

@@ -16,7 +16,7 @@ class DeploymentSettings(ApcSettings):
     """Path of the contract file; none = the packaged apc/1.0. The gate judges packets by its contract;
     `limits.outstanding_deliveries` also sets the size of inboxes."""
     contracts: str | None = None
-    """Folder of further contract files (`*.json`), read once at the start; a START of apc/1.1 names one by the `name`
-    in it. `apc-1.0` and `task` are always there; a file with such a name replaces it."""
+    """Folder of contract files (`*.json`) that `apc up` and `apc run` register when they start, as `apc contract
+    register` does; a START of apc/1.1 names one by the `name` in it. Gates do not read it."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database, the artifacts and the keys."""

@@ -34,6 +34,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_client.in_process.migrating import migrate_url
 from apc_client.registry.agents import addition, inboxes_of, publish_changes, wait_until_recorded, with_keys
+from apc_client.registry.contracts import register_folder
 from apc_client.registry.run_client import RunClient, registered_client
 from apc_client.registry.schemas import register_schemas
 from apc_client.topology import topology_of
@@ -139,6 +140,12 @@ class EmbeddedSystem:
         work = register_schemas(self._operator, self.pool, self._settings.shards, documents)
         await self._unless_failed(work)
 
+    async def register_folder(self) -> None:
+        """Register the contracts of the folder that the settings name. Raises as `contracts.register_folder`."""
+        if self._settings.contracts is not None:
+            work = register_folder(self._operator, self.pool, self._settings.shards, self._settings.contracts)
+            await self._unless_failed(work)
+
     async def start_agents(self, agents: Sequence[Agent]) -> None:
         """Register agents as they describe themselves and start a worker for each, in order. Raises as `register`."""
         for agent, registration in zip(
@@ -241,6 +248,7 @@ async def run_embedded(
     Raises:
         InputUnusable: another system uses the data folder.
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
+        ContractInvalid, InputUnusable, ShardsUnconfirmed: a file of APC_CONTRACTS cannot be registered.
         TracingUnavailable: traces are to be exported, and no exporter is installed.
     """
     export_traces("apc")
@@ -255,6 +263,7 @@ async def run_embedded(
         stack.push_async_callback(system.drain)
         _start_persister(system, settings, pools[1])
         await system.until_ready(_start_orchestrator(system, settings, pools[2]))
+        await system.register_folder()
         yield system
 
 

@@ -8,6 +8,7 @@ import asyncpg
 from apc_bus.port import Bus
 from apc_client.registry.agents import publish_in_turn
 from apc_contracts.contract.contract import Contract, deployed_contract
+from apc_contracts.contract.contract_files import read_contract_folder
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry_change import MAX_CONTRACT_BYTES, ContractAdded
 from apc_log.registry import LoggedContract, read_contracts
@@ -39,6 +40,25 @@ async def register_contract(
     change = addition_of(contract, known)
     await publish_in_turn(bus, pool, change, shards)
     return RegisteredContract(contract, change.revision)
+
+
+async def register_folder(bus: Bus, pool: asyncpg.Pool, shards: int, folder: Path | str) -> None:
+    """Register every `*.json` of a folder, in the order of their names; nothing when all are registered.
+
+    Raises:
+        ContractInvalid: the folder or a file cannot be used; nothing of it was registered.
+        InputUnusable: a file is too large for the registry, or two have the same name.
+        ShardsUnconfirmed: as `register_contract`.
+    """
+    files = read_contract_folder(Path(folder))
+    names: dict[str, Path] = {}
+    for path, body in files:
+        name = registrable(body, path).name
+        if name in names:
+            raise InputUnusable(f"{path}: {names[name]} has the name {name!r} too: keep one")
+        names[name] = path
+    for path, body in files:
+        await register_contract(bus, pool, shards, body, path)
 
 
 def registrable(body: bytes, file: Path | str) -> Contract:

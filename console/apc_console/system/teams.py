@@ -12,6 +12,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
 from apc_client.operator import CLIENT
+from apc_client.registry.contracts import register_folder
 from apc_client.registry.run_client import registered_client
 from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import open_bus
@@ -88,6 +89,8 @@ async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIt
         )
     processes = [AgentProcess(member) for member in load_members(name)]
     async with run_supervised(settings, database, processes) as system, open_bus(settings) as bus:
+        if settings.contracts is not None:
+            await register_folder(bus, system.pool, settings.shards, settings.contracts)
         await register_schemas(bus, system.pool, settings.shards, team.documents)
         async with registered_client(bus, system.pool, settings.shards) as own:
             yield Client(bus, system.pool, own.registration, settings.shards, key=own.key, owner=CLIENT)

@@ -56,14 +56,17 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
     members = {name: agent for module in modules for name, agent in load_members(module).items()}
     documents = load_documents(modules)
     if has_broker(settings, database):
+        from apc_client.registry.contracts import register_folder
         from apc_client.registry.schemas import register_schemas
         from apc_console.connections.broker import open_bus
         from apc_console.system.supervised import AgentProcess, run_supervised
 
         processes = [AgentProcess(name, _chaos(settings)) for name in members]
         async with run_supervised(settings, database, processes) as supervised:
-            if documents:
-                async with open_bus(settings) as bus:
+            async with open_bus(settings) as bus:
+                if settings.contracts is not None:
+                    await register_folder(bus, supervised.pool, settings.shards, settings.contracts)
+                if documents:
                     await register_schemas(bus, supervised.pool, settings.shards, documents)
             yield supervised
     else:

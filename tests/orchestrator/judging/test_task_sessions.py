@@ -5,13 +5,12 @@ The fixture `house` replays everything at the end of each test and compares the 
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.orchestrator.conftest import House, make_brief
-from tests.support.traffic.packets import SESSION, make_packet, make_start
+from tests.support.traffic.packets import SESSION, make_packet
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
@@ -21,11 +20,9 @@ from apc_contracts import (
     Packet,
     RetractionPayload,
     SignalPayload,
-    load_contract,
     new_packet_id,
     parse_packet,
 )
-from apc_contracts.contract.contract import task_contract
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, RunPhase, Signal
@@ -233,38 +230,3 @@ async def test_a_handler_that_failed_permanently(house: House, on_failure: str, 
         await house.client("orchestrator").publish(Publication(RECEIPTS, "0", message))
         await house.quiet()
     assert await house.state() == state
-
-
-async def test_research_and_task_sessions_at_once_keep_their_contracts(house: House, tmp_path: Path) -> None:
-    """A changed folder does not touch the sessions that are open: they go on by the file that they began with."""
-    document = json.loads(task_contract().body)
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps(document | {"name": "own"}))
-    first = path.read_bytes()
-    research = make_start()
-    task = open_task("s-2", contract="own")
-    async with house.persister():
-        async with house.gate(contracts=str(tmp_path)):
-            await house.open(research)
-            await house.publish(task)
-            await house.publish(work("librarian", make_brief(), ("red-1",), parent=task, session_id="s-2"))
-            await house.quiet()
-        document["loops"]["contents_kept"] = 64
-        path.write_text(json.dumps(document | {"name": "own"}))
-        async with house.gate(contracts=str(tmp_path)):
-            done = work("red-1", decision(CommitmentLevel.DONE), parent=task, session_id="s-2")
-            await house.publish(done)
-            await house.publish(open_task("s-3", contract="own"))
-            await house.quiet()
-        hashes = {
-            row["session_id"]: row["hash"]
-            for row in await house.pool.fetch(
-                "SELECT session_id, document ->> 'contract_hash' AS hash FROM apc_log.sessions"
-            )
-        }
-        kept = {row["document"] for row in await house.pool.fetch("SELECT document FROM apc_log.contracts")}
-        rows = await house.pool.fetch("SELECT session_id, state FROM apc_log.sessions")
-        states = {row["session_id"]: row["state"] for row in rows}
-    assert {first, path.read_bytes(), load_contract().body} <= kept
-    assert hashes["s-1"] == load_contract().hash.hex() and hashes["s-2"] != hashes["s-3"]
-    assert states == {"s-1": "SESSION_OPEN", "s-2": "CLOSED", "s-3": "SESSION_OPEN"}

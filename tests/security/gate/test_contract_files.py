@@ -1,4 +1,4 @@
-"""Somebody who may write into the folder APC_CONTRACTS makes the gate read what it should not, or without end."""
+"""Somebody who may write into the folder APC_CONTRACTS makes `apc up` read what it should not, or without end."""
 
 import os
 from collections.abc import Callable

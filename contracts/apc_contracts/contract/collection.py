@@ -63,10 +63,19 @@ class Contracts:
         return made
 
     def register(self, contract: Contract, revision: int) -> None:
-        """Let sessions that begin from now on find this contract by its name, unless a later revision is there."""
-        if revision > self._revisions.get(contract.name, 0):
-            self._revisions[contract.name] = revision
+        """Let sessions that begin from now on find this contract by its name, unless a later revision is there.
+
+        The deployment's default keeps its name.
+        """
+        if self.count(contract.name, revision) and contract.name != self.default.name:
             self._by_name[contract.name] = self.keep(contract)
+
+    def count(self, name: str, revision: int) -> bool:
+        """Note that a revision is registered, also when nobody can judge by it; return whether it is the newest."""
+        is_newest = revision > self._revisions.get(name, 0)
+        if is_newest:
+            self._revisions[name] = revision
+        return is_newest
 
     def objection(self, contract: Contract, revision: int, *, decides: bool) -> str | None:
         """Return why a contract cannot be registered, None when it can; `decides` = by shard 0, which orders revisions.
@@ -80,8 +89,9 @@ class Contracts:
         if not known and len(self._revisions) >= MAX_REGISTERED:
             return f"{MAX_REGISTERED} contracts are registered: no room for {name}"
         if revision == known:
-            current = self._by_name[name]
-            return None if current.hash == contract.hash else f"revision {revision} of contract {name} is taken: repeat"
+            current = self._by_name.get(name)
+            is_same = current is not None and current.hash == contract.hash
+            return None if is_same else f"revision {revision} of contract {name} is taken: repeat"
         if decides and revision != known + 1:
             return f"the next revision of contract {name} is {known + 1}, not {revision}: repeat the command"
         check_deployment(contract)

@@ -62,6 +62,7 @@ class Registry:
             contract = stored_contract(one.document.encode())
             if contract is None:
                 _log.warning("contract_unusable", contract=one.name, reason="this version cannot judge by it")
+                known.count(one.name, one.revision)
             else:
                 known.register(contract, one.revision)
         schemas = await read_schemas(pool)

@@ -21,6 +21,7 @@ from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, task_contract
 from apc_contracts.identity.registry_change import ContractAdded, encode_registry_change
 from apc_log.registry import LoggedContract, read_contracts
+from apc_orchestrator.judging import registry
 from apc_orchestrator.judging.registry import Registry
 
 HASHES = "SELECT session_id, document ->> 'contract_hash' AS hash FROM apc_log.sessions"
@@ -124,6 +125,37 @@ def test_another_shard_takes_revisions_in_any_order() -> None:
         assert shard_1.apply(change)
     assert contracts.named("own").body == own(kept=64).body
     assert shard_1.objection(change_of(own(), 2)) == "revision 2 of contract own is taken: repeat"
+
+
+def test_the_default_of_a_deployment_keeps_its_name() -> None:
+    """A contract was registered under this name before the deployment made its own file the default."""
+    contracts = Contracts(own(kept=32))
+    contracts.register(own(kept=64), 1)
+    contracts.register(own("another"), 1)
+    assert contracts.named("own") is contracts.default
+    assert contracts.named("another") is not None
+
+
+async def test_what_an_upgrade_made_unusable_gets_a_next_revision(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands take the number from the log, and so does the gate that cannot judge by the file any more."""
+    async with house.persister():
+        async with house.gate():
+            await house.open(make_start())
+            await send(house, change_of(own()))
+        monkeypatch.setattr(registry, "stored_contract", lambda _: None)
+        async with house.gate():
+            before = await open_in(house, "s-2")
+            await send(house, change_of(own(kept=32)))
+            (logged,) = await read_contracts(house.pool)
+            await send(house, addition_of(own(kept=64), logged))
+            found = [row["reason"] for row in await house.pool.fetch(CONFLICTS)]
+            await open_in(house, "s-3")
+        hashes = {row["session_id"]: row["hash"] for row in await house.pool.fetch(HASHES)}
+    assert (await refusal_of(house, before))[0] == "UNKNOWN_CONTRACT"
+    assert found == ["revision 1 of contract own is taken: repeat"]
+    assert hashes["s-3"] == own(kept=64).hash.hex()
 
 
 def test_the_same_file_is_the_same_change() -> None:

@@ -50,6 +50,7 @@ def test_the_lineage_of_a_run(finished_run: FinishedRun) -> None:
     lineage = json.loads(said.stdout)
     modes = lineage["modes"]
     assert sum(mode["accepted"] for mode in modes) == summary["transfers_accepted"]
+    assert "COMMONS_SEED" in {mode["transfer_mode"] for mode in modes if mode["accepted"]}
     refused = sum(mode["transfers"] - mode["accepted"] for mode in modes)
     assert refused == sum(summary["transfers_refused"].values())
     assert all(0 <= one["effectiveness"] <= 1 for one in lineage["protocols"])

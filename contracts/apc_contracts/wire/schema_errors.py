@@ -61,6 +61,9 @@ _FORMS = {
 }
 
 
+_ONTOLOGY = ["payload", "formula_bundle", "var_ontology"]
+
+
 def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_metadata: bool = False) -> PacketRefused:
     """Return the refusal SCHEMA_INVALID for the first error; the message counts the others.
 
@@ -115,6 +118,8 @@ def _place(location: tuple[int | str, ...], tags: Set[str]) -> list[int | str]:
         del parts[2]
     if parts[:1] == ["payload"] and len(parts) > 1 and parts[1] in _EVAL_TAGS:
         del parts[1]
+    if parts[:3] == _ONTOLOGY:  # a meaning is a text or an object, and pydantic names which
+        del parts[4:]
     if parts and parts[-1] == "[key]":
         del parts[-1]
     return parts

@@ -131,6 +131,11 @@ def test_selected_not_selected_and_rejected(apc: ApcCommand) -> None:
     ]
 
 
+def test_two_are_selected_unless_told_otherwise(apc: ApcCommand) -> None:
+    said = apc("packet", "transfer-arbitrate", "--packets-in", "-", stdin=FORMS["lines"])
+    assert len(json.loads(said.stdout)["selected"]) == 2
+
+
 def test_a_file_and_a_pipe(apc: ApcCommand) -> None:
     arguments = ("packet", "transfer-arbitrate", "--packets-in", "-", "--top-k", "2", "--out", "found/result.json")
     said = apc(*arguments, stdin=FORMS["lines"])

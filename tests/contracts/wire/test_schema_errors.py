@@ -152,6 +152,12 @@ CASES: list[tuple[str, Change, str, str]] = [
         "must be a number",
     ),
     ("TASK_IR", put("payload.formula_bundle.ast_json", "neg(x)"), "payload.formula_bundle.ast_json", "JSON object"),
+    (
+        "TASK_IR",
+        put("payload.formula_bundle.var_ontology", {"x": 3}),
+        "payload.formula_bundle.var_ontology.x",
+        "string",
+    ),
     ("ARTIFACT", put("payload.artifact_hash", "0a" * 32), "payload.artifact_hash", "`sha256:`"),
     ("ARTIFACT", put("payload.artifact_kind", "POEM"), "payload.artifact_kind", "'CODE_PATCH'"),
     ("SIGNAL", put("payload.signal", "DANCE"), "payload.signal", "'START'"),
@@ -205,6 +211,13 @@ def test_refused_at_its_place(document: Documents, packet_type: str, change: Cha
         parse_packet(json.dumps(broken).encode())
     assert (refused.value.code, refused.value.path) == ("SCHEMA_INVALID", path)
     assert message in refused.value.message
+
+
+def test_a_lineage_without_transfer_mode_is_read(document: Documents) -> None:
+    given = document("TRANSFER")
+    cut("lineage.transfer_mode")(given)
+    lineage = parse_packet(json.dumps(given).encode()).lineage
+    assert lineage is not None and lineage.transfer_mode is None
 
 
 @pytest.mark.parametrize("body", [b"[]", b"3", b"null", b'"packet"', b"true"])

@@ -211,7 +211,7 @@ class Dispatcher:
     async def _emit_results(self, packet: Packet, invocation: Invocation, result: Any) -> None:
         returned = payloads_of(result)
         for payload in with_answer(packet, invocation.published, invocation.agent_id, returned):
-            await invocation.emit(Draft(payload))
+            await invocation.emit(Draft(payload, metadata=invocation.result_metadata))
         if (
             packet.routing.requires_ack
             and not _is_for_all(packet)

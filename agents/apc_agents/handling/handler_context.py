@@ -1,6 +1,6 @@
 """What a handler is given beside the packet."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Unpack, overload
 from uuid import UUID, uuid5
 
@@ -232,6 +232,10 @@ class HandlerContext(WaitingCalls):
         self._invocation.journal.note(
             "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)
         )
+
+    def mark_results(self, metadata: Mapping[str, JsonValue]) -> None:
+        """Give the packets of what the handler returns these metadata, the answer of a request among them."""
+        self._invocation.result_metadata = metadata
 
     def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Report what the handler has spent; the outcome takes it into the session's budget."""

@@ -1,12 +1,14 @@
 """One run of a handler: what the SDK keeps of it, and HandlerContext shows of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid5
+
+from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
@@ -73,6 +75,8 @@ class Invocation:
         """Whether the handler itself has emitted an ACK or NACK of its packet."""
         self.is_acknowledged = False
         """Whether the SDK has sent the required ACK at the first wait."""
+        self.result_metadata: Mapping[str, JsonValue] | None = None
+        """What the packets say beside the payloads that the handler returns."""
         self.ack_ordinal = 0
         """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0

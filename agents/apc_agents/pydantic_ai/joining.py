@@ -27,6 +27,7 @@ from apc_agents.pydantic_ai.permitting import NO_RULES, Permitted, ToolRule
 from apc_agents.pydantic_ai.repeating import AnswersByNumber, Repeatable
 from apc_agents.typed.message import payload_of, schema_of
 from apc_bus.settings import LLMSettings
+from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent.actions import SecurityLevel
 from apc_contracts.identity.registry import Right
 
@@ -61,9 +62,10 @@ class PydanticAgent(Agent):
 
     Args:
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
-        input: the model whose MESSAGEs it takes.
+        input: the model whose MESSAGEs and requests it takes.
         role: as registered; default the agent_id.
-        completes: whether its output ends the task (`ctx.complete`) instead of going to the sender.
+        completes: whether its output ends the task (`ctx.complete`) instead of going to the sender. The output for a
+            request (`ctx.request`) is the answer in any case.
         deps: what the run gets as its dependencies.
         settings: time and size limits and prices of answers; default those of the environment.
         tool_rules: by the name of the tool, which senders it runs for; default ToolRule(), the level `user`.
@@ -121,7 +123,7 @@ class PydanticAgent(Agent):
         """The input and the outputs."""
         return super().models | self._outputs
 
-    async def _handle(self, content: Any, ctx: HandlerContext) -> None:
+    async def _handle(self, content: Any, ctx: HandlerContext) -> Any:
         usage, permitted = RunUsage(), Permitted(ctx, self._tool_rules)
         try:
             output = await self._run(content, ctx, permitted, usage)
@@ -135,10 +137,11 @@ class PydanticAgent(Agent):
             raise failed.with_traceback(None) from None
         finally:
             ctx.add_usage(tokens=usage.total_tokens, cost=float(usage.cost or 0))
-        if self.completes:
+        if self.completes and request_of(ctx.packet) is None:
             await ctx.complete(output, metadata=permitted.provenance)
-        elif output is not None:
-            await ctx.emit(output, metadata=permitted.provenance)
+            return None
+        ctx.mark_results(permitted.provenance)
+        return output
 
     async def _run(self, content: BaseModel, ctx: HandlerContext, permitted: Permitted, usage: RunUsage) -> Any:
         answered = int(ctx.state.get(ANSWERED, 0))

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from pydantic_ai import Agent as ModelAgent
+from pydantic_ai.models.test import TestModel
 from tests.support.traffic import make_idea
 from tests.support.traffic.packets import make_packet, make_start
 
 from apc_agents import Agent, AgentError, AskTimeout, HandlerContext, Reject, RequestFailed, Role, message
+from apc_agents.pydantic_ai import PydanticAgent
 from apc_agents.typed.message import document_of, schema_of
 from apc_agents.waiting.approval import PeopleAsked
 from apc_agents.waiting.inquiry import Pending
@@ -96,6 +99,27 @@ async def test_a_request_without_a_result_says_why(office: Office, how: str, sai
         await begin(office, on_failure="continue")
         async with office.worker(requesting()), office.worker(answering(how)):
             assert await office.decided() == said
+
+
+@pytest.mark.parametrize("completes", [False, True])
+async def test_an_agent_of_pydantic_ai_answers_as_any_other(office: Office, completes: bool) -> None:
+    joined = ModelAgent(TestModel(custom_output_args={"text": "solved it", "runs": 1}), output_type=Solution)
+    solver = PydanticAgent("blue-1", joined, input=Riddle, role="role", swarm="blue", completes=completes)
+    async with office.house.gate():
+        await begin(office, on_failure="continue")
+        async with office.worker(requesting()), office.worker(solver):
+            assert await office.decided() == "solved it, runs 1"
+    refused = "SELECT refusal_code FROM apc_log.agent_packets WHERE verdict <> 'accepted'"
+    assert await office.house.pool.fetch(refused) == []
+
+
+async def test_an_agent_of_pydantic_ai_that_gives_nothing_fails_the_request(office: Office) -> None:
+    joined = ModelAgent(TestModel(custom_output_args={"text": "what?"}), output_type=Riddle)
+    solver = PydanticAgent("blue-1", joined, input=Riddle, role="role", swarm="blue")
+    async with office.house.gate():
+        await begin(office, on_failure="continue")
+        async with office.worker(requesting()), office.worker(solver):
+            assert await office.decided() == "RequestFailed blue-1 returned no solution/1"
 
 
 async def test_a_request_that_nobody_answers_ends_in_time(office: Office) -> None:

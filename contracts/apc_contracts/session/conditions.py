@@ -1,7 +1,7 @@
 """The events of the inter-agent machine, checked after every packet, receipt and timer."""
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, count
 
 from apc_contracts.contract.coordinators import STOP
 from apc_contracts.session.movement import (
@@ -15,11 +15,20 @@ from apc_contracts.session.movement import (
 from apc_contracts.session.path import barrier, candidates, promotion_path
 from apc_contracts.session.task import conditions as task
 
+MAX_MOVES = 100
+"""Of a session for one input: a contract whose edges lead round in a circle would hold the gate for ever."""
+
 
 def settle(moment: Advance) -> None:
-    """Move the session as far as its conditions allow now."""
+    """Move the session as far as its conditions allow now; halt it when they lead round in a circle."""
     document = moment.session.document
-    while not moment.session.is_terminal and not moment.session.is_paused:
+    for move in count():
+        if moment.session.is_terminal or moment.session.is_paused or move > MAX_MOVES:
+            return
+        if move == MAX_MOVES and document.halt_reason is None:
+            document.halt_reason = f"CIRCLE {document.state}: the contract's edges do not come to rest"
+            _halt_if_needed(moment)
+            return
         before = document.step, document.halt_reason
         _halt_if_needed(moment)
         if not moment.session.is_terminal:

@@ -1,6 +1,7 @@
 """A client that runs everything in its own process: the teams it starts, and the people it answers for."""
 
 import asyncio
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import apc_client
 from apc_agents import Agent, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import SessionHalted, TeamTestClient
+from apc_console.commands.session.following import print_events
 from apc_web.errors import InputUnusable
 
 
@@ -59,6 +61,31 @@ async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_pa
         with pytest.raises(SessionHalted, match="HANDLER_FAILED"):
             await denied.result(timeout=30)
         assert await client.client.questions() == []
+
+
+async def test_the_events_of_a_session_say_what_was_asked_and_answered(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    people = {"alice": "manager"}
+    async with TeamTestClient(shop(), people=people, database_url=postgres_url, folder=tmp_path) as client:
+        session = await client.start(Order(amount=700))
+        await client.answer(session, approved=False, note="too much")
+        with pytest.raises(SessionHalted):
+            await session.result(timeout=30)
+        capsys.readouterr()
+        await print_events(session.session_id, as_json=True)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    told = [(one["sender"], one["schema"], one["content"]) for one in said if one["sender"] in ("cashier", "alice")]
+    assert told[:2] == [
+        ("cashier", None, {"question": "Pay 700?"}),
+        ("alice", None, {"outcome": "denied", "note": "too much"}),
+    ]
+    assert told[2] == (
+        "cashier",
+        None,
+        {"error_code": "HANDLER_ERROR", "message": "ValueError: denied: too much"},
+    )
 
 
 async def test_several_wait_for_one_result_and_one_of_them_gives_up(postgres_url: str, tmp_path: Path) -> None:

@@ -58,5 +58,9 @@ def test_the_team_with_an_approval_from_its_test_to_its_replay(tmp_path: Path) -
     assert [one.returncode for one in said] == [0, 0, 0, 0], [one.stderr for one in said]
     listed, explained, events, replayed = [one.stdout for one in said]
     assert session in listed and "CLOSED" in explained
-    assert [json.loads(line)["sender"] for line in events.splitlines()].count("alice") == 1
+    told = [json.loads(line) for line in events.splitlines()]
+    (to_alice,) = [one["content"] for one in told if one["recipients"] == ["alice"]]
+    (by_alice,) = [one["content"] for one in told if one["sender"] == "alice"]
+    assert to_alice == {"question": "Ship 'new parser'? Its risk is 0.4."}
+    assert by_alice == {"outcome": "approved", "note": "go ahead"}
     assert json.loads(replayed)["is_verified"] is True

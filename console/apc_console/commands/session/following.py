@@ -13,7 +13,8 @@ from apc_console.output.blocks import BlockPrinter
 from apc_console.output.output import print_json, show
 from apc_console.output.terminal import echo
 from apc_console.system.team_input import result_document
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload
+from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.typed import Result
 from apc_contracts.terminal_text import one_line, printable_json
 from apc_log.queries import get_session
@@ -78,16 +79,41 @@ def _document(event: SessionEvent) -> dict[str, Any]:
 
 
 def _content(event: SessionEvent) -> tuple[str | None, Any]:
-    """Return schema and content of typed data; None for both in other packets and in sealed ones."""
+    """Return schema and content of typed data, or what a question, its answer or an ERROR says, without a schema.
+
+    None for both in other packets and in sealed ones.
+    """
     payload = None if event.packet is None else event.packet.payload
-    typed = payload.result if isinstance(payload, DecisionPayload) else payload
-    if isinstance(typed, MessagePayload | Result):
+    typed = _typed(payload)
+    if typed is not None:
         return typed.schema_id, dict(typed.content)
+    if isinstance(payload, ErrorPayload):
+        return None, {"error_code": payload.error_code, "message": payload.message}
+    if isinstance(payload, SignalPayload):
+        return None, _said(payload)
     return None, None
+
+
+def _typed(payload: Payload | None) -> MessagePayload | AgentRequest | Result | None:
+    if isinstance(payload, SignalPayload):
+        return payload.request if payload.answer is None else payload.answer.result
+    if isinstance(payload, DecisionPayload):
+        return payload.result
+    return payload if isinstance(payload, MessagePayload) else None
+
+
+def _said(signal: SignalPayload) -> dict[str, Any] | None:
+    """Return the text and data of a question, or the outcome and note of an answer; None for other signals."""
+    if (question := signal.question) is not None:
+        data = {} if question.content is None else {"data": dict(question.content)}
+        return {"question": question.text} | data
+    if (answer := signal.answer) is not None:
+        return {"outcome": answer.outcome.value, "note": answer.note}
+    return None
 
 
 def _print_block(printer: BlockPrinter, event: SessionEvent) -> None:
     schema, content = _content(event)
-    said = [] if schema is None else [one_line(f"{schema} {orjson.dumps(content).decode()}")[:_SHORT]]
+    said = [] if content is None else [one_line(f"{schema or ''} {orjson.dumps(content).decode()}".strip())[:_SHORT]]
     way = f"{event.sender} → {', '.join(event.recipients) or '-'}"
     printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], said)

@@ -147,6 +147,18 @@ async def test_an_approval_comes_after_everything_was_killed_and_started_again(d
     assert [tuple(row) for row in await desk.house.pool.fetch(ANSWERS)] == [("alice", "approved", "accepted")]
 
 
+async def test_who_registers_a_person_for_another_broker_user_is_told(desk: Desk) -> None:
+    ours, alice = desk.house.agents.bus.user, ("agent", "add", "alice", "--person", "--role", "manager")
+    async with desk.services():
+        assert (await desk.apc(*alice, "--via", "desk", "--via", ours)).stderr == ""
+        added = await desk.apc(*alice, "--via", "desk")
+    assert (added.returncode, added.stdout) == (0, "person alice is registered\n")
+    assert added.stderr == (
+        "apc: --via: only the broker user desk may answer for alice, and the one in your APC_AMQP_URL is "
+        f"{ours}. To answer from here, add --via {ours}\n"
+    )
+
+
 async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_code(desk: Desk) -> None:
     """Its dead letter does not halt the session: with the old code it is requeued, and goes on."""
 

@@ -93,8 +93,10 @@ async def add_agent(form: AgentForm) -> Added:
     return Added([form.agent_id], await _add(settings, [form.change(user_of_agent(settings, form.agent_id))]))
 
 
-async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
+async def add_person(person_id: str, role: str, via: Sequence[str]) -> Remarks:
     """Register a person for whom the broker users in `via` speak, and wait until the log has it.
+
+    Says when our own broker user is none of them.
 
     Raises:
         InputUnusable: an option is wrong, or the id is an agent's.
@@ -114,6 +116,14 @@ async def add_person(person_id: str, role: str, via: Sequence[str]) -> None:
         await _check_voices(pool, [registration], bus.user)
         await publish_changes(bus, [change], settings.shards)
         await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+    return [] if bus.user in users else [_not_ours(person_id, sorted(users), bus.user)]
+
+
+def _not_ours(person_id: str, users: Sequence[str], ours: str) -> str:
+    return (
+        f"--via: only the broker user {' or '.join(users)} may answer for {person_id}, and the one in your "
+        f"APC_AMQP_URL is {ours}. To answer from here, add --via {ours}"
+    )
 
 
 async def add_agents_of_code(names: Sequence[str]) -> Added:

@@ -56,7 +56,7 @@ def add(
     if person:
         if len(agents) != 1 or not role or any((swarm, rights, handles, speaks, key, broker_user)):
             raise typer.BadParameter("give one ID with --person, --role and --via")
-        run_quietly(add_person(agents[0], role, via or ()))
+        tell(run_quietly(add_person(agents[0], role, via or ())))
         echo(f"person {agents[0]} is registered")
         return
     if via:

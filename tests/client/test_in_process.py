@@ -66,25 +66,29 @@ async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_pa
 async def test_the_events_of_a_session_say_what_was_asked_and_answered(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Each may be written by an agent or a stranger: nothing of it acts on the terminal."""
+    hostile = "too much\x9b31m\u202e\x1b[2J"
     monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
     people = {"alice": "manager"}
     async with TeamTestClient(shop(), people=people, database_url=postgres_url, folder=tmp_path) as client:
         session = await client.start(Order(amount=700))
-        await client.answer(session, approved=False, note="too much")
+        await client.answer(session, approved=False, note=hostile)
         with pytest.raises(SessionHalted):
             await session.result(timeout=30)
         capsys.readouterr()
         await print_events(session.session_id, as_json=True)
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert not set("\x9b\u202e\x1b").intersection("".join(printed))
+    said = [json.loads(line) for line in printed]
     told = [(one["sender"], one["schema"], one["content"]) for one in said if one["sender"] in ("cashier", "alice")]
     assert told[:2] == [
         ("cashier", None, {"question": "Pay 700?"}),
-        ("alice", None, {"outcome": "denied", "note": "too much"}),
+        ("alice", None, {"outcome": "denied", "note": hostile}),
     ]
     assert told[2] == (
         "cashier",
         None,
-        {"error_code": "HANDLER_ERROR", "message": "ValueError: denied: too much"},
+        {"error_code": "HANDLER_ERROR", "message": f"ValueError: denied: {hostile}"},
     )
 
 

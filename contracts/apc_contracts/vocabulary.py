@@ -143,6 +143,8 @@ class CommitmentLevel(StrEnum):
     DONE = "DONE"
 
 
+HANDLER_ERROR = "HANDLER_ERROR"
+"""Code of the ERROR of an agent whose handler failed permanently."""
 EFFECT_UNKNOWN = "EFFECT_UNKNOWN"
 CONTINUATION_DIVERGED = "CONTINUATION_DIVERGED"
 UNSETTLED = frozenset({EFFECT_UNKNOWN, CONTINUATION_DIVERGED})

@@ -44,6 +44,14 @@ def shop(agent_id: str = "cashier") -> Team:
     return Team("shop", agents=[cashier], entry=agent_id)
 
 
+async def test_a_question_that_reaches_nobody_halts_the_session(postgres_url: str, tmp_path: Path) -> None:
+    """The delivery has ended before the refusal comes: the handler fails on it, and the session does not wait on."""
+    async with TeamTestClient(shop(), database_url=postgres_url, folder=tmp_path) as client:
+        session = await client.start(Order(amount=700))
+        with pytest.raises(SessionHalted, match="HANDLER_FAILED cashier could not handle MESSAGE"):
+            await session.result(timeout=30)
+
+
 async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_path: Path) -> None:
     people = {"alice": "manager"}
     async with TeamTestClient(shop(), people=people, database_url=postgres_url, folder=tmp_path) as client:

@@ -21,7 +21,7 @@ from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
-from apc_contracts.vocabulary import CONTINUATION_DIVERGED, EFFECT_UNKNOWN, AckStatus, PacketType
+from apc_contracts.vocabulary import CONTINUATION_DIVERGED, EFFECT_UNKNOWN, HANDLER_ERROR, AckStatus, PacketType
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 SILENT_TYPES = frozenset(
@@ -32,7 +32,6 @@ SILENT_TYPES = frozenset(
 Source: docs/specification/contract.md section 12.
 """
 MAX_ERROR_LENGTH = 1_000
-HANDLER_ERROR = "HANDLER_ERROR"
 
 FailureListener = Callable[[Packet, int, Exception], None]
 """(packet, attempt, exception)"""
@@ -133,17 +132,24 @@ class DeliveryEnds:
 
     async def _tell(self, inbound: Inbound, invocation: Invocation, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
-        packet, answer = invocation.published, inbound.packet
+        packet, answer, emitter = invocation.published, inbound.packet, invocation.resources.emitter
         try:
-            if answer.packet_id == packet.packet_id:
-                await invocation.answer(payload)
-            else:  # a run that goes on: the ordinals of its packet may be taken by what an earlier run has emitted
+            if answer.packet_id != packet.packet_id:
+                # A run that goes on: the ordinals of its packet may be taken by what an earlier run has emitted.
                 draft = Draft(payload, to=packet.sender.agent_id, parent=packet)
-                await invocation.resources.emitter.emit(draft, answer, 0)
+                await emitter.emit(draft, answer, inbound.attempt - 1)
+            elif inbound.attempt > 1:  # requeued: the end of an earlier attempt may have been told
+                await emitter.emit(Draft(payload), packet, _BEYOND_HANDLERS + inbound.attempt)
+            else:
+                await invocation.answer(payload)
         except EmitUnconfirmed:
             raise
         except EmitError as refused:
             _log.warning("answer_refused", agent_id=self._agent.agent_id, reason=str(refused))
+
+
+_BEYOND_HANDLERS = 1_000_000
+"""Ordinals that no handler reaches."""
 
 
 def _code_of(failure: Exception) -> str:

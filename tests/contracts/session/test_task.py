@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apc_contracts import ClaimPayload, DecisionPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
+from apc_contracts import (
+    ClaimPayload,
+    DecisionPayload,
+    ErrorPayload,
+    Packet,
+    RetractionPayload,
+    SignalPayload,
+    TaskIrPayload,
+)
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.contract.coordinators import TERMS, Coordinator
 from apc_contracts.judging.verdict import VerdictKind
@@ -69,6 +77,29 @@ def test_the_deadline_ends_a_task_that_is_at_work() -> None:
     simulation.pass_time(seconds=2)
 
     assert reason(simulation) == "DEADLINE in WORKING"
+
+
+def test_what_only_its_opener_is_told_keeps_no_session_open() -> None:
+    """A client has no worker: an ERROR or ACK waits in its inbox, and nobody will do anything about it."""
+    simulation, task = working()
+    error = ErrorPayload(error_code="handler_error", message="refused", retryable=False)
+    simulation.send("red-1", error, "librarian", parent=task)
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME))
+    simulation.pass_time(seconds=61)
+
+    assert reason(simulation).startswith("STALLED nothing is open; the last end: packet")
+
+
+def test_a_handler_that_fails_after_its_delivery_has_ended_halts_the_session() -> None:
+    """It waited, and what it asked was refused: no dead letter will tell."""
+    simulation, task = working()
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME))
+    error = ErrorPayload(error_code="HANDLER_ERROR", message="EmitRefused: UNROUTABLE", retryable=False)
+    simulation.send("blue-1", error, "librarian", parent=task)
+    assert simulation.session.state == "WORKING", "blue-1 never got it"
+    simulation.send("red-1", error, "librarian", parent=task)
+
+    assert reason(simulation) == f"HANDLER_FAILED red-1 could not handle TASK_IR {task.packet_id}"
 
 
 def test_a_session_in_which_nothing_is_open_stalls() -> None:

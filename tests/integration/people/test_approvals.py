@@ -160,10 +160,15 @@ async def test_who_registers_a_person_for_another_broker_user_is_told(desk: Desk
 
 
 async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_code(desk: Desk) -> None:
-    """Its dead letter does not halt the session: with the old code it is requeued, and goes on."""
+    """Its dead letter does not halt the session, requeued too early neither: with the old code it goes on."""
 
     async def is_dead() -> bool:
         return bool(await desk.house.pool.fetchval(DEAD))
+
+    async def has_said_so_twice() -> bool:
+        told = "SELECT count(*) FROM apc_log.packets WHERE packet_type = 'ERROR' AND verdict = 'accepted'"
+        dead = "SELECT count(*) FROM apc_log.packet_events WHERE to_state = 'DEAD_LETTERED'"
+        return [await desk.house.pool.fetchval(one) for one in (told, dead)] == [2, 2]
 
     async with desk.services():
         await desk.begin()
@@ -179,8 +184,13 @@ async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_co
         assert await desk.house.is_in("WORKING")()
         assert (desk.lines("signatures"), desk.lines("shipped")) == ([], [])
         answer = await desk.house.pool.fetchval(DEAD)
-        requeued = await desk.apc("dead-letter", "requeue", str(answer))
-        assert requeued.returncode == 0, requeued.stderr
+        for running in ({CHANGED: "yes"}, None):
+            requeued = await desk.apc("dead-letter", "requeue", str(answer))
+            assert requeued.returncode == 0, requeued.stderr
+            if running is not None:
+                async with desk.worker.running(**running):
+                    await until(has_said_so_twice)
+                assert await desk.house.is_in("WORKING")()
         async with desk.worker.running():
             assert await desk.ended() == "approved by alice: go, builds 1"
     assert "ContinuationDiverged" in error and "was ctx.ask(" in error and "is now ctx.once(sign)" in error

@@ -8,6 +8,7 @@ from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType
 
 STALL = "stall"
+_TOLD = frozenset({PacketType.ACK, PacketType.NACK, PacketType.ERROR})
 STALL_MS = 60_000
 """A session in which nothing is open for this long halts."""
 
@@ -46,7 +47,8 @@ def watch(moment: Advance) -> None:
 def is_idle(session: Session) -> bool:
     """Return whether no delivery, verification, dead letter, held packet, awaited ACK, question or timer is open.
 
-    Deliveries of the orchestrator's own signals do not count: nothing follows from them.
+    Deliveries of the orchestrator's own signals do not count, nor what the opener is only told: nothing follows from
+    them, and a client that opens sessions has no worker.
     """
     document, work = session.document, session.work
     if document.verifying or session.held or document.pending_acks:
@@ -59,6 +61,8 @@ def is_idle(session: Session) -> bool:
         if packet.sender.agent_id == ORCHESTRATOR and packet.packet_type is PacketType.SIGNAL:
             continue
         for recipient, progress in opened.recipients.items():
+            if recipient == document.opener and packet.packet_type in _TOLD:
+                continue
             is_open = progress.is_open and recipient != SUBSTRATE_RECIPIENT
             if is_open or progress.state == "DEAD_LETTERED":
                 return False

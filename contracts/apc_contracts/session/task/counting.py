@@ -9,7 +9,7 @@ from apc_contracts.session.document import Work
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.session_effects import Hop
-from apc_contracts.vocabulary import UNSETTLED, CommitmentLevel, PacketType, Signal
+from apc_contracts.vocabulary import HANDLER_ERROR, UNSETTLED, CommitmentLevel, PacketType, Signal
 
 _FAILED = ("handler_error", "delivery_limit")
 _FAILED_OFTEN = "retry_limit "
@@ -66,13 +66,30 @@ def _retraction(moment: Advance, packet: Packet, work: Work) -> None:
 
 
 def _error(moment: Advance, packet: Packet, work: Work) -> None:
-    """Note a delivery whose end nobody knows, or whose handler has changed: its dead letter waits for somebody."""
+    """Note a delivery whose end nobody knows, or whose handler has changed: its dead letter waits for somebody.
+
+    Halt for a handler that waited and failed when its question was refused: its delivery has ended, and no dead letter
+    will tell.
+    """
+    if packet.payload_as(ErrorPayload).error_code == HANDLER_ERROR:
+        _failed_after_its_end(moment, packet, work)
+        return
     cause = moment.session.identities[packet.packet_id].cause
     opened = None if cause is None else moment.session.open.get(cause)
     if packet.payload_as(ErrorPayload).error_code not in UNSETTLED or opened is None or cause is None:
         return
     if packet.sender.agent_id in opened.recipients:
         work.unsettled[cause] = packet.sender.agent_id
+
+
+def _failed_after_its_end(moment: Advance, packet: Packet, work: Work) -> None:
+    session, sender, failed = moment.session, packet.sender.agent_id, packet.trace.parent_packet_id
+    known = None if failed is None else session.identities.get(failed)
+    opened = None if failed is None else session.open.get(failed)
+    if known is None or sender not in known.recipients or not work.halts_on_failure or session.is_terminal:
+        return
+    if opened is None or not opened.recipients[sender].is_open:
+        session.document.halt_reason = f"HANDLER_FAILED {sender} could not handle {known.packet_type} {failed}"
 
 
 def _is_on_done(moment: Advance, packet: Packet, work: Work) -> bool:

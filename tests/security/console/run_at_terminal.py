@@ -8,6 +8,7 @@ is: that shows what the guard keeps away.
 import json
 import os
 import pty
+import select
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -16,6 +17,7 @@ from apc_contracts import terminal_text
 
 AT_ONCE = 12
 """Most of them wait for a broker that is away."""
+LOOK_AGAIN_SECONDS = 0.05
 
 
 def main() -> None:
@@ -30,29 +32,41 @@ def main() -> None:
     said: dict[str, str] = {}
     for start in range(0, len(lines), AT_ONCE):
         running = [(line, *_start(cli, line)) for line in lines[start : start + AT_ONCE]]
-        said |= {"\0".join(line): _read(child, terminal) for line, child, terminal in running}
+        said |= {"\0".join(line): _read(*its) for line, *its in running}
     sys.stdout.buffer.write(json.dumps(said).encode())
 
 
-def _start(cli: object, line: list[str]) -> tuple[int, int]:
-    child, terminal = pty.fork()
+def _start(cli: object, line: list[str]) -> tuple[int, int, int]:
+    """Fork for a command; return it, its terminal, and our hold of the terminal's other end.
+
+    What was written last can be lost when nobody holds that end any more.
+    """
+    terminal, held = pty.openpty()
+    child = os.fork()
     if child == 0:
+        os.close(terminal)
+        os.login_tty(held)
         try:
             cli.main(line)  # type: ignore[attr-defined]
         finally:
             with suppress(OSError):
                 sys.stdout.flush()
             os._exit(0)
-    return child, terminal
+    return child, terminal, held
 
 
-def _read(child: int, terminal: int) -> str:
-    output = bytearray()
-    with suppress(OSError):  # the other end is closed
-        while part := os.read(terminal, 65536):
-            output += part
+def _read(child: int, terminal: int, held: int) -> str:
+    output, has_ended = bytearray(), False
+    while True:
+        is_there, _, _ = select.select([terminal], [], [], 0 if has_ended else LOOK_AGAIN_SECONDS)
+        if is_there:
+            output += os.read(terminal, 65536)
+        elif has_ended:
+            break
+        else:
+            has_ended = os.waitpid(child, os.WNOHANG)[0] == child
     os.close(terminal)
-    os.waitpid(child, 0)
+    os.close(held)
     return output.decode(errors="surrogateescape")
 
 

@@ -8,6 +8,7 @@ from apc_contracts.explanation.surroundings import OpenDelivery, Surroundings
 from apc_contracts.explanation.task_states import waits_of_handlers
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
+from apc_contracts.vocabulary import ORCHESTRATOR
 
 WAIT_FOR_DELIVERIES = GENERATION_STATES | {"PROMOTION"}
 """States of the research coordinator that end when deliveries have ended."""
@@ -43,8 +44,13 @@ def _deliveries(document: SessionDocument, around: Surroundings) -> list[Wait]:
     """Return the handlers, retries and absent workers for whose deliveries a barrier or the commons wait."""
     if document.state not in WAIT_FOR_DELIVERIES:
         return []
-    waiting = [one for one in around.deliveries if not one.is_dead and one.recipient not in document.dead_agents]
+    waiting = [one for one in _deliveries_to_agents(around) if one.recipient not in document.dead_agents]
     return [_delivery(document, one, around) for one in waiting[:MOST_DELIVERIES]]
+
+
+def _deliveries_to_agents(around: Surroundings) -> list[OpenDelivery]:
+    """Return the open deliveries; what goes to the orchestrator alone is applied by the gate itself."""
+    return [one for one in around.deliveries if not one.is_dead and one.recipient != ORCHESTRATOR]
 
 
 def _delivery(document: SessionDocument, one: OpenDelivery, around: Surroundings) -> Wait:
@@ -62,9 +68,7 @@ def _on_its_way(document: SessionDocument, around: Surroundings) -> list[str]:
     if document.state in WAIT_FOR_DELIVERIES:
         return []
     stuck = [
-        one
-        for one in around.deliveries
-        if not one.is_dead and (one.retry_at is not None or not around.is_live(one.recipient))
+        one for one in _deliveries_to_agents(around) if one.retry_at is not None or not around.is_live(one.recipient)
     ]
     waits = [_delivery(document, one, around) for one in stuck[:MOST_DELIVERIES]]
     return [f"On its way: {wait.what}. {wait.moves}" for wait in waits]

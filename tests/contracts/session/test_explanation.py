@@ -209,6 +209,12 @@ def test_a_retry_says_when_and_why(simulation: Simulation) -> None:
     assert "It is delivered again at 2026-01-01 00:00:04 UTC. The last attempt: model is away." in text
 
 
+def test_what_the_gate_applies_itself_is_waited_for_by_nobody(simulation: Simulation) -> None:
+    start = simulation.start()
+    applied = OpenDelivery(start.packet_id, "SIGNAL", "orchestrator", 1)
+    assert "orchestrator to handle" not in text_of(told(simulation, deliveries=(applied,)))
+
+
 def test_a_dead_letter_names_the_command_that_helps(simulation: Simulation) -> None:
     handler_at_work(simulation)
     (packet, attempt) = simulation.inboxes["sentinel"][0]

@@ -233,7 +233,7 @@ class HandlerContext(WaitingCalls):
             "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)
         )
 
-    def mark_results(self, metadata: Mapping[str, JsonValue]) -> None:
+    def note_provenance(self, metadata: Mapping[str, JsonValue]) -> None:
         """Give the packets of what the handler returns these metadata, the answer of a request among them."""
         self._invocation.result_metadata = metadata
 

@@ -140,7 +140,7 @@ class PydanticAgent(Agent):
         if self.completes and request_of(ctx.packet) is None:
             await ctx.complete(output, metadata=permitted.provenance)
             return None
-        ctx.mark_results(permitted.provenance)
+        ctx.note_provenance(permitted.provenance)
         return output
 
     async def _run(self, content: BaseModel, ctx: HandlerContext, permitted: Permitted, usage: RunUsage) -> Any:

@@ -16,7 +16,7 @@ from apc_contracts.session.path import barrier, candidates, promotion_path
 from apc_contracts.session.task import conditions as task
 
 MAX_MOVES = 100
-"""Of a session for one input: a contract whose edges lead round in a circle would hold the gate for ever."""
+"""Of a session for one input: a contract whose edges lead round in a circle would hold the gate forever."""
 
 
 def settle(moment: Advance) -> None:

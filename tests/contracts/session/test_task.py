@@ -80,11 +80,12 @@ def test_the_deadline_ends_a_task_that_is_at_work() -> None:
 
 
 def test_what_only_its_opener_is_told_keeps_no_session_open() -> None:
-    """A client has no worker: an ERROR or ACK waits in its inbox, and nobody will do anything about it."""
+    """A client has no inbox: what it is told becomes a dead letter, and nobody will do anything about it."""
     simulation, task = working()
     error = ErrorPayload(error_code="handler_error", message="refused", retryable=False)
-    simulation.send("red-1", error, "librarian", parent=task)
+    told, _ = simulation.send("red-1", error, "librarian", parent=task)
     simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME))
+    simulation.receipts(told, "librarian", 1, (ReceiptKind.DEAD_LETTERED,), error="unroutable")
     simulation.pass_time(seconds=61)
 
     assert reason(simulation).startswith("STALLED nothing is open; the last end: packet")

@@ -147,7 +147,7 @@ async def test_what_it_answers_says_for_whom(reader: str, is_guarded: bool) -> N
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_what_it_answers_a_request_with_says_for_whom(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
     if not is_guarded:
-        monkeypatch.setattr(HandlerContext, "mark_results", lambda *_: None)
+        monkeypatch.setattr(HandlerContext, "note_provenance", lambda *_: None)
     request = AgentRequest(schema_id="request/1", content={"text": "Read the page."}, returns="reply/1")
     due = datetime.now(UTC) + timedelta(minutes=1)
     ask = SignalPayload(signal=Signal.ASK, request=request, expected_response_by=due)

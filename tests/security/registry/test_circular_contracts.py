@@ -1,4 +1,4 @@
-"""A contract whose edges lead round in a circle holds the gate for ever: each gate that takes over stands still too."""
+"""A contract whose edges lead round in a circle holds the gate forever: each gate that takes over stands still too."""
 
 import json
 from itertools import count

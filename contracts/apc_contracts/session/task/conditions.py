@@ -47,8 +47,8 @@ def watch(moment: Advance) -> None:
 def is_idle(session: Session) -> bool:
     """Return whether no delivery, verification, dead letter, held packet, awaited ACK, question or timer is open.
 
-    Deliveries of the orchestrator's own signals do not count, nor what the opener is only told: nothing follows from
-    them, and a client that opens sessions has no worker.
+    Deliveries of the orchestrator's own signals do not count, nor dead letters of what the opener is only told: nothing
+    follows from them, and a client that opens sessions has no inbox.
     """
     document, work = session.document, session.work
     if document.verifying or session.held or document.pending_acks:
@@ -61,10 +61,9 @@ def is_idle(session: Session) -> bool:
         if packet.sender.agent_id == ORCHESTRATOR and packet.packet_type is PacketType.SIGNAL:
             continue
         for recipient, progress in opened.recipients.items():
-            if recipient == document.opener and packet.packet_type in _TOLD:
-                continue
+            is_told = recipient == document.opener and packet.packet_type in _TOLD
             is_open = progress.is_open and recipient != SUBSTRATE_RECIPIENT
-            if is_open or progress.state == "DEAD_LETTERED":
+            if is_open or (progress.state == "DEAD_LETTERED" and not is_told):
                 return False
     return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
@@ -151,6 +152,31 @@ async def test_a_handler_that_raises_is_tried_again_as_often_as_it_says(
     await until(gate.dead_letters)
     assert [message.type for message in gate.messages].count("ERROR") == 1
     assert gate.kinds(packet).count(ReceiptKind.RETRY) == 1
+
+
+async def test_each_attempt_of_a_requeued_packet_is_told_when_it_fails(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """Under the id of the first, the gate would drop the second: its attempt differs."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        raise ValueError("not now")
+
+    gate = await (await make_stage(agent)).start()
+
+    def told() -> list[str]:
+        return [message.message_id for message in gate.messages if message.type == "ERROR"]
+
+    def is_told(attempts: int) -> bool:
+        return len(told()) >= attempts
+
+    packet = make_packet(idea())
+    for attempt in (1, 2, 3):
+        await gate.deliver(packet, attempt=attempt)
+        await until(partial(is_told, attempt))
+    assert len(set(told())) == 3
 
 
 async def test_a_handler_that_may_crash_has_no_packet_behind_it(

@@ -86,9 +86,10 @@ def _failed_after_its_end(moment: Advance, packet: Packet, work: Work) -> None:
     session, sender, failed = moment.session, packet.sender.agent_id, packet.trace.parent_packet_id
     known = None if failed is None else session.identities.get(failed)
     opened = None if failed is None else session.open.get(failed)
+    delivery = None if opened is None else opened.recipients.get(sender)
     if known is None or sender not in known.recipients or not work.halts_on_failure or session.is_terminal:
         return
-    if opened is None or not opened.recipients[sender].is_open:
+    if delivery is None or not delivery.is_open:
         session.document.halt_reason = f"HANDLER_FAILED {sender} could not handle {known.packet_type} {failed}"
 
 

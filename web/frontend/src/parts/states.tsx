@@ -84,7 +84,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
     return (
       <div className="state">
         <strong>Log in</strong>
-        <p>This console has accounts. Whoever runs it makes one for you.</p>
+        <p>This console has accounts. Its operator makes one for you.</p>
         <LoginForm />
       </div>
     );

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from tests.integration.privilege.documented import check_table
 
-ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_owner")
+ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_owner")
 RELATIONS = """
 SELECT name.oid::regclass::text AS name, name.relkind AS kind, namespace.nspname AS schema,
        (SELECT is_append_only FROM apc_guard.log_tables AS listed WHERE listed.name = name.oid) AS is_append_only,
@@ -19,7 +19,8 @@ WHERE nspname IN ('apc_log', 'apc_app', 'apc_keys', 'apc_guard') AND relkind IN 
 ORDER BY nspname, relname
 """
 LOG, PROJECTION, VIEW = "a table of the log", "a projection beside the log", "a view of the log"
-KEYS, APP, GUARD = "apc_keys.subject_keys", "a table of apc_app", "a table of the guard"
+KEYS, APP, GUARD = "apc_keys.subject_keys", "another table of apc_app", "a table of the guard"
+STATES = "the tasks and effects in apc_app"
 REVISION, RECORDED = "apc_guard.alembic_version", "apc_log.log_events"
 VERBS = ("read", "insert into", "update", "delete from", "truncate", "alter", "drop")
 Seen = dict[tuple[str, str], dict[str, set[str]]]
@@ -56,7 +57,8 @@ EXPECTED: dict[str, set[tuple[str, str]]] = {
     "apc_writer": READ
     | {("insert into", kind) for kind in (LOG, PROJECTION, KEYS)}
     | {("update", PROJECTION), ("update", KEYS)},
-    "apc_agent": {(verb, APP) for verb in ("read", "insert into", "update", "delete from")},
+    "apc_agent": {(verb, kind) for verb in ("read", "insert into", "update", "delete from") for kind in (APP, STATES)},
+    "apc_state_reader": {("read", STATES)},
 }
 """What may be done; apc_owner's own rights are in the page's table alone, and in tests/persister/guard."""
 
@@ -73,6 +75,8 @@ class Relation:
     def of(cls, row: asyncpg.Record) -> "Relation":
         if row["name"] in (REVISION, RECORDED):
             kind = row["name"]
+        elif row["name"] in ("apc_app.agent_tasks", "apc_app.agent_effects"):
+            kind = STATES
         elif row["schema"] != "apc_log":
             kind = {"apc_app": APP, "apc_keys": KEYS, "apc_guard": GUARD}[row["schema"]]
         elif row["kind"] in (b"v", b"m"):
@@ -130,7 +134,7 @@ async def test_every_role_may_do_its_work_and_no_more(connection: asyncpg.Connec
         allowed = {act for act, answers in seen.items() if answers[role] != {"refused"}}
         assert allowed == expected, role
     for cells in rows[len(seen) :]:
-        for role, answer in zip(ROLES[:3], cells[1:], strict=False):
+        for role, answer in zip(ROLES[:4], cells[1:], strict=False):
             assert answer == ("allowed" if cells[0] == "create a temporary table" else "refused"), (cells[0], role)
     check_table("database probes", ["act", *ROLES], rows)
 

@@ -13,6 +13,7 @@ RIGHTS = {
     "orchestrator": BrokerRights(False, frozenset({RECEIPTS, INTER_AGENT, LOG, RETRY})),
     "persister": BrokerRights(False, frozenset()),
     "operator": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
+    "web": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
     "agent.alpha": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
     "topology": BrokerRights(True, frozenset(PROBED)),
 }

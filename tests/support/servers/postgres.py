@@ -24,7 +24,8 @@ DECLARE
     name text;
 BEGIN
     FOREACH name IN ARRAY ARRAY[
-        'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins', 'apc_recorder'
+        'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins', 'apc_recorder',
+        'apc_state_reader'
     ] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = name);
         BEGIN

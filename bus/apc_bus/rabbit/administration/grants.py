@@ -25,7 +25,8 @@ TOPOLOGY_USER = "topology"
 ORCHESTRATOR_USER = "orchestrator"
 PERSISTER_USER = "persister"
 OPERATOR_USER = "operator"
-SERVICE_USERS = (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER, OPERATOR_USER)
+WEB_USER = "web"
+SERVICE_USERS = (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER, OPERATOR_USER, WEB_USER)
 _ALL = ".*"
 _NOTHING = "^$"
 Permission = tuple[str, str, str]
@@ -39,7 +40,8 @@ _OF_ONE: Limits = {"max-connections": 16, "max-channels": 128}
 def permissions(topology: Topology) -> dict[str, Permission]:
     """Return the rights of each user of the services and of the topology's agents.
 
-    Agents that share a user share their rights. An agent may have the operator's user: the rights are then added.
+    Agents that share a user share their rights. An agent may have the operator's user, or that of the web console: the
+    rights are then added.
 
     Raises:
         TopologyInvalid: an agent has the user of the topology, the gate or the log writer.
@@ -52,7 +54,7 @@ def permissions(topology: Topology) -> dict[str, Permission]:
             r"^apc\.(gate\.[0-9]+|dead\.letters)$",
         ),
         PERSISTER_USER: (_NOTHING, _NOTHING, r"^apc\.log\.[0-9]+$"),
-        OPERATOR_USER: (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING),
+        **dict.fromkeys((OPERATOR_USER, WEB_USER), (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING)),
     }
     owned: dict[str, list[AgentQueues]] = {}
     for agent in topology.agents:
@@ -66,12 +68,12 @@ def permissions(topology: Topology) -> dict[str, Permission]:
 
 
 def user_limits(topology: Topology) -> dict[str, Limits]:
-    """Return the limits of each user `agent.…`, multiplied by the agents that share it, and of the operator.
+    """Return the limits of each user `agent.…`, multiplied by the agents that share it; of operator and console too.
 
     Others have none: how many connections gate, log writer and topology open is the deployment's choice, and so is what
     shares a user with them.
     """
-    owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER]
+    owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER, WEB_USER]
     return {user: {name: most * owners.count(user) for name, most in _OF_ONE.items()} for user in set(owners)}
 
 

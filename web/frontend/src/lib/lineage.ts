@@ -1,9 +1,6 @@
-/** The lineage of a session as a graph to draw: in O(packets), at most so many marks, the rest binned. */
+/** What a packet comes from, and what comes of it. */
 import type { Mark } from "../state/timeline";
 
-export const MOST_MARKS = 20_000;
-/** Lines between them: more would be one grey area, and take a second to draw without a graphics card. */
-export const MOST_EDGES = 3_000;
 export const MOST_NEAR = 300;
 
 /** How many packets lie on the longest known way from a root to each row. */
@@ -13,80 +10,6 @@ export function depthsOf(marks: readonly Mark[]): Int32Array {
     for (const above of [mark.cause, mark.parent]) if (above >= 0 && above < row) depths[row] = Math.max(depths[row]!, depths[above]! + 1);
   });
   return depths;
-}
-
-export interface Dot {
-  /** The first row that it stands for. */
-  row: number;
-  /** How many packets it stands for. */
-  count: number;
-  refused: number;
-  /** Depth or order, 0 to 1. */
-  x: number;
-  /** Lane, 0 to the number of lanes. */
-  y: number;
-}
-
-export interface Overview {
-  dots: Dot[];
-  /** Pairs of places in `dots`. */
-  edges: [number, number][];
-  isBinned: boolean;
-  /** The lines of most packets are drawn, the others not. */
-  isCut: boolean;
-  deepest: number;
-}
-
-/** Every packet as a dot, or, beyond `most`, bins of the same lane and place. */
-export function overviewOf(marks: readonly Mark[], lanes: readonly string[], axis: "depth" | "order", most = MOST_MARKS): Overview {
-  const depths = depthsOf(marks);
-  const deepest = depths.reduce((one, other) => Math.max(one, other), 0);
-  const last = Math.max(1, axis === "depth" ? deepest : marks.length - 1);
-  const place = (row: number) => (axis === "depth" ? depths[row]! : row);
-  const isBinned = marks.length > most;
-  const columns = isBinned ? Math.max(1, Math.floor(most / (2 * Math.max(1, lanes.length)))) : last + 1;
-  const laneOf = new Map(lanes.map((lane, index) => [lane, index]));
-  const dots: Dot[] = [];
-  const dotOf = new Int32Array(marks.length);
-  const bins = new Map<number, number>();
-  const crowd = new Map<number, number>();
-  marks.forEach((mark, row) => {
-    const lane = laneOf.get(mark.lane) ?? 0;
-    const column = isBinned ? Math.min(columns - 1, Math.floor((place(row) / last) * columns)) : place(row);
-    const cell = lane * (columns + 1) + column;
-    const isRefused = mark.verdict === "refused";
-    const bin = cell * 2 + (isRefused ? 1 : 0);
-    const known = isBinned ? bins.get(bin) : undefined;
-    if (known !== undefined) {
-      dots[known]!.count += 1;
-      dots[known]!.refused += isRefused ? 1 : 0;
-      dotOf[row] = known;
-      return;
-    }
-    const before = crowd.get(cell) ?? 0;
-    crowd.set(cell, before + 1);
-    // Dots of the same place fan out inside their lane: 0, 1/2, 1/4, 3/4, 1/8 …
-    let [fraction, offset] = [0.5, 0];
-    for (let rest = before; rest > 0; rest >>= 1, fraction /= 2) if (rest & 1) offset += fraction;
-    bins.set(bin, dots.length);
-    dotOf[row] = dots.length;
-    dots.push({ row, count: 1, refused: isRefused ? 1 : 0, x: column / Math.max(1, isBinned ? columns - 1 : last), y: lane + 0.1 + offset * 0.8 });
-  });
-  const edges: [number, number][] = [];
-  const weight = new Map<number, number>();
-  marks.forEach((mark, row) => {
-    const above = mark.cause >= 0 ? mark.cause : mark.parent;
-    if (above < 0) return;
-    const [from, to] = [dotOf[above]!, dotOf[row]!];
-    const name = from * dots.length + to;
-    if (from === to) return;
-    const before = weight.get(name) ?? 0;
-    weight.set(name, before + 1);
-    if (before === 0) edges.push([from, to]);
-  });
-  const weightOf = ([from, to]: [number, number]) => weight.get(from * dots.length + to)!;
-  if (edges.length > MOST_EDGES) edges.sort((one, other) => weightOf(other) - weightOf(one));
-  return { dots, edges: edges.slice(0, MOST_EDGES), isBinned, isCut: edges.length > MOST_EDGES, deepest };
 }
 
 export interface Near {

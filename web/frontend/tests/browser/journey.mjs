@@ -44,6 +44,26 @@ const steps = {
     await page.waitForURL(/packet=\d+/);
     await page.locator('[role="row"][aria-selected="true"]').waitFor();
   },
+  async "a click, arrow keys and zoom work on the lineage"() {
+    await page.goto(`${url}/runs/${run}?view=graph`);
+    const graph = page.getByRole("application", { name: "Lineage of" });
+    const { height } = await graph.boundingBox();
+    const lanes = await page.locator(".graph .lanes span").count();
+    await graph.click({ position: { x: 10, y: height / lanes / 2 } }); // the first packet: no depth, the first lane
+    await page.waitForURL(/packet=\d+/);
+    await page.locator(".react-flow__node").first().waitFor();
+    const first = page.url();
+    await graph.focus();
+    await page.keyboard.press("ArrowRight");
+    await page.waitForURL((now) => /packet=\d+/.test(now.href) && now.href !== first);
+    await page.keyboard.press("+");
+    await page.getByRole("button", { name: "Show all" }).click();
+    await graph.hover({ position: { x: 300, y: 20 } });
+    await page.keyboard.down("Control");
+    await page.mouse.wheel(0, -120);
+    await page.keyboard.up("Control");
+    await page.getByRole("button", { name: "Show all" }).waitFor();
+  },
   async "the slider shows the past, and the address reproduces it"() {
     await page.getByLabel("Time", { exact: true }).focus();
     await page.keyboard.press("Home");

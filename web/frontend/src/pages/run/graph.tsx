@@ -26,7 +26,7 @@ export function Lineage({ timeline, isLoaded, at, selected, onSelect, onOpen }: 
   return (
     <>
       <div className="filters" style={{ justifyContent: "space-between" }}>
-        <span className="soft">A dot is a packet; red is refused. Scroll to zoom, drag to move, click to see what is around it.</span>
+        <span className="soft">A dot is a packet; red is refused. Ctrl and scroll zoom, drag moves, a click shows what is around it.</span>
         <span className="switch" role="group" aria-label="Left to right">
           <button aria-pressed={axis === "depth"} onClick={() => change({ by: undefined })}>
             By cause

@@ -21,6 +21,8 @@ interface NeighbourhoodProps {
 type Places = ReadonlyMap<number, { x: number; y: number }>;
 const BOX = { width: 168, height: 46 };
 const GAP = { width: 220, height: 62 };
+/** Boxes that can be read at once: of more, the nearest ones are shown first. */
+const READABLE = 24;
 /** A layout that takes longer is given up. */
 const DEADLINE = 5_000;
 
@@ -73,6 +75,7 @@ export function Neighbourhood({ marks, row, onSelect, onOpen }: NeighbourhoodPro
   const theme = useTheme();
   const near = useMemo(() => nearOf(marks, row), [marks, row]);
   const places = usePlaces(marks, near);
+  const begin = useMemo(() => (near.rows.length > READABLE ? nearOf(marks, row, READABLE).rows : near.rows).map((one) => ({ id: String(one) })), [marks, near, row]);
   const nodes = useMemo(
     (): Node[] =>
       near.rows.map((one) => ({
@@ -107,7 +110,7 @@ export function Neighbourhood({ marks, row, onSelect, onOpen }: NeighbourhoodPro
         edges={edges}
         colorMode={theme}
         fitView
-        fitViewOptions={{ maxZoom: 1, padding: 0.1 }}
+        fitViewOptions={{ nodes: begin, maxZoom: 1, padding: 0.1 }}
         minZoom={0.05}
         nodesDraggable={false}
         nodesConnectable={false}

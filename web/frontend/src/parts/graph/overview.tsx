@@ -1,18 +1,18 @@
-/** The lineage of a whole session, drawn by WebGL: a lane an agent, left to right by causal depth or by order. */
-import Graph from "graphology";
-import { useEffect, useMemo, useRef } from "react";
-import Sigma from "sigma";
+/** The lineage of a whole session: a lane an agent, left to right by causal depth or by order. Drag to move, Ctrl and scroll to zoom. */
+import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type PointerEvent, type RefObject } from "react";
 import { count } from "../../lib/format";
-import { overviewOf, type Overview } from "../../lib/lineage";
+import { cellsOf, linesOf, moveOf, packetNear, planOf, type Axis, type Cells, type Plan, type Window } from "../../lib/overview";
 import { typeColour } from "../../lib/words";
 import { useTheme } from "../../shell/theme";
 import type { Mark } from "../../state/timeline";
 import { useWidth } from "../width";
+import { drawLines, drawMarks, ROUND, type Colours } from "./overview-drawing";
+import { useWindow } from "./window";
 
 interface OverviewProps {
   marks: readonly Mark[];
   lanes: readonly string[];
-  axis: "depth" | "order";
+  axis: Axis;
   selected: number;
   onSelect: (row: number) => void;
 }
@@ -20,103 +20,87 @@ interface OverviewProps {
 /** Pixels of a lane. */
 const LANE = 34;
 const LEAST = 240;
+/** Lines are computed again when the hand has rested for so many milliseconds; until then they move with the marks. */
+const REST = 140;
 
-/** A colour of the page as sigma reads it. */
-function solid(name: string): string {
-  const given = /var\((--[\w-]+)\)/.exec(name)?.[1];
-  return given ? getComputedStyle(document.documentElement).getPropertyValue(given).trim() : name;
+function coloursOf(types: readonly string[]): Colours {
+  const style = getComputedStyle(document.documentElement);
+  const solid = (name: string) => style.getPropertyValue(/--[\w-]+/.exec(name)![0]).trim();
+  return { types: types.map((type) => solid(typeColour(type))), bad: solid("--bad"), line: solid("--line-strong"), accent: solid("--accent"), surface: solid("--surface") };
 }
 
-/** Draw the lines on a plain canvas below the dots: without a graphics card WebGL takes a second for them. */
-function drawLines(canvas: HTMLCanvasElement, sigma: Sigma, shown: Overview, colour: string): void {
-  const { width, height } = sigma.getDimensions();
-  const ratio = devicePixelRatio || 1;
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-  }
-  const context = canvas.getContext("2d")!;
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  const graph = sigma.getGraph();
-  const places = new Map<number, { x: number; y: number }>();
-  const placeOf = (dot: number) => {
-    let place = places.get(dot);
-    if (!place) places.set(dot, (place = sigma.graphToViewport(graph.getNodeAttributes(dot) as { x: number; y: number })));
-    return place;
-  };
-  context.strokeStyle = colour;
-  context.lineWidth = 0.7;
-  context.beginPath();
-  for (const [from, to] of shown.edges) {
-    const [one, other] = [placeOf(from), placeOf(to)];
-    context.moveTo(one.x, one.y);
-    context.lineTo(other.x, other.y);
-  }
-  context.stroke();
+/** Draw marks at once and lines after a rest; return what is drawn. */
+function useDrawing(marks: RefObject<HTMLCanvasElement | null>, lines: RefObject<HTMLCanvasElement | null>, plan: Plan, window: Window, selected: number): { cells: Cells | null; isCut: boolean } {
+  const theme = useTheme();
+  const colours = useMemo(() => ({ theme, ...coloursOf(plan.types) }), [plan, theme]);
+  const cells = useMemo(() => (window.width > 0 ? cellsOf(plan, window) : null), [plan, window]);
+  const [isCut, cut] = useState(false);
+  const drawn = useRef<Window | null>(null);
+
+  useEffect(() => {
+    if (cells) drawMarks(marks.current!, window, plan, cells, colours, selected);
+  }, [marks, plan, window, cells, colours, selected]);
+
+  useEffect(() => {
+    if (!cells) return;
+    const canvas = lines.current!;
+    let frame = 0;
+    const draw = () => {
+      const found = linesOf(plan, window, cells.filled.length <= ROUND ? { ...cells, side: 1 } : cells);
+      cut(found.isCut);
+      frame = requestAnimationFrame(() => {
+        drawLines(canvas, window, found, colours.line);
+        canvas.style.transform = "";
+        drawn.current = window;
+      });
+    };
+    const old = drawn.current;
+    if (old && old.width === window.width && old.height === window.height) {
+      const { scale, shift } = moveOf(old, window);
+      canvas.style.transform = `translateX(${shift}px) scaleX(${scale})`;
+    }
+    const timer = setTimeout(draw, old ? REST : 0);
+    return () => {
+      clearTimeout(timer);
+      cancelAnimationFrame(frame);
+    };
+  }, [lines, plan, window, cells, colours]);
+  return { cells, isCut };
 }
 
 export function GraphOverview({ marks, lanes, axis, selected, onSelect }: OverviewProps) {
   const box = useRef<HTMLDivElement>(null);
+  const below = useRef<HTMLCanvasElement>(null);
+  const above = useRef<HTMLCanvasElement>(null);
   const width = useWidth(box);
-  const theme = useTheme();
-  const shown = useMemo(() => overviewOf(marks, lanes, axis), [marks, lanes, axis]);
-  const select = useRef(onSelect);
-  const sigma = useRef<Sigma | null>(null);
+  const plan = useMemo(() => planOf(marks, lanes, axis), [marks, lanes, axis]);
   const height = Math.max(LEAST, lanes.length * LANE);
-  useEffect(() => {
-    select.current = onSelect;
-  });
+  const { window, isZoomed, zoom, showAll, show, hands } = useWindow(box, width, height, axis);
+  const { cells, isCut } = useDrawing(above, below, plan, window, selected < marks.length ? selected : -1);
 
+  const { from, to } = window;
   useEffect(() => {
-    if (!box.current || width === 0) return;
-    const graph = new Graph({ type: "directed", multi: false });
-    const colours = new Map<string, string>();
-    const colourOf = (type: string) => {
-      if (!colours.has(type)) colours.set(type, solid(typeColour(type)));
-      return colours.get(type)!;
-    };
-    const [line, bad] = [solid("var(--line-strong)"), solid("var(--bad)")];
-    shown.dots.forEach((dot, index) => {
-      const isRefused = dot.refused > 0;
-      graph.addNode(index, {
-        x: dot.x * width,
-        y: -dot.y * (height / Math.max(1, lanes.length)),
-        size: Math.min(9, (shown.dots.length > 2_000 ? 2 : 4) + Math.log2(dot.count)),
-        color: isRefused ? bad : colourOf(marks[dot.row]!.type),
-        row: dot.row,
-      });
-    });
-    const lines = document.createElement("canvas");
-    lines.className = "lines";
-    const drawn = new Sigma(graph, box.current, {
-      settings: { allowInvalidContainer: true, renderLabels: false, renderEdgeLabels: false, stagePadding: 16, minCameraRatio: 0.005, maxCameraRatio: 2, gestureTarget: "shared" },
-    });
-    drawn.on("clickNode", ({ node }) => select.current(graph.getNodeAttribute(node, "row") as number));
-    box.current.prepend(lines);
-    drawn.on("afterRender", () => drawLines(lines, drawn, shown, line));
-    drawn.refresh();
-    sigma.current = drawn;
-    return () => {
-      lines.remove();
-      sigma.current = null;
-      drawn.kill();
-    };
-  }, [shown, marks, lanes.length, width, height, theme]);
+    const place = plan.x[selected];
+    if (place !== undefined && (place < from || place > to)) show(place);
+    // Only a new selection moves the window: a hand that drags it away is left alone.
+  }, [selected, plan, show]);
 
-  useEffect(() => {
-    const drawn = sigma.current;
-    if (!drawn || selected < 0) return;
-    const graph = drawn.getGraph();
-    const place = shown.dots.findIndex((dot, index) => dot.row <= selected && (shown.dots[index + 1]?.row ?? Infinity) > selected);
-    if (place < 0 || !graph.hasNode(place)) return;
-    const { size, color } = graph.getNodeAttributes(place) as { size: number; color: string };
-    graph.mergeNodeAttributes(place, { size: size + 5, color: solid("var(--accent)") });
-    return () => {
-      if (sigma.current === drawn && graph.hasNode(place)) graph.mergeNodeAttributes(place, { size, color });
-    };
-  }, [selected, shown, theme, width]);
+  const packetAt = (event: PointerEvent): number => {
+    const edge = box.current!.getBoundingClientRect();
+    return cells ? packetNear(cells, event.clientX - edge.left, event.clientY - edge.top) : -1;
+  };
 
+  function onKey(event: KeyboardEvent): void {
+    const steps: Record<string, number> = { ArrowRight: 1, ArrowLeft: -1 };
+    const step = steps[event.key];
+    if (step !== undefined) {
+      event.preventDefault();
+      onSelect(Math.max(0, Math.min(marks.length - 1, selected + step)));
+    } else if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 0.5 : 2, plan.x[selected] ?? (from + to) / 2);
+    else if (event.key === "0" || event.key === "Escape") showAll();
+  }
+
+  const isBinned = cells !== null && cells.filled.length < cells.packets;
   return (
     <div className="graph">
       <div className="lanes" aria-hidden="true" style={{ height }}>
@@ -126,11 +110,36 @@ export function GraphOverview({ marks, lanes, axis, selected, onSelect }: Overvi
           </span>
         ))}
       </div>
-      <div ref={box} className="dots" style={{ height }} role="img" aria-label={`Lineage of ${marks.length} packets of ${lanes.length} agents, ${shown.deepest + 1} levels deep. The table of packets has the same packets.`} />
-      {(shown.isBinned || shown.isCut) && (
+      <div
+        ref={box}
+        className="dots"
+        style={{ height }}
+        tabIndex={0}
+        role="application"
+        aria-label={`Lineage of ${marks.length} packets of ${lanes.length} agents, ${plan.deepest + 1} levels deep. Arrow keys select, plus and minus zoom, 0 shows all. The table of packets has the same packets.`}
+        onKeyDown={onKey}
+        onPointerDown={hands.down}
+        onPointerMove={(event) => {
+          if (!hands.move(event)) box.current!.style.cursor = packetAt(event) >= 0 ? "pointer" : "";
+        }}
+        onPointerUp={(event) => {
+          const row = hands.up(event) ? -1 : packetAt(event);
+          if (row >= 0) onSelect(row);
+        }}
+        onPointerCancel={hands.up}
+      >
+        <canvas ref={below} />
+        <canvas ref={above} />
+      </div>
+      {(isBinned || isCut || isZoomed) && (
         <p className="quiet note">
-          {shown.isBinned && `${count(marks.length)} packets are drawn as ${count(shown.dots.length)} marks: a larger mark stands for several. `}
-          {shown.isCut && `Of the lines the ${count(shown.edges.length)} with most packets are drawn; click a dot to see all of its own.`}
+          {isBinned && `${count(cells.packets)} packets are drawn as ${count(cells.filled.length)} marks: zoom in to tell them apart. `}
+          {isCut && "Some of the lines are drawn; click a mark to see all of its own. "}
+          {isZoomed && (
+            <button className="button small" onClick={showAll}>
+              Show all
+            </button>
+          )}
         </p>
       )}
     </div>

@@ -51,15 +51,37 @@ export function binsOf(marks: readonly Mark[], from: number, to: number, lanes: 
   return bins;
 }
 
-/** Draw the bars of `bins`, each lane `lane` pixels high, from x = `left`. */
+/** Bars as they were drawn: while a hand moves over them only what lies above them changes. */
+const pictures = new WeakMap<Bins, { look: string; picture: HTMLCanvasElement }>();
+
+/** Draw the bars of `bins`, each lane `lane` pixels high, from x = `left`; in other colours they are painted again. */
 export function drawBins(context: CanvasRenderingContext2D, bins: Bins, left: number, lane: number, isDimmed: boolean, colour: (name: string) => string): void {
+  const ratio = devicePixelRatio || 1;
+  const [width, height] = [bins.columns * STEP, (bins.counts.length / bins.columns) * lane];
+  const look = [ratio, lane, colour("--bad"), ...bins.types.map((type) => colour(typeColour(type)))].join(" ");
+  let known = pictures.get(bins);
+  if (known?.look !== look) {
+    const picture = document.createElement("canvas");
+    picture.width = Math.ceil(width * ratio);
+    picture.height = Math.ceil(height * ratio);
+    const within = picture.getContext("2d")!;
+    within.scale(ratio, ratio);
+    paintBins(within, bins, lane, colour);
+    pictures.set(bins, (known = { look, picture }));
+  }
+  context.globalAlpha = isDimmed ? 0.45 : 1;
+  context.drawImage(known.picture, left, 0, known.picture.width / ratio, known.picture.height / ratio);
+  context.globalAlpha = 1;
+}
+
+function paintBins(context: CanvasRenderingContext2D, bins: Bins, lane: number, colour: (name: string) => string): void {
   const room = lane - 8;
   bins.counts.forEach((count, bin) => {
     if (count === 0) return;
     const height = Math.max(3, Math.round(room * Math.sqrt(count / bins.most)));
-    const x = left + (bin % bins.columns) * STEP;
+    const x = (bin % bins.columns) * STEP;
     const foot = Math.floor(bin / bins.columns) * lane + lane / 2 + height / 2;
-    context.globalAlpha = bins.clear[bin] === 0 ? 0.16 : isDimmed ? 0.45 : 1;
+    context.globalAlpha = bins.clear[bin] === 0 ? 0.16 : 1;
     context.fillStyle = colour(typeColour(bins.types[bins.type[bin]!]!));
     context.fillRect(x, foot - height, STEP - 1, height);
     if (bins.refused[bin]! > 0) {
@@ -68,5 +90,4 @@ export function drawBins(context: CanvasRenderingContext2D, bins: Bins, left: nu
       context.fillRect(x, foot - red, STEP - 1, red);
     }
   });
-  context.globalAlpha = 1;
 }

@@ -1,7 +1,7 @@
 /** Draws marks on a canvas: a lane an agent, shape and colour by type, hollow when refused. */
 import type { Mark } from "../../state/timeline";
 import { typeColour, typeShape, type Shape } from "../../lib/words";
-import { binsOf, drawBins, isDense } from "./density";
+import { binsOf, drawBins, isDense, type Bins } from "./density";
 
 export const LANE = 26;
 export const AXIS = 24;
@@ -28,6 +28,8 @@ export interface Scene {
   /** Rows that the filters leave; null is all. */
   kept: ReadonlySet<number> | null;
   ticks: { place: number; words: string }[];
+  /** Bars for all of them, when they are too many for marks; see `barsOf`. */
+  bars: Bins | null;
 }
 
 export function xOf(view: View, row: number): number {
@@ -138,6 +140,26 @@ function firstAt(view: View, rows: number, place: number): number {
   return low;
 }
 
+/** The rows that are seen, and a few at both sides. */
+function rowsIn(view: View, rows: number): { begin: number; end: number } {
+  const more = (view.to - view.from) * 0.02;
+  return { begin: firstAt(view, rows, view.from - more), end: firstAt(view, rows, view.to + more) };
+}
+
+/** Return the bars to draw where marks would lie on each other, else null: counted once a view, not once a drawing. */
+export function barsOf(view: View, { marks, lanes, at, kept }: Pick<Scene, "marks" | "lanes" | "at" | "kept">): Bins | null {
+  const { begin, end } = rowsIn(view, marks.length);
+  const width = view.width - view.left;
+  if (view.width <= 0 || !isDense(end - begin, lanes.length, width)) return null;
+  const laneOf = new Map(lanes.map((lane, index) => [lane, index]));
+  const place = (row: number): [number, number] | null => {
+    const x = xOf(view, row) - view.left;
+    return x < 0 ? null : [laneOf.get(marks[row]!.lane) ?? 0, x];
+  };
+  const isClear = (row: number) => row <= at && (kept === null || kept.has(row));
+  return binsOf(marks, begin, end, lanes.length, width, place, isClear);
+}
+
 /** Draw everything. Where marks would lie on each other, bars stand for them. Marks on one pixel of one lane are drawn once, so that 100,000 of them stay fast. */
 export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene): void {
   const ratio = devicePixelRatio || 1;
@@ -162,18 +184,9 @@ export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene
   const important = new Set([focus, ...chain]);
   const drawn = new Set<number>();
   const columns = Math.ceil(view.width) + 1;
-  const begin = firstAt(view, scene.marks.length, view.from - (view.to - view.from) * 0.02);
-  const end = firstAt(view, scene.marks.length, view.to + (view.to - view.from) * 0.02);
-  const dense = isDense(end - begin, scene.lanes.length, view.width - view.left);
-  if (dense) {
-    const place = (row: number): [number, number] | null => {
-      const x = xOf(view, row) - view.left;
-      return x < 0 ? null : [lanes.get(scene.marks[row]!.lane) ?? 0, x];
-    };
-    const isClear = (row: number) => row <= scene.at && (scene.kept === null || scene.kept.has(row));
-    drawBins(context, binsOf(scene.marks, begin, end, scene.lanes.length, view.width - view.left, place, isClear), view.left, LANE, focus >= 0, colour);
-  }
-  for (const row of dense ? important : rowsBetween(begin, end)) {
+  const { begin, end } = rowsIn(view, scene.marks.length);
+  if (scene.bars) drawBins(context, scene.bars, view.left, LANE, focus >= 0, colour);
+  for (const row of scene.bars ? important : rowsBetween(begin, end)) {
     const mark = scene.marks[row];
     if (!mark) continue;
     const x = xOf(view, row);

@@ -5,7 +5,7 @@ import { codeWord } from "../../lib/words";
 import { useTheme } from "../../shell/theme";
 import type { Mark } from "../../state/timeline";
 import { useWidth } from "../width";
-import { AXIS, LANE, draw, placeOf, rowNear, type Scene, type View } from "./drawing";
+import { AXIS, LANE, barsOf, draw, placeOf, rowNear, type Scene, type View } from "./drawing";
 
 interface TimelineProps {
   marks: readonly Mark[];
@@ -49,16 +49,15 @@ export function Timeline({ marks, lanes, axis, at, selected, kept, zoom, onSelec
   const [hovered, hover] = useState(-1);
   const [brush, changeBrush] = useState<{ from: number; to: number } | null>(null);
 
-  const [view, scene] = useMemo((): [View, Scene] => {
+  const [view, still] = useMemo((): [View, Omit<Scene, "selected" | "hovered">] => {
     const place = axis === "order" ? (row: number) => row : (row: number) => marks[row]!.time;
     const all = { from: marks.length ? place(0) : 0, to: marks.length ? Math.max(place(marks.length - 1), place(0) + 1) : 1 };
     const { from, to } = zoom ?? all;
     const left = Math.min(150, Math.max(84, width * 0.16));
-    return [
-      { width, left, from, to, place },
-      { marks, lanes, at, selected, hovered, kept, ticks: ticksOf(marks, axis, from, to) },
-    ];
-  }, [marks, lanes, axis, at, selected, hovered, kept, zoom, width]);
+    const seen = { width, left, from, to, place };
+    return [seen, { marks, lanes, at, kept, ticks: ticksOf(marks, axis, from, to), bars: barsOf(seen, { marks, lanes, at, kept }) }];
+  }, [marks, lanes, axis, at, kept, zoom, width]);
+  const scene = useMemo((): Scene => ({ ...still, selected, hovered }), [still, selected, hovered]);
 
   useEffect(() => {
     const context = canvas.current?.getContext("2d");

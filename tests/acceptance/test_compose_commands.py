@@ -18,6 +18,7 @@ from tests.support.servers import PrivateNode
 from tests.support.servers.compose_model import read_compose
 from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
+from tests.support.web.console_client import ConsoleClient
 
 from apc_automl.roles import ROLES
 from apc_console.commands.deploy.compose_files import COMPOSE, OVERRIDE, files_of_folder
@@ -26,22 +27,22 @@ from apc_console.commands.deploy.compose_secrets import write_secrets
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 AGENTS = tuple(f"agent.{role.replace('_', '-')}" for role in ROLES)
-USERS = ("apc_gate", "apc_log_writer", "apc_operator", *AGENTS)
+USERS = ("apc_gate", "apc_log_writer", "apc_operator", "apc_web", *AGENTS)
 pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
 
 
 class Deployment:
     """The services of the compose file, with secrets as `apc deploy init` makes them, on servers of this machine."""
 
-    def __init__(
-        self, node: PrivateNode, management_port: int, postgres_url: str, folder: Path, uploads_port: int
-    ) -> None:
+    def __init__(self, node: PrivateNode, ports: list[int], postgres_url: str, folder: Path) -> None:
+        management_port, uploads_port, self.web_port = ports
         self.services: dict[str, Any] = read_compose([ROOT / COMPOSE, ROOT / OVERRIDE])["services"]
         for file in (COMPOSE, OVERRIDE):
             shutil.copy(ROOT / file, folder)
         self._secrets = write_secrets(files_of_folder(folder)).folder
         self.passwords: dict[str, str] = json.loads((self._secrets / "passwords.json").read_text())
         parts = urlsplit(postgres_url)
+        self.certificate = self._secrets / "web_tls_cert"
         self.socket_folder = parse_qs(parts.query)["host"][0]
         self.database = parts.path[1:]
         administrator = f"//apc:{self.passwords['postgres-administrator']}@postgres:5432/apc"
@@ -52,6 +53,8 @@ class Deployment:
             administrator: f"//postgres@/{self.database}?{parts.query}",
             "@postgres:5432/apc": f"@/{self.database}?{parts.query}",
             "/var/lib/apc": str(folder / "data"),
+            "/run/secrets": str(self._secrets),
+            "0.0.0.0:8443": f"127.0.0.1:{self.web_port}",
             "http://artifacts:8082": f"http://127.0.0.1:{uploads_port}",
             "0.0.0.0:8082": f"127.0.0.1:{uploads_port}",
             ":8080": "",
@@ -64,7 +67,8 @@ class Deployment:
         given = self.services[service].get("environment", {})
         found = {name: self._here(str(value)) for name, value in given.items() if value is not None}
         for secret in self.services[service].get("secrets", ()):
-            found[secret["target"].upper()] = self._here((self._secrets / secret["source"]).read_text())
+            if isinstance(secret, dict):  # others are files, which a setting names
+                found[secret["target"].upper()] = self._here((self._secrets / secret["source"]).read_text())
         found.pop("APC_HEALTH_PORT", None)  # two services of one machine cannot share it
         return found
 
@@ -94,8 +98,8 @@ class Deployment:
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Those of the broker's management and of the artifact service."""
-    return free_ports(2)
+    """Those of the broker's management, of the artifact service and of the web console."""
+    return free_ports(3)
 
 
 @pytest.fixture
@@ -113,7 +117,7 @@ async def deployment(
     postgres_url: str,
     tmp_path: Path,
 ) -> AsyncIterator[Deployment]:
-    made = Deployment(node, ports[0], postgres_url, tmp_path, ports[1])
+    made = Deployment(node, ports, postgres_url, tmp_path)
     node.ctl("add_user", "apc", made.passwords["rabbitmq-administrator"])
     node.ctl("set_user_tags", "apc", "administrator")
     node.ctl("set_permissions", "apc", ".*", ".*", ".*")
@@ -122,6 +126,7 @@ async def deployment(
         "GATE_DB_PASSWORD": made.passwords["apc_gate"],
         "LOG_WRITER_DB_PASSWORD": made.passwords["apc_log_writer"],
         "OPERATOR_DB_PASSWORD": made.passwords["apc_operator"],
+        "WEB_DB_PASSWORD": made.passwords["apc_web"],
         "LIBRARIAN_PASSWORD": made.passwords["agent.librarian"],
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,
@@ -148,9 +153,9 @@ def _psql() -> Path:
 
 
 def all_queues_are_consumed(node: PrivateNode) -> bool:
-    """Return whether each queue of an agent has a consumer; nothing runs for the operator, who sends only."""
+    """Return whether each queue of an agent has a consumer; nothing runs for operator and console, which send only."""
     rows = json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))
-    inboxes = [row for row in rows if row["name"].startswith("apc.agent.") and ".operator." not in row["name"]]
+    inboxes = [row for row in rows if re.match(r"apc\.agent\.(?!operator\.|web\.)", row["name"])]
     return len(inboxes) == 2 * len(ROLES) and all(row["consumers"] for row in inboxes)
 
 
@@ -165,8 +170,11 @@ async def test_the_services_start_as_their_own_users(deployment: Deployment, nod
     while registered.returncode != 0 and "is not in the log after" in registered.stderr:  # compose waits for /readyz
         registered = await deployment.run("operator")
     assert registered.returncode == 0, registered.stderr
-    registered = await deployment.run("register")
-    assert registered.returncode == 0, registered.stderr
+    for service in ("register", "accounts", "accounts", "web-agent", "web-person"):
+        registered = await deployment.run(service)
+        assert registered.returncode == 0, (service, registered.stderr)
+        assert "is not managed from here" not in registered.stderr + registered.stdout
+    assert registered.stdout == "person admin is registered\n"
     for role in ROLES:
         deployment.start(role.replace("_", "-"))
     await until(lambda: deployment.has_lost_a_service() or all_queues_are_consumed(node), 300, pause_seconds=0.2)
@@ -180,3 +188,10 @@ async def test_the_services_start_as_their_own_users(deployment: Deployment, nod
     assert examined.returncode == 0 and not wrong, examined.stdout
     assert "rights are as exported" in examined.stdout
     assert not (Path(deployment.settings("register")["APC_DATA_DIR"]) / "broker-passwords.json").exists()
+
+    deployment.start("web")
+    console = ConsoleClient(deployment.web_port, deployment.certificate)
+    await until(lambda: deployment.has_lost_a_service() or console.answers(), 60, pause_seconds=0.2)
+    console.log_in("admin", deployment.passwords["console.admin"])
+    assert console.ask("GET", "/tasks")["items"] == [] == console.ask("GET", "/effects")["items"]
+    assert console.ask("GET", "/about")["can_act"] is True

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import CASES, Chart, Object, kinds_of, pods_of
 
-BROKER, MANAGEMENT, DATABASE, HEALTH, UPLOADS = 5671, 15671, 5432, 8080, 8082
+BROKER, MANAGEMENT, DATABASE, HEALTH, UPLOADS, CONSOLE = 5671, 15671, 5432, 8080, 8082, 8443
 
 
 def weaknesses(pod: Object) -> Iterator[str]:
@@ -85,6 +85,8 @@ def test_who_gets_which_secret(chart: Chart) -> None:
         "apc-gate": {"apc-gate", "apc-artifacts-read"},
         "apc-log-writer": {"apc-log-writer", "apc-log-key", "apc-checkpoints"},
         "apc-artifacts": {"apc-artifacts-write"},
+        "apc-web": {"apc-web", "apc-web-tls"},
+        "apc-register-web-1": {"apc-register"},
         "apc-planner": {"planner", "apc-artifacts-read"},
         "apc-critic": {"critic", "apc-artifacts-read"},
         "apc-migrate": {"apc-migrate"},
@@ -109,6 +111,8 @@ def test_a_pod_gets_the_named_keys_of_a_secret_alone_and_no_password_as_a_variab
 
 WORKER = {"name": "mallory", "agentId": "mallory", "agent": "mypkg.agents:mallory", "secret": "mallory"}
 
+CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], "tlsSecret": "console-tls"}
+
 
 @pytest.mark.parametrize(
     ("values", "said"),
@@ -117,6 +121,11 @@ WORKER = {"name": "mallory", "agentId": "mallory", "agent": "mypkg.agents:mallor
         ({"gate__secret": "apc-log-key"}, "keep the log's key in its own Secret"),
         ({"workers": [WORKER | {"secret": "apc-gate"}]}, "give each worker its own Secret"),
         ({"workers": [WORKER | {"secret": "apc-register"}]}, "give each worker its own Secret"),
+        ({"workers": [WORKER | {"secret": "console"}], "web": CONSOLE_VALUES}, "give each worker its own Secret"),
+        ({"web": CONSOLE_VALUES | {"secret": "apc-gate"}}, "give the console its own"),
+        ({"web": CONSOLE_VALUES | {"secret": "apc-log-key"}}, "keep the log's key in its own Secret"),
+        ({"web": CONSOLE_VALUES | {"tlsSecret": ""}}, "tlsSecret"),
+        ({"web": CONSOLE_VALUES | {"hosts": []}}, "hosts"),
         ({"workers": [WORKER, WORKER | {"name": "other"}]}, "give each worker its own Secret"),
         ({"workers": [WORKER | {"name": "gate"}]}, "choose another"),
         ({"artifacts__readSecret": "apc-artifacts-write"}, "may only read artifacts"),
@@ -133,7 +142,7 @@ WORKER = {"name": "mallory", "agentId": "mallory", "agent": "mypkg.agents:mallor
     ],
 )
 def test_values_that_would_give_it_away_are_refused(chart: Chart, values: dict[str, Any], said: str) -> None:
-    assert chart.try_render("minimal", workers=[WORKER]).returncode == 0
+    assert chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES).returncode == 0
 
     found = chart.try_render("minimal", **values)
     assert found.returncode != 0
@@ -175,6 +184,7 @@ def test_each_pod_reaches_what_it_needs(chart: Chart) -> None:
         "log-writer": {dns, BROKER, DATABASE, store},
         "artifacts": {dns, BROKER, store},
         "worker": {dns, BROKER, DATABASE, store, UPLOADS},
+        "web": {dns, BROKER, DATABASE},
         "migrate": {dns, DATABASE},
         "topology": {dns, BROKER, MANAGEMENT, DATABASE},
         "register": {dns, BROKER, MANAGEMENT, DATABASE},
@@ -188,7 +198,13 @@ def test_no_agent_reaches_the_gate_the_log_writer_or_a_health_page(chart: Chart)
     for case, monitored in (("operators", {HEALTH}), ("minimal", set())):
         objects = chart.render(case)
         for name, kind in kinds_of(objects).items():
-            expected = {"artifacts": {UPLOADS}, "gate": monitored, "log-writer": monitored, "worker": monitored}
+            expected = {
+                "artifacts": {UPLOADS},
+                "gate": monitored,
+                "log-writer": monitored,
+                "worker": monitored,
+                "web": {CONSOLE} | monitored,  # from its own peers, `web.from`
+            }
             assert ports(objects, name, "Ingress") == expected.get(kind, set()), name
     [watching] = [found for found in chart.render("operators") if found["metadata"]["name"] == "apc-from-monitoring"]
     [rule] = watching["spec"]["ingress"]

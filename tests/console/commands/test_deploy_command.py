@@ -1,13 +1,16 @@
 """`apc deploy init`: secrets of compose files, written once."""
 
 import json
+import ssl
 import stat
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from typer.testing import CliRunner, Result
 
 from apc_console.commands import app
+from apc_console.commands.deploy.certificates import fingerprint
 from apc_console.commands.deploy.compose_files import FILES, OVERRIDE, files_of_folder
 from apc_console.commands.deploy.compose_secrets import read_secrets, write_secrets
 from apc_console.errors import InputUnusable
@@ -78,6 +81,39 @@ def test_a_secret_without_a_template_is_left_to_the_operator(compose: Path) -> N
     assert shown.exit_code == 0 and "missing" in shown.output and "own" in shown.output
 
 
+CERTIFIED = """
+secrets:
+  cert: {file: ./secrets/cert, x-certificate: [localhost, 127.0.0.1]}
+  key: {file: ./secrets/key, x-key-of: cert}
+"""
+
+
+def test_a_certificate_is_made_with_its_key_and_its_fingerprint_is_told(compose: Path, tmp_path: Path) -> None:
+    compose.write_text(CERTIFIED)
+
+    shown = init(compose)
+
+    folder = tmp_path / "secrets"
+    made = (folder / "cert").read_bytes()
+    assert shown.exit_code == 0 and fingerprint(made) in shown.output
+    names = x509.load_pem_x509_certificate(made).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert list(map(str, names.get_values_for_type(x509.IPAddress))) == ["127.0.0.1"]
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "cert", folder / "key")  # they belong together
+    again = init(compose)
+    assert "kept 2" in again.output and (folder / "cert").read_bytes() == made
+
+
+def test_a_certificate_of_the_operator_is_never_given_another_key(compose: Path, tmp_path: Path) -> None:
+    compose.write_text(CERTIFIED)
+    (tmp_path / "secrets").mkdir(0o700)
+    (tmp_path / "secrets/cert").write_text("mine")
+
+    shown = init(compose)
+
+    assert f"missing {tmp_path / 'secrets/key'}" in shown.output and not (tmp_path / "secrets/key").exists()
+
+
 MISTAKES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "cannot read"),
     "no YAML": (b"secrets: {", "is no YAML"),
@@ -87,6 +123,12 @@ MISTAKES: dict[str, tuple[bytes | None, str]] = {
     "no secrets": (b"services: {}", "no section `secrets`"),
     "no path": (b"secrets: {a: {x-content: b}}", "secrets.a.file"),
     "a number": (b"secrets: {a: {file: ./s/a, x-content: 7}}", "secrets.a.x-content"),
+    "a certificate without a key": (b"secrets: {a: {file: ./s/a, x-certificate: [b]}}", "x-key-of"),
+    "no names": (b"secrets: {a: {file: ./s/a, x-certificate: b}}", "list of host names"),
+    "no host name": (
+        "secrets: {a: {file: ./s/a, x-certificate: [ü]}, b: {file: ./s/b, x-key-of: a}}".encode(),
+        "is no host name",
+    ),
     "two folders": (b"secrets: {a: {file: ./s/a}, b: {file: ./t/b}}", "one folder"),
     "a file as folder": (b"secrets: {a: {file: ./docker-compose.yml/a, x-content: b}}", "cannot"),
 }

@@ -100,6 +100,8 @@ def test_who_mounts_what(services: dict[str, Any]) -> None:
         "artifacts": {"apc-artifacts:/var/lib/apc-artifacts"},
         "orchestrator": {read},
         "report": {read},
+        "web": {"apc-web:/var/lib/apc:ro"},
+        "accounts": {"apc-web:/var/lib/apc"},
         **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
         "librarian": {read, "data:/data:ro"},
     }
@@ -113,7 +115,9 @@ def test_every_secret_is_a_setting_of_ours_and_no_variable_holds_one(
     known = {setting.name for setting in settings_in_force()}
 
     for name, service in ours(services).items():
-        assert {target.upper() for target in secrets_of(service).values()} <= known, name
+        files = {target for target in secrets_of(service).values() if target.upper() not in known}
+        told = [*service["command"], *map(str, service["environment"].values())] if files else []
+        assert {f"/run/secrets/{file}" for file in files} <= set(told), f"{name}: a secret that nothing reads"
     for name, service in services.items():
         given = map(str, service.get("environment", {}).values())
         assert not [value for value in given if re.search(r"://[^/]*:[^/]*@|PASSWORD", value)], name
@@ -128,7 +132,7 @@ def test_no_two_services_share_a_password_of_broker_or_database(
     holders: dict[str, set[str]] = {}
     for name, service in ours(services).items():
         for secret in secrets_of(service):
-            for user in re.findall(r"\{([\w.-]+)\}", compose["secrets"][secret]["x-content"]):
+            for user in re.findall(r"\{([\w.-]+)\}", compose["secrets"][secret].get("x-content", "")):
                 holders.setdefault(user, set()).add(name)
 
     one_shot = {name for name, service in services.items() if service.get("restart") == "no"}
@@ -136,7 +140,8 @@ def test_no_two_services_share_a_password_of_broker_or_database(
     for role in workers(services):
         assert {user for user, found in holders.items() if role in found} == {f"agent.{role}"}
     script = (ROOT / "deploy/postgres-users.sh").read_text()
-    made = re.findall(r"CREATE ROLE \S+ LOGIN PASSWORD :'(\w+)'", script)
+    made = re.findall(r"^    \('\S+', :'(\w+)', ", script, re.MULTILINE)
+    assert "web" in made
     assert len(made) == len(set(made))
 
 
@@ -145,23 +150,45 @@ def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any])
 
     assert agents == {"rabbitmq", "postgres", "artifacts"} | workers(services)
     assert all(services[name]["networks"] == ["agents"] for name in workers(services))
-    for name in ("orchestrator", "persister", "operator"):
+    for name in ("orchestrator", "persister", "operator", "web-person"):
         assert services[name]["networks"] == ["services"]
-    assert services["log-key"]["network_mode"] == "none"
+    for name in ("log-key", "accounts"):
+        assert services[name]["network_mode"] == "none"
+    assert {name for name, one in services.items() if "web" in one.get("networks", ())} == {
+        "rabbitmq",
+        "postgres",
+        "web",
+    }
+    assert services["web"]["networks"] == ["web"]
     assert all("networks" in service or "network_mode" in service for service in services.values())
+
+
+def test_the_web_console_holds_no_key_and_no_right_beyond_its_job(
+    compose: dict[str, Any], services: dict[str, Any]
+) -> None:
+    held = {compose["secrets"][name].get("x-content", "") for name in secrets_of(services["web"])}
+
+    users = {user for content in held for user in re.findall(r"\{([\w.-]+)\}", content)}
+    assert users == {"web", "apc_web"}
+    assert services["orchestrator"]["environment"]["APC_WEB_USER"] == services["web-agent"]["command"][-1] == "web"
+    script = (ROOT / "deploy/postgres-users.sh").read_text()
+    assert "('apc_web', :'web', 'apc_reader, apc_state_reader')" in script
+    certified = set(compose["secrets"]["web_tls_cert"]["x-certificate"])
+    named = services["web"]["environment"]["APC_WEB_HOSTS"]
+    assert set(re.findall(r'"([^"]+)"', named)) == certified, "the names of the certificate"
 
 
 def test_only_what_shares_the_network_of_the_broker_reaches_its_management(services: dict[str, Any]) -> None:
     shares = {name for name, service in services.items() if service.get("network_mode") == "service:rabbitmq"}
     published = {port.rpartition(":")[0] for service in services.values() for port in service.get("ports", ())}
 
-    assert shares == {"topology", "register"}
+    assert shares == {"topology", "register", "web-agent"}
     assert {name for name, service in services.items() if "management_url" in secrets_of(service)} == shares
     ports = (ROOT / "deploy/rabbitmq-management.conf").read_text()
     assert "management.tcp.ip = 127.0.0.1" in ports and "prometheus.tcp.ip = 127.0.0.1" in ports
     # A check of all listeners at the container's own address fails: these two do not answer there.
     assert services["rabbitmq"]["healthcheck"]["test"][-2:] == ["--address", "127.0.0.1"]
-    assert published == {"127.0.0.1:5672", "127.0.0.1:5432"}
+    assert published == {"127.0.0.1:5672", "127.0.0.1:5432", "127.0.0.1:8443"}
 
 
 def test_every_foreign_image_has_a_variable_and_is_pinned_by_its_digest(services: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ for path in sys.argv[1:]:
         pass
 """
 KEY = "/var/lib/apc/log-key.pem"
+CONSOLE = "web:8443"
 
 
 def address(stack: Stack, service: str) -> str:
@@ -86,10 +87,11 @@ def test_an_agent_reads_no_key_and_reaches_neither_management_nor_gate_nor_log_w
     assert unguarded.split() == ["127.0.0.1:15672", "127.0.0.1:15692"]
     volume = ("--volume", f"{PROJECT}_apc-log:/var/lib/apc")
     assert "PRIVATE KEY" in stack.python(READ_KEY, KEY, options=volume, service="lead")
+    assert stack.python(REACH, CONSOLE, options=(), service="web").split() == [CONSOLE]
 
     for agent in AGENTS:
         others = [f"{other}:8080" for other in AGENTS if other != agent]
-        assert stack.inside(agent, REACH, *services, *management, *others, *needed).split() == needed, agent
+        assert stack.inside(agent, REACH, *services, *management, *others, CONSOLE, *needed).split() == needed, agent
         assert stack.inside(agent, READ_KEY, KEY).strip() == "FileNotFoundError", agent
 
 

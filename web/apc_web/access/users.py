@@ -19,6 +19,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from apc_bus.settings import setting_sources
 from apc_web.access.caller import LOCAL_USER, AccountRole
 from apc_web.access.token import write_private
 from apc_web.errors import InputUnusable
@@ -94,14 +95,19 @@ class UsersFile:
 
 
 def read_users(path: Path) -> UsersDocument:
-    """Return what the file holds. Raises InputUnusable: not there, readable by others, too large, not well formed."""
+    """Return what the file holds. Raises InputUnusable: not there, readable by others, too large, not well formed.
+
+    What Kubernetes mounts in /run/secrets is a link, which it moves to change the file, and belongs to the pod's group.
+    """
+    is_mounted = setting_sources.SECRETS in path.parents
+    others, follow = (0o007, 0) if is_mounted else (0o077, os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | follow | os.O_NONBLOCK)
     except OSError as error:
         raise InputUnusable(f"{path}: {error.strerror}: `apc user add` makes it") from error
     with os.fdopen(descriptor, "rb") as opened:
         state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode) or state.st_mode & 0o077 or state.st_size > LARGEST_FILE:
+        if not stat.S_ISREG(state.st_mode) or state.st_mode & others or state.st_size > LARGEST_FILE:
             raise InputUnusable(f"{path}: must be a file of at most 1 MiB that only its owner can read (chmod 600)")
         body = opened.read(LARGEST_FILE)
     try:

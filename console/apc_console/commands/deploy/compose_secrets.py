@@ -1,4 +1,4 @@
-"""Secrets of compose files: each file is written from its template, with one random password per user."""
+"""Secrets of compose files: each file is written from its template, with random passwords, or is a certificate."""
 
 import os
 import re
@@ -10,11 +10,14 @@ from typing import Any
 import yaml
 
 from apc_bus.folders import is_open_to_others, make_private_folder
+from apc_console.commands.deploy.certificates import make_certificate
 from apc_console.connections.passwords import complete_passwords
 from apc_console.errors import InputUnusable
 
 TEMPLATE = "x-content"
 """The key of a compose file's secret that says what its file holds; `{user}` stands for a password."""
+CERTIFICATE, KEY_OF = "x-certificate", "x-key-of"
+"""Keys of two secrets that belong together: the names of a certificate, and the certificate whose private key it is."""
 _USER = re.compile(r"\{([A-Za-z][\w.-]*)\}")
 _FIT_FOR_URLS = re.compile(r"[\w.~-]+", re.ASCII)
 _MODE = 0o444
@@ -28,6 +31,10 @@ class ComposeSecret:
     name: str
     file: Path
     template: str | None
+    certified: tuple[str, ...] = ()
+    """The names for which it is a certificate."""
+    key_of: str | None = None
+    """The secret with the certificate whose private key it is."""
 
 
 @dataclass
@@ -40,10 +47,12 @@ class WrittenSecrets:
     kept: int = 0
     differing: list[Path] = field(default_factory=list)
     missing: list[Path] = field(default_factory=list)
+    certificates: list[Path] = field(default_factory=list)
+    """Those that were made now."""
 
 
 def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
-    """Write each secret of these compose files that has a template and no file yet.
+    """Write each secret of these compose files that has a template, or is a certificate or its key, and no file yet.
 
     Passwords are generated once and kept in `passwords.json` beside the secrets (mode 0600), so that a later call with
     one more compose file adds what is missing and changes nothing else.
@@ -63,8 +72,12 @@ def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
     for user in users:
         if not _FIT_FOR_URLS.fullmatch(passwords[user]):
             raise InputUnusable(f"the password of {user} must be letters, digits, - . _ or ~: it goes into URLs")
+    keys = {secret.key_of: secret for secret in found if secret.key_of is not None}
     for secret in found:
-        _write(secret, passwords, written)
+        if secret.certified:
+            _write_certificate(secret, keys[secret.name], written)
+        elif secret.key_of is None:
+            _write(secret, passwords, written)
     return written
 
 
@@ -83,21 +96,27 @@ def read_secrets(compose_file: Path) -> list[ComposeSecret]:
     declared = content.get("secrets") or {} if isinstance(content, dict) else None
     if not isinstance(declared, dict):
         raise InputUnusable(f"{compose_file}: the section `secrets` must be a mapping of names")
-    return [
+    found = [
         _secret_of(compose_file, str(name), given)
         for name, given in declared.items()
         if not (isinstance(given, dict) and given.get("external"))
     ]
+    if {one.name for one in found if one.certified} != {one.key_of for one in found if one.key_of is not None}:
+        raise InputUnusable(f"{compose_file}: each secret with {CERTIFICATE} needs one with {KEY_OF}: its name")
+    return found
 
 
 def _secret_of(compose_file: Path, name: str, given: Any) -> ComposeSecret:
     file = given.get("file") if isinstance(given, dict) else None
-    template = given.get(TEMPLATE) if isinstance(given, dict) else None
-    if not isinstance(file, str) or not file:
+    if not isinstance(given, dict) or not isinstance(file, str) or not file:
         raise InputUnusable(f"{compose_file}: secrets.{name}.file must be the path of a file")
+    template, certified, key_of = given.get(TEMPLATE), given.get(CERTIFICATE, []), given.get(KEY_OF)
     if template is not None and not isinstance(template, str):
         raise InputUnusable(f"{compose_file}: secrets.{name}.{TEMPLATE} must be a text (put it in quotes)")
-    return ComposeSecret(name, Path(os.path.normpath(compose_file.parent / file)), template)
+    if not isinstance(certified, list) or not all(isinstance(one, str) and one for one in certified):
+        raise InputUnusable(f"{compose_file}: secrets.{name}.{CERTIFICATE} must be a list of host names")
+    path = Path(os.path.normpath(compose_file.parent / file))
+    return ComposeSecret(name, path, template, tuple(certified), None if key_of is None else str(key_of))
 
 
 def _common_folder(found: Sequence[ComposeSecret]) -> Path:
@@ -133,6 +152,24 @@ def _write(secret: ComposeSecret, passwords: dict[str, str], written: WrittenSec
             written.differing.append(secret.file)
     except OSError as error:
         raise InputUnusable(f"cannot write {secret.file}: {error.strerror}") from error
+
+
+def _write_certificate(secret: ComposeSecret, key: ComposeSecret, written: WrittenSecrets) -> None:
+    """Make both files, or neither: a certificate of the operator's own keeps its key."""
+    files = (secret.file, key.file)
+    there = [file for file in files if os.path.lexists(file)]
+    if there:
+        written.kept += len(there)
+        written.missing += [file for file in files if file not in there]
+        return
+    pair = make_certificate(secret.certified)
+    try:
+        for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+            _create(file, content)
+            written.made.append(file)
+    except OSError as error:
+        raise InputUnusable(f"cannot write {secret.file}: {error.strerror}") from error
+    written.certificates.append(secret.file)
 
 
 def _create(file: Path, content: bytes) -> bool:

@@ -27,10 +27,11 @@ def init(
         ),
     ] = None,
 ) -> None:
-    """Write the secrets that compose files name, with random passwords. Keeps every file that exists.
+    """Write the secrets that compose files name: random passwords and certificates. Keeps every file that exists.
 
     A folder without docker-compose.yml gets it first, with the files that it mounts.
     """
+    from apc_console.commands.deploy.certificates import fingerprint
     from apc_console.commands.deploy.compose_files import files_of_folder, write_files
     from apc_console.commands.deploy.compose_secrets import write_secrets
 
@@ -44,9 +45,12 @@ def init(
             f"missing {file}: the compose file does not say what it holds (x-content), so write it yourself",
             file=sys.stderr,
         )
+    for file in written.certificates:
+        echo(f"{file}: a browser warns of this certificate until you trust it; its SHA-256 is")
+        echo(f"  {fingerprint(file.read_bytes())}")
     echo(
         f"{written.folder}: wrote {len(written.made)} secrets, kept {written.kept}; "
         f"passwords are in {written.passwords}"
     )
-    echo("next: docker compose up --build --detach")
+    echo("next: docker compose up --build --detach --wait")
     echo("then: docker compose logs --follow orchestrator persister")

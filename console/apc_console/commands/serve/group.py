@@ -84,4 +84,4 @@ def web(
     from apc_console.system.running import run
 
     configure(ConsoleSettings().log_level)
-    run(serve_web(WebForm(None, listen, read_only, opens_browser=False)))
+    run(serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))

@@ -2,6 +2,7 @@
 
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,11 +30,21 @@ def add(
     password: Annotated[
         bool, typer.Option(help="Ask for a password; without one the account has API tokens alone.")
     ] = True,
+    password_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Take the password from this file instead of asking.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave an account that is there as it is.")] = False,
 ) -> None:
     """Make an account, or change its role and password; a running server knows it at once."""
-    from apc_console.commands.user.users import set_user
+    from apc_console.commands.user.users import has_user, read_password, set_user
 
-    given = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True) if password else None
+    if keep and has_user(name):
+        echo(f"account {name} is there and stays as it is")
+        return
+    if password_file is not None:
+        given: str | None = read_password(password_file)
+    else:
+        given = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True) if password else None
     set_user(name, role.value, given)
     echo(f"account {name} has the role {role.value}")
 

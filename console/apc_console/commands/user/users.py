@@ -21,6 +21,21 @@ def set_user(name: str, role: str, password: str | None) -> None:
     write_users(file, UsersDocument(users={**document.users, name: record}))
 
 
+def has_user(name: str) -> bool:
+    """Return whether there is an account of this name. Raises InputUnusable."""
+    return name in _opened()[1].users
+
+
+def read_password(file: Path) -> str:
+    """Return the password that a file holds, without the end of its line. Raises InputUnusable."""
+    try:
+        return file.read_text(encoding="utf-8").removesuffix("\n")
+    except OSError as error:
+        raise InputUnusable(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputUnusable(f"{file}: a password is text in UTF-8") from error
+
+
 def new_token(name: str, label: str) -> str:
     """Make a token for an account and return it. Raises InputUnusable."""
     file, document = _opened()

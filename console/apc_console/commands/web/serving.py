@@ -21,6 +21,7 @@ from apc_bus.settings import (
     WebSettings,
 )
 from apc_console.commands.web.chatting import chats_of
+from apc_console.commands.web.health_pages import health_pages
 from apc_console.commands.web.reaching import Reach, reach_of
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
@@ -59,6 +60,8 @@ class WebForm:
     opens_browser: bool
     agent: str | None = None
     """The agent of the chat, as module:agent."""
+    is_service: bool = False
+    """Whether it has health pages (APC_HEALTH_PORT), as the other services have."""
 
 
 async def serve_web(form: WebForm) -> None:
@@ -71,7 +74,7 @@ async def serve_web(form: WebForm) -> None:
     reach = reach_of(form.listen, WebSettings())
     if ConsoleSettings().supervised:
         end_with_supervisor()
-    async with _opened(form, reach) as services:
+    async with _opened(form, reach) as services, health_pages(services.pool, is_wanted=form.is_service):
         server = make_server(
             reach.guarded(make_app(services)),
             reach.host,

@@ -127,6 +127,9 @@ securityContext:
 {{- define "apc.probes" -}}
 ports:
   - {name: health, containerPort: {{ .port | default 8080 }}}
+  {{- if .https }}
+  - {name: https, containerPort: 8443}
+  {{- end }}
 startupProbe:
   httpGet: {path: /healthz, port: health}
   periodSeconds: 2

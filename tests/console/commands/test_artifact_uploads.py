@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.security.artifacts.uploading import send, service
 from tests.support.servers import S3Account, S3Server
 
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
@@ -55,3 +56,10 @@ async def test_a_bucket_that_is_missing_is_told(settings: BusSettings) -> None:
     async with serve(elsewhere) as store:
         with pytest.raises(ArtifactError, match="check the bucket in APC_ARTIFACTS_URL"):
             await store.put(DATA)
+
+
+@pytest.mark.parametrize("page", ["/healthz", "/readyz"])
+async def test_the_pages_that_a_probe_asks_for_are_there(page: str, tmp_path: Path) -> None:
+    async with service(tmp_path / "store") as url:
+        answer = await send(url, f"GET {page} HTTP/1.1\r\nHost: artifacts\r\n\r\n".encode())
+    assert answer == b"HTTP/1.1 200 OK"

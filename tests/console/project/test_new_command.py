@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.apc_command import ApcCommand
+from tests.support.servers.compose_model import read_compose
 
+from apc_console.commands.deploy.compose_files import write_files
 from apc_console.errors import InputUnusable
 from apc_console.project.writing import write_project
 
@@ -54,13 +56,15 @@ def test_its_files_fit_their_schemas_and_each_other(tmp_path: Path) -> None:
         command = [str(BIN / checker[0]), *checker[1:]]
         checked = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout
-    override: dict[str, Any] = yaml.safe_load((folder / "docker-compose.override.yml").read_text())
-    base: dict[str, Any] = yaml.safe_load((Path(__file__).parents[3] / "docker-compose.yml").read_text())
-    used = {secret["source"] for service in override["services"].values() for secret in service.get("secrets", ())}
-    assert used <= set(override["secrets"]) | set(base["secrets"])
-    assert set(override["secrets"]) <= used
-    waited = {name for service in override["services"].values() for name in service.get("depends_on", ())}
-    assert waited <= set(override["services"]) | set(base["services"])
+    write_files(folder)
+    written: dict[str, Any] = yaml.safe_load((folder / "docker-compose.override.yml").read_text())
+    merged = read_compose([folder / "docker-compose.yml", folder / "docker-compose.override.yml"])
+    services = {name: merged["services"][name] for name in written["services"]}
+    used = {secret["source"] for service in services.values() for secret in service.get("secrets", ())}
+    assert set(written["secrets"]) <= used <= set(merged["secrets"])
+    assert {name for service in services.values() for name in service["depends_on"]} <= set(merged["services"])
+    assert {name for name, one in services.items() if one.get("networks") == ["agents"]} == {"writer", "editor"}
+    assert all(service["read_only"] and service["mem_limit"] for service in services.values())
     left = [file for file in folder.rglob("*") if file.is_file() and re.search(r"@[A-Z]+@", file.read_text())]
     assert left == []
 

@@ -134,7 +134,7 @@ class ArtifactUploads:
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
         async with asyncio.timeout(self._limits.head_seconds):
             method, path, fields = await _head(reader)
-        if (method, path) == ("GET", "/readyz"):
+        if method == "GET" and path in ("/healthz", "/readyz"):
             return HTTPStatus.OK, "ready"
         digits = _digits(method, path)
         user = await self._user(fields.get("authorization", ""))

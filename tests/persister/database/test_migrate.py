@@ -94,6 +94,23 @@ async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None
     assert await schema_version(postgres_url) == "0024"
 
 
+async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
+    """Its revision 0109 made the two indexes; today's makes the schedules, which such a database has not."""
+    connection = await asyncpg.connect(postgres_url)
+    async with connection.transaction():
+        await connection.execute("SELECT apc_guard.maintain('a test drops a table')")
+        await connection.execute("DROP TABLE apc_app.schedules")
+    await _set_revision(postgres_url, "0109")
+
+    await migrate(postgres_url)
+
+    assert await connection.fetchval("SELECT to_regclass('apc_app.schedules')") is not None
+    for role, table in (("apc_agent", "schedules"), ("apc_state_reader", "agent_tasks")):
+        may = "SELECT has_table_privilege($1, $2, 'SELECT')"
+        assert await connection.fetchval(may, role, f"apc_app.{table}")
+    await connection.close()
+
+
 def test_the_revision_is_the_newest_script() -> None:
     assert ScriptDirectory.from_config(scripts()).get_current_head() == SCHEMA_REVISION
 

@@ -84,8 +84,10 @@ class AgentAdded(Model):
             raise broken("via", "only a person has via: give kind person, or leave via out")
         if is_person and not self.via:
             raise broken("via", "name at least one broker user that speaks for the person")
-        if is_person and (self.rights or self.handles):
-            raise broken("rights", "a person has no rights and handles no packets: leave rights and handles out")
+        if is_person and not set(self.rights) <= {Right.OPERATE}:
+            raise broken("rights", "a person has no right but operate: leave the others out")
+        if is_person and self.handles:
+            raise broken("handles", "a person handles no packets: leave handles out")
         return self
 
     @property

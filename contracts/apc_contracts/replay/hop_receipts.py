@@ -6,7 +6,7 @@ from typing import Any
 
 from apc_contracts.replay.entries import RecordedHop
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
 
 _KIND_OF_EVENT = {
     "delivery_ack": ReceiptKind.DELIVERY_ACK,
@@ -77,6 +77,8 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         if place == teller:
             asked = said.get("retry", {}).get("asked_ms")
             told = {"usage": usage, "error": said.get("error"), "after_ms": asked}
+        if kind in OPERATOR_KINDS and hop.actor != hop.recipient:
+            told["by"] = hop.actor
         yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **told)
 
 
@@ -91,6 +93,7 @@ def _receipt(
     usage: Usage | None = None,
     error: str | None = None,
     after_ms: int | None = None,
+    by: str | None = None,
 ) -> Receipt:
     return Receipt(
         packet_id=hop.packet_id,
@@ -102,4 +105,5 @@ def _receipt(
         at=at,
         error=error,
         after_ms=after_ms,
+        by=by,
     )

@@ -38,6 +38,9 @@ class ReceiptKind(StrEnum):
     DISCARD = "discard"
 
 
+OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
+"""What an operator sends, not the recipient."""
+
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN.replace("$", r"\Z"))]
 """Python's `$` would let a line end pass."""
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -81,6 +84,8 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """When a handler got the packet, if no `delivery_ack` said so."""
     applied_at: _Time | None = None
     """When the handler was done, if no `consumer_apply` said so."""
+    by: _Id | None = None
+    """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
 
     def time_of(self, event: str) -> datetime:
         """Return when an event of the lifecycle happened that this receipt reports or implies."""

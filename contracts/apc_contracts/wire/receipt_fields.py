@@ -36,6 +36,8 @@ class ReceiptFields(Model):
     """When a handler got the packet, if no `delivery_ack` said so."""
     applied_at: Time | None = None
     """When the handler was done, if no `consumer_apply` said so."""
+    by: Id | None = None
+    """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
 
     def receipt(self) -> Receipt:
         """Return the receipt."""

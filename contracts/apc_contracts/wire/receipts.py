@@ -11,12 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 from apc_contracts.contract_model import EARLIEST_TIME, LATEST_TIME
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
-from apc_contracts.wire.receipt import Receipt, ReceiptKind, Usage, merge, steps_of
+from apc_contracts.wire.receipt import OPERATOR_KINDS, Receipt, ReceiptKind, Usage, merge, steps_of
 from apc_contracts.wire.receipt_fields import ReceiptFields
 from apc_contracts.wire.schema_errors import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 __all__ = [
+    "OPERATOR_KINDS",
     "RECEIPT_LIMITS",
     "Receipt",
     "ReceiptKind",

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeGuard
 
 from apc_bus import headers
 from apc_bus.port import Delivery, HeaderValue, Message
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.registry import Right
+from apc_contracts.identity.registry import Kind, Registration, Right
 from apc_contracts.identity.registry_change import (
     AgentAdded,
     AgentRevoked,
@@ -16,12 +17,13 @@ from apc_contracts.identity.registry_change import (
     parse_registry_change,
 )
 from apc_contracts.limits import DocumentLimits
+from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, parse_receipts
 from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]
-"""Receipts of one (session, packet, recipient, attempt), in order."""
+"""Receipts of one (session, packet, recipient, attempt) by one actor, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,6 @@ ORCHESTRATOR_KINDS = frozenset(
         ReceiptKind.VERIFICATION_FAIL,
     }
 )
-OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 
 
 def read_input(delivery: Delivery, limits: DocumentLimits) -> Input:
@@ -100,10 +101,31 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
     if receipt.kind is ReceiptKind.EXPIRED and user_id == own_user:
         return True
     if receipt.kind in OPERATOR_KINDS:
-        speakers = (one for one in registry.by_id.values() if one.broker_user == user_id and not one.is_revoked)
-        return any(speaker.has(Right.OPERATE) for speaker in speakers)
+        return _may_operate(receipt.by, user_id, registry)
+    if receipt.by is not None:
+        return False
     recipient = registry.by_id.get(receipt.recipient)
     return recipient is not None and user_id is not None and recipient.broker_user == user_id
+
+
+def why_not_authentic(receipt: Receipt, user_id: str | None) -> str:
+    """Return how the log says that a receipt does not count."""
+    if receipt.kind in OPERATOR_KINDS:
+        return f"{receipt.kind} by {receipt.by or user_id}, who may not operate as the broker user {user_id}"
+    return f"{receipt.kind} not from {receipt.recipient}"
+
+
+def _may_operate(by: str | None, user_id: str | None, registry: Registry) -> bool:
+    """Return whether a broker user may operate: in the name of `by`, or as one of its agents."""
+    if by is not None:
+        named = None if by == ORCHESTRATOR else registry.by_id.get(by)
+        return _is_operator(named) and named.speaks_as(user_id)
+    agents = (one for one in registry.by_id.values() if one.kind is Kind.AGENT and one.broker_user == user_id)
+    return any(map(_is_operator, agents))
+
+
+def _is_operator(one: Registration | None) -> TypeGuard[Registration]:
+    return one is not None and not one.is_revoked and one.has(Right.OPERATE)
 
 
 def is_receipts(message: Message) -> bool:
@@ -144,4 +166,4 @@ def _grouped(receipts: list[Receipt]) -> Iterator[ReceiptGroup]:
 
 def _delivery_of(receipt: Receipt) -> tuple[object, ...]:
     is_verification = receipt.kind in (ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL)
-    return receipt.session_id, receipt.packet_id, receipt.recipient, receipt.attempt, is_verification
+    return receipt.session_id, receipt.packet_id, receipt.recipient, receipt.attempt, receipt.by, is_verification

@@ -32,7 +32,7 @@ from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.consequences import DecayNotice, Following, OwnPacket, ProtocolVerdict, Release
 from apc_orchestrator.judging.fact_finding import FactFinder, signature_of
-from apc_orchestrator.judging.inputs import DeadInput, Input, ReceiptGroup, is_authentic
+from apc_orchestrator.judging.inputs import DeadInput, Input, ReceiptGroup, is_authentic, why_not_authentic
 from apc_orchestrator.judging.judge_memory import ShardMemory
 from apc_orchestrator.judging.quarantine import Quarantine
 from apc_orchestrator.judging.refusal_answers import Answers
@@ -99,7 +99,7 @@ class Judge:
             receipt for receipt in group if is_authentic(receipt, message.user_id, memory.registry, memory.lease.user)
         )
         if len(known) < len(group) or session is None:
-            reason = "no such session" if session is None else f"{first.kind} not from {first.recipient}"
+            reason = "no such session" if session is None else why_not_authentic(first, message.user_id)
             body = b"[" + b",".join(encode_receipt(receipt) for receipt in group) + b"]"
             self._quarantine_receipts(batch, first, reason, body, message.user_id)
         if session is not None and known:

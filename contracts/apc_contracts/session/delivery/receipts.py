@@ -14,7 +14,7 @@ from apc_contracts.session.path.completion import complete, verify
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.session.session_effects import Effects, Hop, ReceiptsInput
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
 
 REROUTING = frozenset({"retry_scheduled", "requeued"})
 """Events that begin a new attempt."""
@@ -160,10 +160,16 @@ def _log_moves(
         after,
         events,
         times,
-        first.recipient,
+        _actor_of(first),
         metadata or None,
     )
     effects.hops.append(hop)
+
+
+def _actor_of(receipt: Receipt) -> str:
+    """Return who moved a delivery: the operator whom a requeue or a discard names, else the recipient."""
+    by = receipt.by if receipt.kind in OPERATOR_KINDS else None
+    return by or receipt.recipient
 
 
 def _error_of(receipt: Receipt) -> Record:

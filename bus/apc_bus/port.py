@@ -91,6 +91,19 @@ class Subscription(Protocol):
         ...
 
 
+class ActPublisher(Protocol):
+    """Publishes as one broker user: a bus, or a door into a system whose bus is in another process."""
+
+    @property
+    def user(self) -> str:
+        """The broker user in whose name is published; what `user_id` must be."""
+        ...
+
+    async def publish(self, publication: Publication) -> None:
+        """Publish one message and wait until it cannot be lost. Raises BusError."""
+        ...
+
+
 class Bus(Protocol):
     """A connection to a broker as one broker user.
 

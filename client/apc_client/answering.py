@@ -5,7 +5,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_bus.port import Bus
+from apc_bus.port import ActPublisher
 from apc_client.direct_packet import direct_packet
 from apc_client.sending import send_packet
 from apc_contracts.envelope.packet import Packet, Trace
@@ -30,7 +30,7 @@ class AnswerForm:
     person: str | None = None
 
 
-async def answer_over(bus: Bus, pool: asyncpg.Pool, shards: int, form: AnswerForm) -> str:
+async def answer_over(bus: ActPublisher, pool: asyncpg.Pool, shards: int, form: AnswerForm) -> str:
     """Send the ANSWER as the broker user of this bus and wait for the verdict; return who has answered.
 
     Raises:

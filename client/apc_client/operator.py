@@ -1,14 +1,18 @@
-"""The agent that acts for an operator: registered with the right `operate` for the broker user in use."""
+"""Who acts for an operator: a person or an agent with the right `operate` for the broker user in use."""
 
 from secrets import token_hex
 from typing import Final
 
 import asyncpg
 
-from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
-from apc_log.registry import registered_agents
+from apc_contracts.identity.registry import SPEAKS_ALL, Kind, Registration, Right
+from apc_log.registry import read_registry, registered_agents
 from apc_web.errors import InputUnusable
 
+OPERATOR: Final = "operator"
+"""The person in whose name acts are done when nobody else is named, and their role."""
+PEOPLE: Final = "people"
+"""The swarm of people."""
 CLIENT: Final = "client"
 """Role of the agents in whose name runs start sessions; their agent_ids begin with it."""
 _SWARM: Final = "clients"
@@ -36,6 +40,44 @@ def client_registration(user: str) -> Registration:
 def is_run_client(agent: Registration) -> bool:
     """Return whether an agent is the client of a run: it ends with the run, and has no inbox."""
     return agent.swarm_id == _SWARM and agent.agent_id.startswith(f"{CLIENT}-") and not agent.handles
+
+
+async def acting_operator(pool: asyncpg.Pool, user: str, named: str | None = None) -> Registration:
+    """Return the person or agent in whose name a broker user acts on sessions and dead letters.
+
+    Without a name: the person or agent OPERATOR, else the first agent with the right (`first_operator`).
+
+    Raises:
+        InputUnusable: the named one is not registered, was revoked, has no right to operate, or does not let this
+    user speak; or there is none.
+    """
+    registry = await read_registry(pool)
+    if named is None and OPERATOR not in registry:
+        return await first_operator(pool, user)
+    name = named or OPERATOR
+    found, reason = registry.get(name), why_no_acts(registry.get(name), user)
+    if found is None or reason is not None:
+        raise InputUnusable(f"{name} {reason}")
+    return found
+
+
+def why_no_acts(found: Registration | None, user: str) -> str | None:
+    """Return why somebody may not act through a broker user, to be read after their name; None when they may."""
+    if found is None:
+        return f"is not registered: `apc agent add NAME --person --role operator --rights operate --via {user}`"
+    if found.is_revoked:
+        return "was revoked and may not act any more"
+    if not found.has(Right.OPERATE):
+        return "has no right to operate: repeat `apc agent add` with --rights operate"
+    if not found.speaks_as(user):
+        return f"does not let the broker user {user} speak: repeat `apc agent add` with --via {user}"
+    return None
+
+
+def operator_person(name: str, user: str) -> Registration:
+    """Return the registration of a person who operates through a broker user."""
+    rights = frozenset({Right.OPERATE})
+    return Registration(name, user, OPERATOR, PEOPLE, rights=rights, kind=Kind.PERSON, via=frozenset({user}))
 
 
 async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = None) -> Registration:

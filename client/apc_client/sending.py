@@ -7,7 +7,7 @@ import asyncpg
 
 from apc_agents.keys import AgentKey, find_key
 from apc_bus import headers
-from apc_bus.port import Bus, Message, Publication
+from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
 from apc_client.waiting import until
@@ -39,7 +39,7 @@ class GateAnswer:
 
 
 async def send_packet(
-    bus: Bus, pool: asyncpg.Pool, packet: Packet, shards: int, key: AgentKey | None = None
+    bus: ActPublisher, pool: asyncpg.Pool, packet: Packet, shards: int, key: AgentKey | None = None
 ) -> GateAnswer:
     """Send as the broker user of this bus, signed with the key; return the gate's verdict.
 
@@ -55,7 +55,7 @@ async def send_packet(
     return await answer_to(pool, packet, bus.user)
 
 
-async def _publish(bus: Bus, packet: Packet, shards: int, key: AgentKey | None) -> None:
+async def _publish(bus: ActPublisher, packet: Packet, shards: int, key: AgentKey | None) -> None:
     trace, sealed = packet.trace, seal(packet)
     key = key or find_key(WorkerSettings(), packet.sender.agent_id)
     message = Message(

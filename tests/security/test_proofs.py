@@ -166,6 +166,11 @@ NO_ACT: Table = {
         "test_an_upload_waits_for_a_broker_that_is_away": "a fault, no act",
         "test_a_start_clears_what_a_crash_left": "a fault, no act",
     },
+    "registry/test_operators.py": {
+        "test_a_person_with_the_right_acts_through_each_of_their_users": "honest use",
+        "test_two_people_in_one_message_are_two_acts": "honest use",
+        "test_a_person_has_no_right_but_to_operate": "a registration that nobody could use",
+    },
     "automl/test_model_bytes.py": {
         "test_broken_bytes_are_refused": "nothing could be built from them",
     },
@@ -226,6 +231,15 @@ NO_ACT: Table = {
     },
     "machine/test_embedded_postgres.py": {
         "test_the_stranger_is_another_user": "what the other tests begin with",
+    },
+    "machine/test_act_socket.py": {
+        "test_a_start_takes_the_place_of_a_dead_socket_and_follows_no_link": "what a start replaces",
+        "test_a_file_of_somebody_is_not_removed_for_a_socket": "what a start does not replace",
+        "test_what_is_published_is_the_operators": "what the gate then judges",
+    },
+    "web/test_acting.py": {
+        "test_a_registered_person_acts_in_their_own_name": "honest use",
+        "test_two_operators_requeue_one_dead_letter_once": "honest use",
     },
     "web/test_access.py": {
         "test_what_is_not_there_is_told_apart_by_nothing": "answers to names that do not exist",

@@ -22,4 +22,5 @@ class WebSettings(ApcSettings):
     """JSON list of addresses or networks of proxies that end TLS, such as `["10.0.0.7/32"]`: nobody else is answered,
     and only what came to them by https."""
     web_operator: str | None = None
-    """The agent with the right `operate` in whose name signals are sent; none = the first of the broker user."""
+    """The person with the right `operate` in whose name a server without accounts acts; `apc up` registers it. None =
+    `operator`, or the first agent of the broker user with the right."""

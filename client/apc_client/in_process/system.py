@@ -30,11 +30,21 @@ from apc_bus.folders import make_private_folder
 from apc_bus.memory import MemoryBroker
 from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
-from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings, WorkerSettings
+from apc_bus.settings import (
+    BusSettings,
+    DatabaseSettings,
+    OrchestratorSettings,
+    PersisterSettings,
+    WebSettings,
+    WorkerSettings,
+)
 from apc_bus.topology import gate_queue, log_queue
+from apc_client.acts.act_server import serve_acts
+from apc_client.acts.act_socket import OPERATOR_USER
 from apc_client.in_process.migrating import migrate_url
 from apc_client.registry.agents import addition, inboxes_of, publish_changes, wait_until_recorded, with_keys
 from apc_client.registry.contracts import register_folder
+from apc_client.registry.operator_registration import register_operator
 from apc_client.registry.run_client import RunClient, registered_client
 from apc_client.registry.schemas import register_schemas
 from apc_client.topology import topology_of
@@ -47,7 +57,7 @@ from apc_persister.evidence.tree.checkpoint import ensure_key
 from apc_persister.service import serve_persister
 from apc_web.errors import InputUnusable, ServiceAway
 
-OPERATOR = "operator"
+OPERATOR = OPERATOR_USER
 DRAIN_LIMIT = timedelta(seconds=10)
 """How long shutdown waits for what is on its way to the log."""
 START_LIMIT = timedelta(seconds=20)
@@ -145,6 +155,10 @@ class EmbeddedSystem:
         if self._settings.contracts is not None:
             work = register_folder(self._operator, self.pool, self._settings.shards, self._settings.contracts)
             await self._unless_failed(work)
+
+    async def register_operator(self) -> None:
+        """Register the person in whose name acts from other processes are done, unless the name was ever registered."""
+        await register_operator(self._operator, self.pool, self._settings.shards, WebSettings().web_operator, None)
 
     async def start_agents(self, agents: Sequence[Agent]) -> None:
         """Register agents as they describe themselves and start a worker for each, in order. Raises as `register`."""
@@ -264,6 +278,8 @@ async def run_embedded(
         _start_persister(system, settings, pools[1])
         await system.until_ready(_start_orchestrator(system, settings, pools[2]))
         await system.register_folder()
+        await stack.enter_async_context(serve_acts(settings.data_dir, system.connect(OPERATOR), settings.shards))
+        await system.register_operator()
         yield system
 
 

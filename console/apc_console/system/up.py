@@ -9,7 +9,7 @@ from pathlib import Path
 
 from apc_agents.agent_loading import load_documents, load_members
 from apc_bus.chaos import load_profile
-from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
 from apc_console.output.terminal import echo
 from apc_console.system.beside import console_beside
 from apc_console.system.chaos import Scorer, prepare
@@ -57,6 +57,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
     documents = load_documents(modules)
     if has_broker(settings, database):
         from apc_client.registry.contracts import register_folder
+        from apc_client.registry.operator_registration import register_operator
         from apc_client.registry.schemas import register_schemas
         from apc_console.connections.broker import open_bus
         from apc_console.system.supervised import AgentProcess, run_supervised
@@ -66,6 +67,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
             async with open_bus(settings) as bus:
                 if settings.contracts is not None:
                     await register_folder(bus, supervised.pool, settings.shards, settings.contracts)
+                await register_operator(bus, supervised.pool, settings.shards, WebSettings().web_operator)
                 if documents:
                     await register_schemas(bus, supervised.pool, settings.shards, documents)
             yield supervised

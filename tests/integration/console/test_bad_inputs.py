@@ -145,5 +145,5 @@ async def test_commands_that_name_what_is_not_there(house: House, postgres_url: 
     async with house.persister(), house.gate():
         await house.open_session()
         await fails("the log holds no session 'elsewhere'", "session", "show", "elsewhere")
-        await fails("agent nobody is not registered", "session", "stop", SESSION, "--as", "nobody")
+        await fails("nobody is not registered", "session", "stop", SESSION, "--as", "nobody")
         await fails(f"the log holds no packet {nobody}", "packet", "impact", nobody)

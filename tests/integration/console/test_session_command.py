@@ -114,7 +114,7 @@ async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgre
     assert [row["packet_id"] for row in shown["held"]] == [str(held.packet_id)]
     assert {row["agent_id"] for row in shown["members"] if row["is_live"]} >= {"red-1", "blue-1", "librarian"}
     for failed, words in (
-        (refused, "the gate refused PAUSE: NOT_AUTHORIZED at payload.signal: PAUSE needs the right operate"),
+        (refused, "red-1 has no right to operate"),
         (too_late, "the gate refused RESUME: SESSION_TERMINAL at trace.session_id"),
         (missing, "the log holds no session 'elsewhere'"),
     ):

@@ -11,7 +11,7 @@ from tests.support.traffic import SESSION, make_idea, make_packet, until
 
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue
-from apc_console.commands.web.broker_acts import BrokerActs
+from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
@@ -32,7 +32,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         key_of=lambda shard: None,
         feed=Feed(pool, contract),
         is_embedded=False,
-        acts=BrokerActs(pool, BusSettings()),
+        acts=OperatorActs(pool, BusSettings()),
     )
     transport = httpx.ASGITransport(make_app(services))
     async with (
@@ -66,7 +66,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
 
         assert 200 in {answer.status_code for answer in answers} <= {200, 409}, "two operators at the same time"
         done = next(answer.json() for answer in answers if answer.status_code == 200)
-        assert done["detail"]["deliveries"][0]["state"] == "ROUTED"
+        assert done["detail"]["deliveries"][0]["state"] == "ROUTED" and done["detail"]["by"] == "librarian"
         assert await house.pool.fetchval(REQUEUES) == 1
         assert (await client.get("/dead")).json()["items"] == []
         again = await act("/dead/requeue", 409, deliveries=[name])

@@ -11,7 +11,7 @@ from tests.web.conftest import TOKEN
 
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue
-from apc_console.commands.web.broker_acts import BrokerActs
+from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import Packet, SignalPayload, load_contract
 from apc_contracts.payloads.questions import Question
 from apc_contracts.vocabulary import RunPhase, Signal
@@ -36,7 +36,7 @@ async def test_a_person_acts_with_the_keyboard_alone(
     monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
     wait, contract = timedelta(seconds=10), load_contract()
     pool, state = await open_reader(postgres_url, wait), await open_state_reader(postgres_url, wait)
-    acts = BrokerActs(pool, BusSettings())
+    acts = OperatorActs(pool, BusSettings())
     key_of = load_signer(PersisterSettings()).public_key
     services = Services(pool, state, contract, key_of, Feed(pool, contract), is_embedded=False, acts=acts)
     async with desk.services(), served(AccessGuard(make_app(services), TOKEN)) as url:

@@ -50,7 +50,8 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         "MachineEdge": "event from_state to_state",
         "MachineState": "name run_phase is_terminal",
         "NamedCount": "name count",
-        "OpenApproval": "packet_id session_id run_id task_id asker may_answer role payload_hash asked_at due_at",
+        "OpenApproval": """packet_id session_id run_id task_id asker may_answer answer_as role payload_hash asked_at
+            due_at""",
         "PacketDetail": _PACKET
         + """ root_packet_id channel confidence created_at expires_at recorded_at ruling is_sealed body_bytes
             packet_hash user_id has_signature hops causes effects stale_because other_sessions""",

@@ -22,7 +22,7 @@ _SIGNALS = {"pause": Signal.PAUSE, "resume": Signal.RESUME, "stop": Signal.STOP}
 
 async def settle(services: Services, act: str, request: SettleRequest) -> ActOutcome:
     """Requeue or discard dead letters. Raises ApiError, InputUnusable, ServiceAway."""
-    acts = _acts(services)
+    acts = await _operating(services)
     if not 0 < len(request.deliveries) <= MOST_DELIVERIES:
         raise invalid("deliveries", f"deliveries: name 1 to {MOST_DELIVERIES}")
     deliveries = [DeliveryId(one.session_id, one.packet_id, one.recipient) for one in request.deliveries]
@@ -32,7 +32,7 @@ async def settle(services: Services, act: str, request: SettleRequest) -> ActOut
 
 async def signal(services: Services, session_id: str, act: str, request: SignalRequest) -> ActOutcome:
     """Pause, resume or stop a session. Raises ApiError, InputUnusable, ServiceAway."""
-    acts = _acts(services)
+    acts = await _operating(services)
     await place_of(services.pool, session_id)
     result = await acts.signal(session_id, _SIGNALS[act], request.reason, caller().person)
     return ActOutcome(verdict=result.verdict, detail=result.detail)
@@ -45,6 +45,15 @@ async def answer(services: Services, packet_id: UUID, act: str, request: AnswerR
         raise ApiError(403, "NOT_YOU", f"you answer as {person}: leave person out", "person")
     result = await _acts(services).answer(packet_id, _OUTCOMES[act], request.note, person or request.person)
     return ActOutcome(verdict=result.verdict, detail=result.detail)
+
+
+async def _operating(services: Services) -> Acts:
+    """Return the acts of somebody who may operate. Raises ApiError (403) for everybody else."""
+    acts = _acts(services)
+    reason = await acts.why_not(caller().person)
+    if reason is not None:
+        raise ApiError(403, "NO_ACTS", reason)
+    return acts
 
 
 def _acts(services: Services) -> Acts:

@@ -22,9 +22,17 @@ class ActResult:
 class Acts(Protocol):
     """Acts of operators. `by` is the person who acts; None = the operator of this server.
 
-    Each waits until the log shows its effect. Every method raises InputUnusable when the act is not possible, and
-    ServiceAway when broker, gate or log do not answer.
+    Each act waits until the log shows its effect. It raises InputUnusable when it is not possible, and ServiceAway when
+    broker, gate or log do not answer.
     """
+
+    async def why_not(self, by: str | None) -> str | None:
+        """Return why somebody may not operate now, one sentence; None when they may."""
+        ...
+
+    async def voices(self, by: str | None) -> frozenset[str]:
+        """Return the people in whose names somebody may answer."""
+        ...
 
     async def settle(
         self, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None, by: str | None

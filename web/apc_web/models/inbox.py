@@ -136,6 +136,8 @@ class OpenApproval(ApiModel):
     asker: str
     may_answer: list[str]
     """Who was asked."""
+    answer_as: list[str]
+    """Those in whose names you may answer here; empty = not."""
     role: str | None
     """The role whose people were asked; null when they were named."""
     text: str | None

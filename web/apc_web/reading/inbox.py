@@ -11,6 +11,7 @@ from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.dead import DeliveryHop
 from apc_log.queries.questions import list_questions
 from apc_log.queries.rows import Position
+from apc_web.access.caller import AccountRole, caller
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.inbox import (
     AgentList,
@@ -26,6 +27,7 @@ from apc_web.models.inbox import (
     TaskSummary,
 )
 from apc_web.reading.plain_words import dead_words
+from apc_web.route_services import Services
 
 ALIVE_WITHIN = timedelta(seconds=90)
 """Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
@@ -46,9 +48,10 @@ async def dead_page(
     return DeadLetterPage(items=[_dead(row, await delivery_history(pool, row.id), now) for row in shown], next=cursor)
 
 
-async def approval_list(pool: asyncpg.Pool, session_id: str | None, limit: int) -> ApprovalList:
+async def approval_list(services: Services, session_id: str | None, limit: int) -> ApprovalList:
     """Return open questions to people, the one that is due first first."""
-    rows = await list_questions(pool, session_id=session_id, limit=limit)
+    rows = await list_questions(services.pool, session_id=session_id, limit=limit)
+    voices = await _voices(services) if rows else frozenset()
     return ApprovalList(
         items=[
             OpenApproval(
@@ -58,6 +61,7 @@ async def approval_list(pool: asyncpg.Pool, session_id: str | None, limit: int) 
                 task_id=row.task_id,
                 asker=row.asker,
                 may_answer=list(row.may_answer),
+                answer_as=[one for one in row.may_answer if one in voices],
                 role=row.role or None,
                 text=row.text,
                 content=row.content,
@@ -68,6 +72,13 @@ async def approval_list(pool: asyncpg.Pool, session_id: str | None, limit: int) 
             for row in rows
         ]
     )
+
+
+async def _voices(services: Services) -> frozenset[str]:
+    """Return the people in whose names the caller may answer."""
+    if services.acts is None or not caller().role.includes(AccountRole.OPERATOR):
+        return frozenset()
+    return await services.acts.voices(caller().person)
 
 
 async def effect_list(pool: asyncpg.Pool, agent_id: str | None, state: str | None, limit: int) -> EffectList:

@@ -16,15 +16,18 @@ async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
     return CheckpointList(items=[_checkpoint(row) for row in await list_shard_ends(pool)])
 
 
-def about(services: Services) -> ServerAbout:
+async def about(services: Services) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
     found = caller()
     is_operator = found.role.includes(AccountRole.OPERATOR)
     no_role = None if is_operator else f"this needs the role operator; yours is {found.role}"
+    no_acts = no_role if services.acts is not None else services.why_no_acts or "this server has no acts"
+    if services.acts is not None and is_operator:
+        no_acts = await services.acts.why_not(found.person)
     return ServerAbout(
         version=version("apc-bus"),
-        can_act=services.acts is not None and is_operator,
-        why_not=services.why_no_acts or no_role,
+        can_act=no_acts is None,
+        why_not=no_acts,
         can_chat=services.chats is not None and is_operator,
         why_no_chat=services.why_no_chat if services.chats is None else no_role,
         user=found.name,

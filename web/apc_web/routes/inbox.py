@@ -24,7 +24,7 @@ async def list_dead(
 @router.get("/approvals", response_model=ApprovalList)
 async def list_approvals(services: Serving, session_id: OfSession = None, limit: Limit = 100) -> ApprovalList:
     """Return open questions to people, the one that is due first first."""
-    return await inbox.approval_list(services.pool, session_id, limit)
+    return await inbox.approval_list(services, session_id, limit)
 
 
 @router.get("/effects", response_model=EffectList)

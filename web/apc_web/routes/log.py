@@ -21,7 +21,7 @@ _EVENTS = (
 @router.get("/about", response_model=ServerAbout)
 async def get_about(services: Serving) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
-    return about(services)
+    return await about(services)
 
 
 @router.get("/log/checkpoints", response_model=CheckpointList)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from apc_agents.agent_loading import load_documents, load_members
 from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_client.operator import PEOPLE
 from apc_client.registry.agents import (
     LOG_PATIENCE,
     addition,
@@ -31,9 +32,6 @@ from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Righ
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
 from apc_log.registry import read_registry, registered_agents
-
-PEOPLE = "people"
-"""The swarm of people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ async def add_agent(form: AgentForm) -> Added:
     return Added([form.agent_id], await _add(settings, [form.change(user_of_agent(settings, form.agent_id))]))
 
 
-async def add_person(person_id: str, role: str, via: Sequence[str]) -> Remarks:
+async def add_person(person_id: str, role: str, via: Sequence[str], rights: str = "") -> Remarks:
     """Register a person for whom the broker users in `via` speak, and wait until the log has it.
 
     Says when our own broker user is none of them.
@@ -104,7 +102,15 @@ async def add_person(person_id: str, role: str, via: Sequence[str]) -> Remarks:
     settings, users = BusSettings(), frozenset(via)
     if not users:
         raise InputUnusable("--via: name a broker user that speaks for the person")
-    registration = Registration(person_id, min(users), role, PEOPLE, kind=Kind.PERSON, via=users)
+    registration = Registration(
+        person_id,
+        min(users),
+        role,
+        PEOPLE,
+        rights=frozenset(_members(Right, rights, "--rights")),
+        kind=Kind.PERSON,
+        via=users,
+    )
     try:
         change = addition(registration)
     except ValidationError as error:

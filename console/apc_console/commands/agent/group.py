@@ -48,15 +48,16 @@ def add(
     Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
     comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
 
-    A person (--person --role --via) has neither queues nor its own user.
+    A person (--person --role --via) has neither queues nor its own user. With --rights operate it may act on sessions
+    and dead letters, through the broker users named with --via.
     """
     from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code, add_person
     from apc_console.system.running import run_quietly
 
     if person:
-        if len(agents) != 1 or not role or any((swarm, rights, handles, speaks, key, broker_user)):
-            raise typer.BadParameter("give one ID with --person, --role and --via")
-        tell(run_quietly(add_person(agents[0], role, via or ())))
+        if len(agents) != 1 or not role or any((swarm, handles, speaks, key, broker_user)):
+            raise typer.BadParameter("give one ID with --person, --role, --via, and --rights operate for an operator")
+        tell(run_quietly(add_person(agents[0], role, via or (), rights)))
         echo(f"person {agents[0]} is registered")
         return
     if via:

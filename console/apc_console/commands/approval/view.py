@@ -5,9 +5,8 @@ from uuid import UUID
 
 from apc_bus.settings import BusSettings
 from apc_client.answering import AnswerForm, answer_over, find_question
-from apc_console.commands.session.session_control import require_broker
-from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
+from apc_console.connections.door import find_door
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_rows
 from apc_contracts.payloads.questions import AnswerOutcome
@@ -33,11 +32,10 @@ async def print_question(packet_id: str, *, as_json: bool) -> None:
 
 async def answer(packet_id: str, outcome: AnswerOutcome, note: str | None, person: str | None) -> str:
     """Answer a question and return who did. Raises InputUnusable, ServiceAway."""
-    settings = BusSettings()
-    require_broker(settings)
+    door = find_door(BusSettings())
     form = AnswerForm(question_id(packet_id), outcome, note, person)
-    async with open_log() as pool, open_bus(settings) as bus:
-        return await answer_over(bus, pool, settings.shards, form)
+    async with open_log() as pool, door.open() as bus:
+        return await answer_over(bus, pool, door.shards, form)
 
 
 def question_id(text: str) -> UUID:

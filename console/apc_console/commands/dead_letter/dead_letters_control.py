@@ -1,26 +1,25 @@
 """`apc dead-letter requeue|discard`: send an operator's receipts, and wait until the log shows their effect."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
 from apc_bus import headers
-from apc_bus.port import Bus, Message, Publication
+from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
-from apc_client.operator import first_operator
+from apc_client.operator import acting_operator
 from apc_client.waiting import until
 from apc_console.commands.dead_letter.dead_letters_view import Filter, Row, dead_of, matching
-from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
+from apc_console.connections.door import Door, find_door
 from apc_console.errors import InputUnusable, ServiceAway
+from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_log.queries import DeadDelivery, DeliveryId, delivery_states, list_dead
 
-RECEIPTS_A_MESSAGE = 100
-"""A message of this many receipts fits into 64 KiB, each with a note of the greatest length."""
 MAX_NOTE = 300
 PATIENCE = timedelta(seconds=8)
 PATIENCE_FOR_EACH = timedelta(milliseconds=20)
@@ -45,17 +44,24 @@ async def settle_dead(
             "name packets (`apc dead-letter list` shows them), or give --all; not both, and not neither"
         )
     _check_note(note)
-    settings = BusSettings()
-    broker_user(settings)
+    door = find_door(BusSettings())
     async with open_log() as pool:
         meant = await (matching(pool, narrowed) if is_all else dead_of(pool, texts, narrowed))
-        return await _settle(pool, settings, kind, meant, note, is_all=is_all)
+        return await _settle(pool, door, kind, meant, note, is_all=is_all)
 
 
 async def settle_deliveries(
-    pool: asyncpg.Pool, settings: BusSettings, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None
+    pool: asyncpg.Pool,
+    door: Door,
+    kind: ReceiptKind,
+    deliveries: Sequence[DeliveryId],
+    note: str | None,
+    named: str | None = None,
 ) -> list[Row]:
-    """Requeue or discard these dead deliveries as an operator; return the outcome of each. Raises as `settle_dead`."""
+    """Requeue or discard these dead deliveries in the name of `named`, else of the operator of the broker user.
+
+    Returns the outcome of each. Raises as `settle_dead`.
+    """
     _check_note(note)
     found = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
     meant = [one for one in found if one.id in set(deliveries)]
@@ -63,25 +69,25 @@ async def settle_deliveries(
     if missing:
         one = min(missing)
         raise InputUnusable(f"the delivery of packet {one.packet_id} to {one.recipient} is not dead, or not any more")
-    return await _settle(pool, settings, kind, meant, note)
+    return await _settle(pool, door, kind, meant, note, named=named)
 
 
 async def _settle(
     pool: asyncpg.Pool,
-    settings: BusSettings,
+    door: Door,
     kind: ReceiptKind,
     meant: list[DeadDelivery],
     note: str | None,
     *,
+    named: str | None = None,
     is_all: bool = False,
 ) -> list[Row]:
     if kind is ReceiptKind.REQUEUE:
         meant = _unexpired(meant, is_all=is_all)
-    operator = await first_operator(pool, broker_user(settings))
+    operator = await acting_operator(pool, door.user, named)
     if meant:
-        said = f"{DONE[kind]} by {operator.agent_id}" + (f": {note}" if note else "")
-        async with open_bus(settings) as bus:
-            await _report(bus, kind, meant, said, settings.shards)
+        async with door.open() as bus:
+            await _report(bus, kind, meant, operator.agent_id, note, door.shards)
         await _until_logged(pool, kind, meant)
     states = await delivery_states(pool, [one.packet_id for one in meant])
     return [_row(one.id, states) for one in meant]
@@ -104,8 +110,11 @@ def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDeliv
     return [one for one in meant if one.expires_at > now]
 
 
-async def _report(bus: Bus, kind: ReceiptKind, meant: Sequence[DeadDelivery], said: str, shards: int) -> None:
+async def _report(
+    bus: ActPublisher, kind: ReceiptKind, meant: Sequence[DeadDelivery], by: str, note: str | None, shards: int
+) -> None:
     """Publish the receipts, each message to the gate of its shard. Raises BusError."""
+    said = f"{DONE[kind]} by {by}" + (f": {note}" if note else "")
     by_shard: dict[int, list[Receipt]] = {}
     for one in meant:
         receipt = Receipt(
@@ -116,13 +125,23 @@ async def _report(bus: Bus, kind: ReceiptKind, meant: Sequence[DeadDelivery], sa
             attempt=one.attempt,
             at=datetime.now(UTC),
             error=said,
+            by=by,
         )
         by_shard.setdefault(shard_of(one.session_id, shards), []).append(receipt)
     for shard, receipts in by_shard.items():
-        for start in range(0, len(receipts), RECEIPTS_A_MESSAGE):
-            body = encode_receipts(receipts[start : start + RECEIPTS_A_MESSAGE])
+        for body in _bodies(receipts):
             message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user)
             await bus.publish(Publication(RECEIPTS, str(shard), message))
+
+
+def _bodies(receipts: Sequence[Receipt]) -> Iterator[bytes]:
+    """Yield messages of receipts, as few as fit."""
+    try:
+        yield encode_receipts(receipts)
+    except PacketRefused:
+        half = len(receipts) // 2
+        yield from _bodies(receipts[:half])
+        yield from _bodies(receipts[half:])
 
 
 async def _until_logged(pool: asyncpg.Pool, kind: ReceiptKind, meant: Sequence[DeadDelivery]) -> None:

@@ -4,10 +4,10 @@ import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_client.direct_packet import direct_packet
-from apc_client.operator import first_operator
+from apc_client.operator import acting_operator
 from apc_client.sending import send_packet
-from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
+from apc_console.connections.door import Door, find_door
 from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.envelope.packet import Packet, Trace
@@ -19,11 +19,6 @@ from apc_contracts.session import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, RunPhase, Signal
 from apc_log.queries import get_session
 
-_WITHOUT_BROKER = (
-    "set APC_AMQP_URL: a system without a broker listens to nobody outside its process "
-    "(Ctrl-C ends it, and it goes on from the log at the next start)"
-)
-
 
 async def signal_session(session_id: str, signal: Signal, agent_id: str | None, reason: str | None) -> str:
     """Send the SIGNAL as a registered operator and wait for the verdict; return the state that follows.
@@ -32,35 +27,33 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
         InputUnusable: there is no such session, nobody may send it, or the gate refuses.
         ServiceAway: broker, database or gate do not answer.
     """
-    settings = BusSettings()
-    require_broker(settings)
+    door = find_door(BusSettings())
     async with open_log() as pool:
-        return await signal_over(pool, settings, session_id, signal, agent_id, reason)
+        state, _ = await signal_over(pool, door, session_id, signal, agent_id, reason)
+        return state
 
 
 async def signal_over(
-    pool: asyncpg.Pool, settings: BusSettings, session_id: str, signal: Signal, agent_id: str | None, reason: str | None
-) -> str:
-    """Send the SIGNAL and wait for the verdict, reading the log over this pool. Raises as `signal_session`."""
+    pool: asyncpg.Pool, door: Door, session_id: str, signal: Signal, named: str | None, reason: str | None
+) -> tuple[str, str]:
+    """Send the SIGNAL and wait for the verdict, reading the log over this pool; return the state, and who has acted.
+
+    Raises as `signal_session`.
+    """
     row = await get_session(pool, session_id)
     if row is None:
         raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
-    operator = await first_operator(pool, broker_user(settings), agent_id)
+    operator = await acting_operator(pool, door.user, named)
     packet = signal_of(row.document, signal, operator, reason)
-    async with open_bus(settings) as bus:
-        answer = await send_packet(bus, pool, packet, settings.shards)
+    async with door.open() as bus:
+        answer = await send_packet(bus, pool, packet, door.shards)
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused {signal}: {answer.reason}")
     # The verdict and the session's state are written in one transaction.
     after = await get_session(pool, session_id)
     assert after is not None
-    return "paused in " + after.document.state if after.document.paused_at is not None else after.document.state
-
-
-def require_broker(settings: BusSettings) -> None:
-    """Raise InputUnusable when no broker is configured."""
-    if not settings.amqp_nodes:
-        raise InputUnusable(_WITHOUT_BROKER)
+    state = after.document.state
+    return f"paused in {state}" if after.document.paused_at is not None else state, operator.agent_id
 
 
 def signal_of(document: SessionDocument, signal: Signal, sender: Registration, reason: str | None) -> Packet:

@@ -10,9 +10,10 @@ from apc_bus.settings import BusSettings
 from apc_client.connecting import connect
 from apc_client.operator import first_operator
 from apc_client.sending import send_packet
-from apc_console.commands.session.session_control import operator_packet, require_broker
+from apc_console.commands.session.session_control import operator_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
+from apc_console.connections.door import require_broker
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_console.system.team_input import read_input

@@ -109,7 +109,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
         state = await open_state_reader(url, PATIENCE)
         try:
             await _check(pool, form.run_id)
-            why_no_acts = _why_no_acts(form, bus)
+            why_no_acts = "this server was started with --read-only" if form.is_read_only else None
             chat = await chats_of(stack, form)
             yield Services(
                 pool=pool,
@@ -176,14 +176,6 @@ def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:
 
 
 def _acts(pool: asyncpg.Pool, bus: BusSettings, settings: WebSettings) -> Acts:
-    from apc_console.commands.web.broker_acts import BrokerActs  # only a server with a broker waits for its client
+    from apc_console.commands.web.operator_acts import OperatorActs  # only a server with acts waits for a client
 
-    return BrokerActs(pool, bus, settings.web_operator)
-
-
-def _why_no_acts(form: WebForm, bus: BusSettings) -> str | None:
-    if form.is_read_only:
-        return "this server was started with --read-only"
-    if not bus.amqp_nodes:
-        return "a system without a broker listens to nobody outside its process: set APC_AMQP_URL"
-    return None
+    return OperatorActs(pool, bus, settings.web_operator)

@@ -37,16 +37,16 @@ function Due({ at }: { at: string }) {
 
 interface ItemProps {
   approval: Approval;
-  canAct: boolean;
+  mayOperate: boolean;
   isPending: boolean;
   answer: (act: Act, note: string, person: string | null) => void;
 }
 
-function Item({ approval, canAct, isPending, answer }: ItemProps) {
+function Item({ approval, mayOperate, isPending, answer }: ItemProps) {
   const [note, write] = useState("");
-  const [person, choose] = useState("");
+  const [person, choose] = useState(approval.answer_as[0] ?? "");
   const title = useId();
-  const several = approval.may_answer.length > 1;
+  const voices = approval.answer_as;
   return (
     <li className="letter" aria-labelledby={title}>
       <div className="row">
@@ -64,13 +64,17 @@ function Item({ approval, canAct, isPending, answer }: ItemProps) {
         <PacketLink id={approval.packet_id} session={approval.session_id}>Open packet</PacketLink>·
         <Link to="/runs/$runId" params={{ runId: approval.run_id }} search={{ session: approval.session_id }}>Open run</Link>
       </p>
-      {canAct && (
+      {voices.length === 0 && mayOperate && (
+        <p className="quiet">
+          To be answered by <Foreign>{approval.may_answer.join(", ")}</Foreign>.
+        </p>
+      )}
+      {voices.length > 0 && (
         <form className="row" onSubmit={(event) => event.preventDefault()}>
           <input className="field grow" aria-label={`Reason for ${approval.asker}`} placeholder="Reason, kept in the log (optional)" value={note} onChange={(event) => write(event.target.value)} maxLength={8192} />
-          {several && (
+          {voices.length > 1 && (
             <select className="field" aria-label="Answer as" value={person} onChange={(event) => choose(event.target.value)}>
-              <option value="">as whom this server speaks for</option>
-              {approval.may_answer.map((one) => <option key={one} value={one}>as {one}</option>)}
+              {voices.map((one) => <option key={one} value={one}>as {one}</option>)}
             </select>
           )}
           <button type="button" className="button primary" disabled={isPending} onClick={() => answer("approve", note, person || null)}>Approve</button>
@@ -109,13 +113,12 @@ export function Approvals() {
               <div className="filters" style={{ justifyContent: "space-between" }}>
                 <span className="quiet num">
                   {plural(items.length, "open question")}
-                  {server && !server.can_act && ` · ${server.why_not ?? "This server allows no acts."}`}
                 </span>
                 <ExportMenu name="approvals" rows={items} columns={COLUMNS} />
               </div>
               <ul>
                 {items.map((one) => (
-                  <Item key={one.packet_id} approval={one} canAct={server?.can_act ?? false} isPending={act.isPending} answer={(name, note, person) => act.mutate({ approval: one, name, note, person })} />
+                  <Item key={one.packet_id} approval={one} mayOperate={server?.role === "operator"} isPending={act.isPending} answer={(name, note, person) => act.mutate({ approval: one, name, note, person })} />
                 ))}
               </ul>
             </>

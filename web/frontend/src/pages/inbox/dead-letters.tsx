@@ -93,7 +93,7 @@ export function DeadLetters() {
           <>
             <div role="status">
               {act.error && <div className="notice bad" style={{ margin: 14 }}>{act.error.message}</div>}
-              {act.data && !act.isPending && <div className="notice good" style={{ margin: 14 }}>{act.variables?.name === "discard" ? "Discarded" : "Delivered again"}: {plain(act.data.verdict).toLowerCase()}.</div>}
+              {act.data && !act.isPending && <div className="notice good" style={{ margin: 14 }}><span>{act.variables?.name === "discard" ? "Discarded" : "Delivered again"} as <Foreign>{String(act.data.detail.by)}</Foreign>.</span></div>}
             </div>
             {letters.length === 0 ? (
               <Empty title="No dead letters">A delivery that fails permanently appears here with every attempt.</Empty>

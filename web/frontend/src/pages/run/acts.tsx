@@ -2,6 +2,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { AlertDialog } from "radix-ui";
 import { api, data, type Schemas } from "../../api/client";
+import { plain } from "../../lib/format";
 
 type Act = "pause" | "resume" | "stop";
 
@@ -40,7 +41,7 @@ export function SessionActs({ detail }: { detail: Schemas["SessionDetail"] }) {
         </AlertDialog.Portal>
       </AlertDialog.Root>
       <span role="status" className={act.error ? "badge bad" : "soft"}>
-        {act.error ? act.error.message : act.data ? act.data.verdict : ""}
+        {act.error ? act.error.message : act.data && `${plain(act.data.verdict)} as ${String(act.data.detail.by)}`}
       </span>
     </>
   );

@@ -2,7 +2,8 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useSyncExternalStore } from "react";
 import type { Schemas } from "../api/client";
-import { follow, type StreamState } from "../api/stream";
+import { followShared } from "../live/shared";
+import type { Scope, StreamState } from "../live/stream";
 
 let state: StreamState = "off";
 const listeners = new Set<() => void>();
@@ -28,7 +29,7 @@ const REFRESH = 1000;
 
 /** Follow new entries; the queries whose keys begin with one of `subjects` are read again as entries come. */
 export function useStream(
-  scope: { session_id?: string; run_id?: string },
+  scope: Scope,
   subjects: readonly string[],
   take?: (entries: Schemas["FoldEntry"][]) => void,
 ): void {
@@ -37,7 +38,7 @@ export function useStream(
   useEffect(() => {
     latest.current = { subjects, take };
   });
-  const { session_id, run_id } = scope;
+  const { session_id } = scope;
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const refresh = (all: boolean) => {
@@ -51,22 +52,19 @@ export function useStream(
         refresh(false);
       }, REFRESH);
     };
-    const stop = follow(
-      { ...(session_id && { session_id }), ...(run_id && { run_id }) },
-      {
-        state: sayLive,
-        reset: () => refresh(true),
-        entries(items) {
-          if (items.length === 0) return;
-          latest.current.take?.(items);
-          later();
-        },
+    const stop = followShared(session_id ? { session_id } : {}, {
+      state: sayLive,
+      reset: () => refresh(true),
+      entries(items) {
+        if (items.length === 0) return;
+        latest.current.take?.(items);
+        later();
       },
-    );
+    });
     return () => {
       clearTimeout(timer);
       stop();
       sayLive("off");
     };
-  }, [client, session_id, run_id]);
+  }, [client, session_id]);
 }

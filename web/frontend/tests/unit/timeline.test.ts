@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Schemas } from "../../src/api/client";
-import { readEvents } from "../../src/api/stream";
+import { readEvents } from "../../src/live/stream";
 import { EMPTY, reduceTimeline, rowAt, type Timeline } from "../../src/state/timeline";
 
 type Entry = Schemas["FoldEntry"];

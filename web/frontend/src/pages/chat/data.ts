@@ -2,7 +2,7 @@
 import { queryOptions } from "@tanstack/react-query";
 import { useEffect, useReducer, useState } from "react";
 import { api, authorization, data } from "../../api/client";
-import { readEvents, type StreamState } from "../../api/stream";
+import { readEvents, type StreamState } from "../../live/stream";
 import { sayLive } from "../../state/live";
 import { reduceChat, type ChatEvent, type ChatState } from "../../state/chat";
 

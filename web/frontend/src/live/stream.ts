@@ -1,7 +1,12 @@
 /** The live stream: server-sent events by fetch, because EventSource cannot send the token. */
-import { authorization, type Schemas } from "./client";
+import type { Schemas } from "../api/client";
 
 export type StreamState = "live" | "waiting" | "off";
+
+/** Entries of one session, or of everything. */
+export interface Scope {
+  session_id?: string;
+}
 
 export interface StreamHandlers {
   entries(items: Schemas["FoldEntry"][]): void;
@@ -44,10 +49,17 @@ const LONGEST_PAUSE = 15_000;
 const SILENCE = 45_000;
 const LOOK = 5_000;
 
-/** Follow the entries of `scope` until the returned function is called; resumes without gap or repeat. */
-export function follow(scope: { session_id?: string; run_id?: string }, handlers: StreamHandlers): () => void {
+export interface Following {
+  /** End it; returns the id of the last event, where another stream can go on. */
+  end(): string | null;
+}
+
+export type Follow = (scope: Scope, handlers: StreamHandlers, headers: () => Record<string, string>, since?: string | null) => Following;
+
+/** Follow the entries of `scope` behind the event `since`, or from now on; resumes without gap or repeat. */
+export const follow: Follow = (scope, handlers, headers, since = null) => {
   const ended = new AbortController();
-  let lastId: string | null = null;
+  let lastId: string | null = since;
   let pause = FIRST_PAUSE;
   let heard = Date.now();
   let connection = new AbortController();
@@ -56,18 +68,19 @@ export function follow(scope: { session_id?: string; run_id?: string }, handlers
   }, LOOK);
 
   function take(event: ServerEvent): void {
+    if (ended.signal.aborted) return;
     if (event.id) lastId = event.id;
     if (event.event === "entries") handlers.entries((JSON.parse(event.data) as Schemas["StreamEntries"]).items);
     if (event.event === "reset") handlers.reset();
   }
 
   async function once(): Promise<void> {
-    const headers: Record<string, string> = { Accept: "text/event-stream", ...authorization() };
-    if (lastId) headers["Last-Event-ID"] = lastId;
+    const sent: Record<string, string> = { Accept: "text/event-stream", ...headers() };
+    if (lastId) sent["Last-Event-ID"] = lastId;
     const given = new URLSearchParams(scope as Record<string, string>);
     connection = new AbortController();
     heard = Date.now();
-    const response = await fetch(`/api/v1/stream?${given}`, { headers, signal: AbortSignal.any([ended.signal, connection.signal]) });
+    const response = await fetch(`/api/v1/stream?${given}`, { headers: sent, signal: AbortSignal.any([ended.signal, connection.signal]) });
     if (!response.ok || !response.body) throw new Error(`stream: ${response.status}`);
     handlers.state("live");
     // What came while there was no stream is in the answers of the other routes.
@@ -95,8 +108,11 @@ export function follow(scope: { session_id?: string; run_id?: string }, handlers
     }
   }
   void keep();
-  return () => {
-    clearInterval(watch);
-    ended.abort();
+  return {
+    end() {
+      clearInterval(watch);
+      ended.abort();
+      return lastId;
+    },
   };
-}
+};

@@ -5,7 +5,7 @@ import shlex
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import unescape
 from pathlib import Path
@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks.page.browser import run_part
 from benchmarks.support.figures import Figure
-from benchmarks.support.processes import running
+from benchmarks.support.processes import Service, running
 
 SHOWN_MS = 3_000
 _PRINTED = r"see it in the browser: .* (ui --run \S+)$"
@@ -43,15 +43,22 @@ async def finished_run(folder: Path, *options: str) -> list[str]:
 
 @asynccontextmanager
 async def console(folder: Path, command: list[str]) -> AsyncIterator[str]:
-    """Serve the web console on a free port, without a browser; yield the link with the token."""
+    """Serve the web console over a data folder, on a free port, without a browser; yield the link with the token."""
+    async with console_with(_settings(folder), command) as (link, _):
+        yield link
+
+
+@asynccontextmanager
+async def console_with(environment: Mapping[str, str], command: list[str]) -> AsyncIterator[tuple[str, Service]]:
+    """Serve the web console with these settings; yield the link with the token, and the process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = ("-m", "apc_console", *command, "--no-browser", "--listen", f"127.0.0.1:{port}")
-    async with running("ui", *arguments, environment=_settings(folder)) as server:
+    async with running("ui", *arguments, environment=environment) as server:
         line = await server.said(r"file://\S+")
         file = re.search(r"file://\S+", line)
         assert file is not None
-        yield _link_in(Path(unquote(urlsplit(file[0]).path)))
+        yield _link_in(Path(unquote(urlsplit(file[0]).path))), server
 
 
 def _link_in(file: Path) -> str:

@@ -5,7 +5,9 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import asyncpg
 import httpx2 as httpx
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import TOKEN, WebBench
@@ -15,6 +17,7 @@ from apc_contracts.vocabulary import Signal
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.http.server import make_server
+from apc_web.live.feed import Feed
 
 SESSION = "s-1"
 PATIENCE = 30.0
@@ -99,3 +102,37 @@ async def test_a_client_of_another_log_is_told_to_reload(told: WebBench) -> None
     assert kind == "reset"
     heads = data["heads"]
     assert isinstance(heads, dict) and 0 < heads["0"] < 999_999_999
+
+
+async def test_a_stream_without_a_database_is_refused_before_it_begins(bench: WebBench) -> None:
+    async with asyncpg.create_pool("postgresql://127.0.0.1:1/away", min_size=0) as away:
+        feed = Feed(away, bench.services.contract)
+        async with _served(replace(bench, services=replace(bench.services, feed=feed))) as client:
+            response = await client.get("/stream")
+    assert (response.status_code, response.json()["code"]) == (503, "DATABASE_AWAY")
+
+
+async def test_streams_of_different_wishes_get_different_events(told: WebBench) -> None:
+    async with _served(told) as client:
+        found: dict[str, list[str]] = {}
+
+        async def follow(session: str) -> None:
+            async with client.stream("GET", "/stream", params={"session_id": session} if session else {}) as response:
+                events = _events(response)
+                await anext(events)
+                opened.release()
+                _, _, data = await anext(events)
+                items = data["items"]
+                assert isinstance(items, list)
+                found.setdefault(session, []).extend(one["session_id"] for one in items)
+
+        opened = asyncio.Semaphore(0)
+        wishes = ["", SESSION, "", SESSION]
+        following = [asyncio.create_task(follow(session)) for session in wishes]
+        other = asyncio.create_task(follow("no-such-session"))
+        for _ in [*wishes, other]:
+            await opened.acquire()
+        await told.house.publish(make_packet("red-1", SignalPayload(signal=Signal.QUERY)))
+        await asyncio.wait_for(asyncio.gather(*following), PATIENCE)
+        assert found.keys() == {"", SESSION} and set(found[SESSION]) == {SESSION}
+        other.cancel()

@@ -12,6 +12,7 @@ from apc_contracts.contract.contract import Contract
 from apc_log.queries.pages.entries import entries_of_shard
 from apc_log.queries.pages.shards import read_heads
 from apc_web.fold.entries import fold_entry
+from apc_web.live.shared_events import WrittenEvents
 from apc_web.models.timeline import FoldEntry
 
 Heads = dict[int, int]
@@ -38,6 +39,7 @@ class Feed:
         self._grown = asyncio.Condition()
         self._reader: asyncio.Task[None] | None = None
         self._ranges: dict[tuple[int, int, int], asyncio.Future[list[FoldEntry]]] = {}
+        self.written = WrittenEvents()
 
     @property
     def heads(self) -> Heads:
@@ -49,11 +51,15 @@ class Feed:
         """Return how many streams are open."""
         return self._streams
 
+    async def look(self) -> None:
+        """Read the heads unless a stream does. Raises the errors of the database, before an answer has begun."""
+        if not self._streams:
+            self._heads = await read_heads(self._pool)
+
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Count a stream, and read the heads while one is open. Raises the errors of the first read."""
-        if not self._streams:
-            self._heads = await read_heads(self._pool)
+        await self.look()
         self._streams += 1
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
@@ -108,3 +114,4 @@ class Feed:
                     self._grown.notify_all()
             await asyncio.sleep(PERIOD_SECONDS)
         self._ranges.clear()
+        self.written.clear()

@@ -13,6 +13,7 @@ from apc_web.access.caller import AccountRole, caller
 from apc_web.access.viewer import narrowed
 from apc_web.errors import ApiError, invalid
 from apc_web.live.feed import Heads
+from apc_web.live.shared_events import EventKey
 from apc_web.models.log import StreamEntries, StreamReset
 from apc_web.models.timeline import FoldEntry
 from apc_web.route_services import Services
@@ -34,11 +35,12 @@ async def stream(
 ) -> Response:
     """Return the stream of new entries of a session, of a run, or of everything.
 
-    Raises ApiError for a position that cannot be used, and when too many streams are open.
+    Raises ApiError for a position that cannot be used, and when too many streams are open, and what the database raises.
     """
     begin = None if since is None else _read_heads(since)
     if services.feed.streams >= MOST_STREAMS:
         raise ApiError(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
+    await services.feed.look()
     narrowed = _Narrowed(services, session_id, run_id)
     return EventSourceResponse(
         _events(services, narrowed, begin), ping=_PING_SECONDS, send_timeout=30, headers={"Cache-Control": "no-store"}
@@ -47,6 +49,16 @@ async def stream(
 
 class _Narrowed:
     """Which entries a stream wants. The sessions of a run are looked up as they appear."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether streams with the same wish get the same events; those of a run learn its sessions on their way."""
+        return self._run_id is None
+
+    @property
+    def session_id(self) -> str | None:
+        """Return the session that is wanted; None is everything."""
+        return self._session_id
 
     def __init__(self, services: Services, session_id: str | None, run_id: str | None) -> None:
         self._services = services
@@ -67,7 +79,7 @@ class _Narrowed:
         return [one for one in entries if one.session_id in self._sessions]
 
 
-async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) -> AsyncIterator[ServerSentEvent]:
+async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) -> AsyncIterator[bytes]:
     feed = services.feed
     async with feed.opened():
         seen = feed.heads if begin is None else {shard: begin.get(shard, 0) for shard in feed.heads} | begin
@@ -85,26 +97,41 @@ async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) 
                 yield _event("reset", StreamReset(heads=_named(seen)), seen)
                 continue
             try:
-                async for items, reached in _steps(services, narrowed, seen, heads):
+                async for event, reached in _steps(services, narrowed, seen, heads):
                     seen = reached
-                    if items:
-                        yield _event("entries", StreamEntries(heads=_named(seen), items=items), seen)
+                    if event:
+                        yield event
             except DATABASE_AWAY:
                 continue  # the feed waits for the database; what was not sent is read again
 
 
 async def _steps(
     services: Services, narrowed: _Narrowed, seen: Heads, heads: Heads
-) -> AsyncIterator[tuple[list[FoldEntry], Heads]]:
-    """Yield the new entries shard by shard, at most 500 at a time, each with the heads that it ends at."""
+) -> AsyncIterator[tuple[bytes, Heads]]:
+    """Yield new entries shard by shard, at most 500 at a time, as an event (empty: none is wanted) with the heads it ends at."""
     reached = dict(seen)
     for shard, last in sorted(heads.items()):
         after = reached.get(shard, 0)
         while after < last:
             upto = min(after + _STEP, last)
-            items = await narrowed.narrowed(await services.feed.entries(shard, after, upto))
-            after = reached[shard] = upto
-            yield items, dict(reached)
+            reached[shard] = upto
+            yield await _step(services, narrowed, (shard, after, upto), reached), dict(reached)
+            after = upto
+
+
+async def _step(services: Services, narrowed: _Narrowed, part: tuple[int, int, int], reached: Heads) -> bytes:
+    """Return the event of a range of entries: the first stream that needs it writes it, the others send its bytes."""
+    written = services.feed.written
+    is_viewer = caller().role is AccountRole.VIEWER
+    key = EventKey(narrowed.session_id, is_viewer, part, tuple(sorted(reached.items()))) if narrowed.is_shared else None
+    if (found := written.get(key)) is not None:
+        return found
+    items = await narrowed.narrowed(await services.feed.entries(*part))
+    if (found := written.get(key)) is not None:
+        return found
+    event = _event("entries", StreamEntries(heads=_named(reached), items=items), reached) if items else b""
+    written.keep(key, event)
+    return event
 
 
 def _is_too_far(seen: Heads, heads: Heads) -> bool:
@@ -113,10 +140,10 @@ def _is_too_far(seen: Heads, heads: Heads) -> bool:
     return behind > MOST_BEHIND or any(seq > heads.get(shard, 0) for shard, seq in seen.items())
 
 
-def _event(name: str, data: StreamEntries | StreamReset, heads: Heads) -> ServerSentEvent:
+def _event(name: str, data: StreamEntries | StreamReset, heads: Heads) -> bytes:
     if caller().role is AccountRole.VIEWER:
         data = narrowed(data)
-    return ServerSentEvent(data.model_dump_json(), event=name, id=orjson.dumps(_named(heads)).decode())
+    return ServerSentEvent(data.model_dump_json(), event=name, id=orjson.dumps(_named(heads)).decode()).encode()
 
 
 def _named(heads: Heads) -> dict[str, int]:

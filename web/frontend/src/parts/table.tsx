@@ -32,6 +32,8 @@ interface TableProps<Row> {
 
 const ROW = 34;
 const HEAD = 33;
+/** Pixels of all rows together: browsers draw nothing beyond 33,554,428. */
+const TALLEST = 33_500_000;
 
 function sorted<Row>(rows: readonly Row[], column: Column<Row> | undefined, isDown: boolean): readonly Row[] {
   if (!column) return rows;
@@ -80,8 +82,9 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
   const isNarrow = useIsNarrow();
   const shown = columns.filter((column) => !(isNarrow && column.isExtra));
   const ordered = useMemo(() => sorted(rows, columns.find((one) => one.name === sort?.name), sort?.isDown ?? false), [rows, columns, sort]);
+  const size = Math.min(ROW, Math.floor(TALLEST / Math.max(1, ordered.length)));
   const scroller = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({ count: ordered.length, getScrollElement: () => scroller.current, estimateSize: () => ROW, overscan: 8, scrollPaddingStart: HEAD, scrollPaddingEnd: HEAD });
+  const virtual = useVirtualizer({ count: ordered.length, getScrollElement: () => scroller.current, estimateSize: () => size, overscan: 8, scrollPaddingStart: HEAD, scrollPaddingEnd: HEAD });
   const items = virtual.getVirtualItems();
   const last = items.at(-1)?.index ?? -1;
 
@@ -116,7 +119,7 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
     <div
       className="table"
       ref={scroller}
-      style={{ height: Math.min(height, ordered.length * ROW - 1) + HEAD }}
+      style={{ height: Math.min(height, ordered.length * size - 1) + HEAD }}
       role="grid" aria-label={label} aria-rowcount={ordered.length + 1} aria-activedescendant={active} tabIndex={0} onKeyDown={onKey}>
       <div className="thead" role="row" aria-rowindex={1} style={{ gridTemplateColumns: grid }}>
         {shown.map((column) => (
@@ -145,7 +148,7 @@ export function Table<Row>({ label, rows, columns, rowKey, selected, onSelect, o
                 aria-rowindex={item.index + 2}
                 aria-selected={key === selected}
                 className={onSelect || onOpen ? "tr clickable" : "tr"}
-                style={{ gridTemplateColumns: grid, height: ROW, transform: `translateY(${item.start}px)` }}
+                style={{ gridTemplateColumns: grid, height: size, transform: `translateY(${item.start}px)` }}
                 onClick={() => (onSelect ?? onOpen)?.(one)}
                 onDoubleClick={() => onOpen?.(one)}
               >

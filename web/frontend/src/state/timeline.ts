@@ -26,12 +26,17 @@ export interface Timeline {
   isPartial: boolean;
   /** Live entries since the columns: they are kept when older columns arrive after them. */
   live: readonly Schemas["FoldEntry"][];
+  /** Pages are still missing: live entries wait for them. */
+  isFilling: boolean;
 }
 
-export const EMPTY: Timeline = { shard: 0, marks: [], lanes: [], rows: new Map(), isPartial: false, live: [] };
+export const EMPTY: Timeline = { shard: 0, marks: [], lanes: [], rows: new Map(), isPartial: false, live: [], isFilling: false };
 
 export type TimelineEvent =
+  /** All pages, in place of what is known. */
   | { kind: "columns"; pages: readonly Schemas["TimelineColumns"][] }
+  /** The next page of a timeline that is read for the first time. */
+  | { kind: "page"; columns: Schemas["TimelineColumns"]; isFirst: boolean; isLast: boolean }
   | { kind: "entries"; entries: readonly Schemas["FoldEntry"][] };
 
 function fromColumns(columns: Schemas["TimelineColumns"], first: number): Mark[] {
@@ -92,17 +97,28 @@ function addEntries(timeline: Timeline, entries: readonly Schemas["FoldEntry"][]
   return { ...timeline, marks, rows, isPartial, live, lanes: lanesOf(timeline.lanes, marks.slice(timeline.marks.length)) };
 }
 
+function addColumns(timeline: Timeline, columns: Schemas["TimelineColumns"]): Timeline {
+  const marks = [...timeline.marks, ...fromColumns(columns, timeline.marks.length)];
+  return { ...timeline, shard: columns.shard, marks, lanes: lanesOf(timeline.lanes, marks.slice(timeline.marks.length)) };
+}
+
+/** Add the live entries that came while columns were read. */
+function withLive(stored: Timeline, live: Timeline["live"]): Timeline {
+  const last = stored.marks.at(-1)?.seq ?? 0;
+  const newer = live.filter((entry) => entry.seq > last);
+  const filled = { ...stored, live: [], isFilling: false };
+  return newer.length > 0 ? addEntries(filled, newer) : filled;
+}
+
 /** Return the timeline after an event. Entries that it already holds change nothing. */
 export function reduceTimeline(timeline: Timeline, event: TimelineEvent): Timeline {
-  if (event.kind === "entries") return event.entries.length === 0 ? timeline : addEntries(timeline, event.entries);
-  let stored = EMPTY;
-  for (const columns of event.pages) {
-    const marks = [...stored.marks, ...fromColumns(columns, stored.marks.length)];
-    stored = { ...EMPTY, shard: columns.shard, marks, lanes: lanesOf(stored.lanes, marks) };
+  if (event.kind === "columns") return withLive(event.pages.reduce(addColumns, EMPTY), timeline.live);
+  if (event.kind === "page") {
+    const stored = addColumns(event.isFirst ? { ...EMPTY, live: timeline.live } : timeline, event.columns);
+    return event.isLast ? withLive(stored, timeline.live) : { ...stored, isFilling: true };
   }
-  const last = stored.marks.at(-1)?.seq ?? 0;
-  const newer = timeline.live.filter((entry) => entry.seq > last);
-  return newer.length > 0 ? addEntries(stored, newer) : stored;
+  if (event.entries.length === 0) return timeline;
+  return timeline.isFilling ? { ...timeline, live: [...timeline.live, ...event.entries] } : addEntries(timeline, event.entries);
 }
 
 /** The row of the last mark at or before `seq`; -1 before the first. */

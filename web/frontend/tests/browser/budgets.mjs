@@ -82,6 +82,33 @@ const parts = {
     const drawing = await longest();
     return { interactive_ms: interactive, load_task_ms: load, pan_task_ms: panning, graph_task_ms: drawing, rows, heap_mb: await heap() };
   },
+  async table() {
+    const began = Date.now();
+    const first = await open(`/runs/${run}`);
+    const grid = page.locator('[role="grid"][aria-label="Packets"]');
+    const packets = () => grid.getAttribute("aria-rowcount").then((count) => Number(count) - 1);
+    let [known, since] = [0, Date.now()];
+    while (Date.now() - since < 4_000) {
+      const now = await packets();
+      if (now !== known) [known, since] = [now, Date.now()];
+      await page.waitForTimeout(100);
+    }
+    await grid.scrollIntoViewIfNeeded();
+    await longest();
+    let rows = 0;
+    const steps = 40;
+    for (let step = 0; step <= steps; step += 1) {
+      await grid.evaluate((element, part) => (element.scrollTop = element.scrollHeight * part), step / steps);
+      await page.waitForTimeout(50);
+      rows = Math.max(rows, await grid.locator('[role="row"]').count());
+    }
+    const scroll = await longest();
+    await grid.focus();
+    const pressed = Date.now();
+    await page.keyboard.press("End");
+    await page.waitForFunction((last) => document.querySelector(`[role="grid"][aria-label="Packets"] [role="row"][aria-rowindex="${last}"]`), known + 1);
+    return { first_ms: first, whole_ms: since - began, packets: known, end_ms: Date.now() - pressed, scroll_task_ms: scroll, rows, heap_mb: await heap() };
+  },
   async live() {
     await open(`/runs/${run}`);
     const samples = await page.evaluate(

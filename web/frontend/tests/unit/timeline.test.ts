@@ -65,6 +65,17 @@ describe("the timeline's reducer", () => {
     expect(timeline.marks.map((mark) => mark.seq)).toEqual([1, 3, 6, 9]);
   });
 
+  it("shows each page as it comes, and live entries after the last one", () => {
+    const page = (entries: Entry[], isFirst: boolean, isLast: boolean) => ({ kind: "page", columns: columns(entries), isFirst, isLast }) as const;
+    let timeline = reduceTimeline(EMPTY, { kind: "entries", entries: [packet(9, "c")] });
+    timeline = reduceTimeline(timeline, page(all.slice(0, 2), true, false));
+    timeline = reduceTimeline(timeline, { kind: "entries", entries: [packet(12, "d")] });
+    expect([timeline.marks.map((mark) => mark.seq), timeline.isFilling]).toEqual([[1, 3], true]);
+    const again = reduceTimeline(timeline, page(all.slice(0, 2), true, false)); // the request failed, and began anew
+    const whole = reduceTimeline(again, page([packet(6, "a")], false, true));
+    expect([whole.marks.map((mark) => mark.seq), whole.isFilling]).toEqual([[1, 3, 6, 9, 12], false]);
+  });
+
   it("joins pages, and changes the verdict of a held packet", () => {
     const pages = [columns(all.slice(0, 1)), columns([{ ...all[1]!, cause_packet_id: null }])];
     expect(reduceTimeline(EMPTY, { kind: "columns", pages }).marks.map((mark) => mark.lane)).toEqual(["a", "b"]);

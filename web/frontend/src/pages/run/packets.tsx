@@ -3,14 +3,11 @@ import { useMemo } from "react";
 import { Foreign, TypeName, Verdict } from "../../parts/bits";
 import { Empty, Loading } from "../../parts/states";
 import { ExportMenu, Table, type Column } from "../../parts/table";
-import { plural, time } from "../../lib/format";
-import type { Mark, Timeline } from "../../state/timeline";
+import { count, plural, time } from "../../lib/format";
+import { rowAt, type Mark, type Timeline } from "../../state/timeline";
+import { MOST_PACKETS } from "./data";
 
-interface Row extends Mark {
-  row: number;
-}
-
-const COLUMNS: Column<Row>[] = [
+const COLUMNS: Column<Mark>[] = [
   { name: "seq", title: "Entry", value: (row) => row.seq, width: "64px", isNumber: true, isExtra: true },
   { name: "time", title: "Time", value: (row) => new Date(row.time).toISOString(), cell: (row) => <span className="num">{time(row.time)}</span>, width: "108px", isExtra: true },
   { name: "type", title: "Type", value: (row) => row.type, cell: (row) => <TypeName type={row.type} isHollow={row.verdict !== "accepted"} />, width: "minmax(98px, 150px)" },
@@ -32,24 +29,26 @@ interface PacketTableProps {
 }
 
 export function PacketTable({ name, timeline, isLoaded, at, selected, kept, onSelect, onOpen }: PacketTableProps) {
+  const { marks } = timeline;
+  // A million marks are not copied: without filters the rows are the marks themselves.
   const rows = useMemo(() => {
-    const all: Row[] = [];
-    timeline.marks.forEach((mark, row) => {
-      if (row <= at && (kept === null || kept.has(row))) all.push({ ...mark, row });
-    });
-    return all;
-  }, [timeline.marks, at, kept]);
+    const past = at >= marks.length - 1 ? marks : marks.slice(0, at + 1);
+    return kept === null ? past : past.filter((_, row) => kept.has(row));
+  }, [marks, at, kept]);
+  const rowOf = (mark: Mark) => rowAt(marks, mark.seq);
   if (!isLoaded && rows.length === 0) return <Loading what="packets" />;
   if (rows.length === 0) return <Empty title="No packets">{kept ? "No packet matches these filters." : "Packets appear here as agents send them."}</Empty>;
   return (
     <>
       <div className="filters" style={{ justifyContent: "space-between" }}>
         <span className="quiet num">
-          {plural(rows.length, "packet")} <span className="hint">· ↑ ↓ select, Enter opens</span>
+          {plural(rows.length, "packet")}
+          {timeline.isFilling && ", more are loading"}
+          {marks.length >= MOST_PACKETS && ` of the first ${count(MOST_PACKETS)}`} <span className="hint">· ↑ ↓ select, Enter opens</span>
         </span>
         <ExportMenu name={`packets-${name}`} rows={rows} columns={COLUMNS} />
       </div>
-      <Table label="Packets" rows={rows} columns={COLUMNS} rowKey={(row) => row.seq} selected={selected} onSelect={(row) => onSelect(row.row)} onOpen={(row) => onOpen(row.row)} height={440} />
+      <Table label="Packets" rows={rows} columns={COLUMNS} rowKey={(row) => row.seq} selected={selected} onSelect={(mark) => onSelect(rowOf(mark))} onOpen={(mark) => onOpen(rowOf(mark))} height={440} />
     </>
   );
 }

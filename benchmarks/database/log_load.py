@@ -76,7 +76,7 @@ class Loader:
         packets: Iterator[PacketEntry],
         session_of: SessionOf,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._connection = connection
         self._notary = TreeSigner(0, load_signer(PersisterSettings()))
         self._batch_no = 0
@@ -107,7 +107,7 @@ class Loader:
 
     async def close(self) -> None:
         """Give the connection back."""
-        await drop_connection(self._pool, self._connection)
+        await drop_connection(self.pool, self._connection)
 
     async def _commit(self, body: bytes, message_type: str) -> float:
         message = Message(body, message_id="load", type=message_type)

@@ -40,19 +40,19 @@ async def measure(packets: int, figures: Figures) -> None:
     """Load runs into fresh databases, and measure what their pages ask the API and a browser for."""
     figures.add(*await demo_view())
     async with start_servers() as servers:
-        async with _run_of(servers, SMALL, SMALL) as (services, _):
+        async with run_of(servers, SMALL, SMALL) as (services, _):
             figures.add(*await first_view(services))
-        async with _run_of(servers, packets) as (services, loader):
+        async with run_of(servers, packets) as (services, loader):
             transport = httpx.ASGITransport(make_app(services))
             async with httpx.AsyncClient(transport=transport, base_url="http://page/api/v1", timeout=600) as client:
                 await _measure_api(client, figures)
             figures.add(*await large_view(services))
-        async with _run_of(servers, SMALL, SMALL) as (services, loader):
+        async with run_of(servers, SMALL, SMALL) as (services, loader):
             figures.add(*await live_view(services, loader))
 
 
 @asynccontextmanager
-async def _run_of(
+async def run_of(
     servers: Servers, packets: int, a_transaction: int = PACKETS_A_TRANSACTION
 ) -> AsyncIterator[tuple[Services, Loader]]:
     """Load a run; yield the services of a web server over it, and what writes more packets."""

@@ -7,6 +7,7 @@ import asyncio
 import signal
 import sys
 from collections import Counter
+from collections.abc import Sequence
 
 _CHUNK = 1 << 16
 
@@ -29,6 +30,11 @@ async def follow(address: str, token: str, opened: asyncio.Event, seen: Counter[
     raise RuntimeError("the server ended a stream")
 
 
+async def _all_of(events: Sequence[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
+
+
 async def main(address: str, token: str, count: int) -> None:
     """Open the streams, say `listening`, and on SIGTERM print what came."""
     seen: Counter[str] = Counter()
@@ -36,11 +42,11 @@ async def main(address: str, token: str, count: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     opened = [asyncio.Event() for _ in range(count)]
     streams = [asyncio.create_task(follow(address, token, one, seen)) for one in opened]
-    everyone = asyncio.gather(*(one.wait() for one in opened))
+    everyone = asyncio.create_task(_all_of(opened))
     await asyncio.wait([everyone, *streams], return_when=asyncio.FIRST_COMPLETED)
     if everyone.done():
         print("listening", flush=True)
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(_all_of([stop]))
         await asyncio.wait([stopping, *streams], return_when=asyncio.FIRST_COMPLETED)
     for stream in streams:
         if stream.done():

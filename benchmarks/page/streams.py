@@ -1,7 +1,7 @@
 """What open streams of the web console cost the pipeline: `python -m benchmarks.page.streams`.
 
 The same steady load with and without 100 clients, in turn; compared is the CPU that gate, log writer, worker, RabbitMQ,
-Postgres and sender need for a packet. The web server is a process of its own, and its CPU is told apart.
+Postgres and sender need for a packet. The web server is a separate process, and its CPU is listed apart.
 """
 
 import argparse
@@ -95,11 +95,10 @@ def _tell(pairs: list[tuple[dict[str, float], dict[str, float]]], clients: int, 
     figures.add(
         Figure("pipeline_alone", alone, _CPU, note="gate, log writer, worker, both servers and the sender"),
         Figure("pipeline_watched", watched, _CPU, alone, MOST, is_time=True, note=f"with {clients} streams"),
-        *(
-            Figure(f"watched_{name}", median(other[name] for _, other in pairs), _CPU, median(one[name] for one, _ in pairs))
-            for name in pairs[0][0]
-        ),
     )
+    for name in pairs[0][0]:
+        before, after = median(one[name] for one, _ in pairs), median(other[name] for _, other in pairs)
+        figures.add(Figure(f"watched_{name}", after, _CPU, before))
 
 
 def main() -> int:

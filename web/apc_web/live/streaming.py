@@ -35,7 +35,7 @@ async def stream(
 ) -> Response:
     """Return the stream of new entries of a session, of a run, or of everything.
 
-    Raises ApiError for a position that cannot be used, and when too many streams are open, and what the database raises.
+    Raises ApiError for a position that cannot be used, and when too many streams are open; errors of the database.
     """
     begin = None if since is None else _read_heads(since)
     if services.feed.streams >= MOST_STREAMS:
@@ -52,7 +52,7 @@ class _Narrowed:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether streams with the same wish get the same events; those of a run learn its sessions on their way."""
+        """Return whether streams with one wish get the same events; one of a run learns its sessions as it goes."""
         return self._run_id is None
 
     @property
@@ -108,7 +108,7 @@ async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) 
 async def _steps(
     services: Services, narrowed: _Narrowed, seen: Heads, heads: Heads
 ) -> AsyncIterator[tuple[bytes, Heads]]:
-    """Yield new entries shard by shard, at most 500 at a time, as an event (empty: none is wanted) with the heads it ends at."""
+    """Yield new entries shard by shard, at most 500 at a time: an event, empty if none is wanted, and where it ends."""
     reached = dict(seen)
     for shard, last in sorted(heads.items()):
         after = reached.get(shard, 0)

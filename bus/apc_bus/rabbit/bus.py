@@ -100,7 +100,7 @@ class RabbitBus:
 
     async def publish(self, publication: Publication) -> None:
         """Publish one message and wait for its confirm."""
-        (error,) = await self._publisher.publish_all([publication])
+        error = await self._publisher.publish(publication)
         if error is not None:
             raise error
 

@@ -11,8 +11,11 @@ from apc_bus.clock import boottime
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
+from apc_bus.rabbit.bundles import bundled
 from apc_bus.rabbit.channel import BulkChannel, Window, open_channel
 from apc_bus.rabbit.connections import SharedLink, Timing
+from apc_bus.rabbit.gathering import Gathering
+from apc_bus.topology import INGRESS
 
 _log = structlog.get_logger("apc_bus")
 
@@ -38,6 +41,7 @@ class Publisher:
         self._opening = asyncio.Lock()
         self._one_by_one = asyncio.Lock()
         self._unknown: _Unknown | None = None
+        self._gathering = Gathering(self.publish_all)
 
     @property
     def oldest_sent_at(self) -> float | None:
@@ -53,8 +57,25 @@ class Publisher:
             moments.append(unknown.sent_at)
         return min((moment for moment in moments if moment is not None), default=None)
 
+    async def publish(self, publication: Publication) -> BusError | None:
+        """Publish one message; return its result: None = confirmed."""
+        if publication.exchange == INGRESS:
+            return await self._gathering.publish(publication)
+        (result,) = await self._publish_each([publication])
+        return result
+
     async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
-        """Publish all; return one result each, in order: None = confirmed."""
+        """Publish all, packets for one shard in bundles; return one result each, in order: None = confirmed."""
+        sendings = bundled(publications)
+        answers = await self._publish_each([sending.publication for sending in sendings])
+        results: list[BusError | None] = [None] * len(publications)
+        for sending, answer in zip(sendings, answers, strict=True):
+            for position in sending.positions:
+                results[position] = answer
+        return results
+
+    async def _publish_each(self, publications: Sequence[Publication]) -> list[BusError | None]:
+        """Publish each in a separate message."""
         if not publications:
             return []
         try:

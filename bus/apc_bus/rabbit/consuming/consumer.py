@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from itertools import takewhile
 
 import structlog
 from aiormq.exceptions import (
@@ -23,9 +22,11 @@ from apc_bus.errors import (
     SubscriptionLost,
 )
 from apc_bus.port import Delivery, Publication
+from apc_bus.rabbit.bundles import unbundled
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Timing
 from apc_bus.rabbit.consuming.acknowledging import AckBuffer
+from apc_bus.rabbit.consuming.unsettled import Unsettled
 from apc_bus.rabbit.transport import Silence
 
 _log = structlog.get_logger("apc_bus")
@@ -53,7 +54,7 @@ class RabbitSubscription:
         self._acknowledgements = AckBuffer(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._received = 0
-        self._unsettled: dict[int, None] = {}
+        self._unsettled = Unsettled()
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         channel.on_delivery = self._take
@@ -108,24 +109,21 @@ class RabbitSubscription:
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
-        self._check()
-        if multiple:
-            for tag in list(takewhile(lambda tag: tag <= delivery.tag, self._unsettled)):
-                del self._unsettled[tag]
-        else:
-            self._unsettled.pop(delivery.tag, None)
-        self._acknowledgements.add(delivery.tag, multiple=multiple)
+        self._check_open(delivery)
+        tag = self._unsettled.settle_up_to(delivery.tag) if multiple else self._unsettled.settle(delivery.tag)
+        if tag is not None:
+            self._acknowledgements.add(tag, multiple=multiple)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Give one delivery back, or to the dead-letter exchange."""
+        """Give one delivery back, or to the dead-letter exchange, with all that came in the same bundle."""
         if delivery.offset is not None:
             # The broker would close the whole connection (measured: 540).
             raise BusError("a stream takes nothing back: acknowledge the message")
-        self._check()
-        self._unsettled.pop(delivery.tag, None)
+        self._check_open(delivery)
+        tag = self._unsettled.give_back(delivery.tag)
         try:
             async with asyncio.timeout(self._timing.answer):
-                await self._channel.basic_nack(delivery.tag, requeue=requeue, wait=False)
+                await self._channel.basic_nack(tag, requeue=requeue, wait=False)
         except CHANNEL_GONE as error:
             self._raise_lost(error)
 
@@ -160,9 +158,11 @@ class RabbitSubscription:
     def _take(self, delivery: Delivery) -> None:
         first = self._first_offset
         if self._lost is None and (first is None or delivery.offset is None or delivery.offset >= first):
-            self._inbox.append(delivery)
+            messages = unbundled(delivery.message)
+            for tag, message in zip(self._unsettled.add(delivery.tag, len(messages)), messages, strict=True):
+                part = Delivery(message, tag, delivery.routing_key, delivery.is_redelivered, delivery.offset)
+                self._inbox.append(part)
             self._received += 1
-            self._unsettled[delivery.tag] = None
             self._wake()
 
     def _on_cancelled(self, frame: Basic.Cancel) -> None:
@@ -179,6 +179,13 @@ class RabbitSubscription:
     def _check(self) -> None:
         if self._lost is not None:
             raise SubscriptionLost(f"the subscription is gone: {self._lost}")
+
+    def _check_open(self, delivery: Delivery) -> None:
+        """Raise SubscriptionLost for a delivery that is settled already; the broker would close the channel."""
+        self._check()
+        if delivery.tag not in self._unsettled:
+            self.end(f"delivery {delivery.message.message_id!r} was settled twice")
+            self._check()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

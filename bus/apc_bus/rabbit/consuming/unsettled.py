@@ -1,0 +1,62 @@
+"""What a subscription has handed over and its consumer has not settled: the parts of a bundle share one message."""
+
+from itertools import takewhile
+
+from apc_bus.rabbit.bundles import MOST_PARTS
+
+
+class Unsettled:
+    """Counts what waits. A part's tag is the broker's, times MOST_PARTS, plus its place in the bundle."""
+
+    def __init__(self) -> None:
+        self._tags: dict[int, None] = {}
+        self._parts_left: dict[int, int] = {}
+        """Of bundles, by the broker's tag."""
+
+    def __len__(self) -> int:
+        return len(self._tags)
+
+    def __contains__(self, tag: int) -> bool:
+        return tag in self._tags
+
+    def add(self, broker_tag: int, parts: int = 1) -> range:
+        """Note a message with so many parts; return their tags."""
+        tags = range(broker_tag * MOST_PARTS, broker_tag * MOST_PARTS + parts)
+        self._tags.update(dict.fromkeys(tags))
+        if parts > 1:
+            self._parts_left[broker_tag] = parts
+        return tags
+
+    def settle(self, tag: int) -> int | None:
+        """Settle one part; return the broker's tag of a message that is settled with it."""
+        del self._tags[tag]
+        return self._without_part(tag // MOST_PARTS)
+
+    def settle_up_to(self, tag: int) -> int | None:
+        """Settle a part and all before it; return the broker's tag of the last message that is settled with them.
+
+        All messages before that one are settled too.
+        """
+        last = None
+        for one in list(takewhile(lambda open_tag: open_tag <= tag, self._tags)):
+            del self._tags[one]
+            last = self._without_part(one // MOST_PARTS) or last
+        return last
+
+    def give_back(self, tag: int) -> int:
+        """Forget the message of a part with all its parts; return the broker's tag."""
+        broker_tag = tag // MOST_PARTS
+        for one in range(broker_tag * MOST_PARTS, (broker_tag + 1) * MOST_PARTS):
+            self._tags.pop(one, None)
+        self._parts_left.pop(broker_tag, None)
+        return broker_tag
+
+    def _without_part(self, broker_tag: int) -> int | None:
+        left = self._parts_left.get(broker_tag)
+        if left is None:
+            return broker_tag
+        if left > 1:
+            self._parts_left[broker_tag] = left - 1
+            return None
+        del self._parts_left[broker_tag]
+        return broker_tag

@@ -6,8 +6,9 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import asyncpg
 import psutil
@@ -18,6 +19,8 @@ from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.tree.checkpoint import ensure_key
 
+PASSWORD = "benchmarks"
+
 
 @dataclass(frozen=True, slots=True)
 class Servers:
@@ -25,10 +28,21 @@ class Servers:
 
     rabbit: RabbitServer
     postgres: PostgresServer
+    _users: set[str] = field(default_factory=set)
 
     def fresh_vhost(self) -> str:
         """AMQP URL of a virtual host that nobody has used."""
         return self.rabbit.fresh_vhost_url()
+
+    def login(self, amqp_url: str, user: str) -> str:
+        """Return the AMQP URL of another broker user with every right on the same virtual host."""
+        place = urlsplit(amqp_url)
+        vhost = unquote(place.path.removeprefix("/"))
+        if user not in self._users:
+            self.rabbit.ctl("add_user", user, PASSWORD)
+            self._users.add(user)
+        self.rabbit.ctl("set_permissions", "-p", vhost, user, ".*", ".*", ".*")
+        return urlunsplit(place._replace(netloc=f"{user}:{PASSWORD}@{place.netloc.rpartition('@')[2]}"))
 
     async def fresh_database(self) -> str:
         """URL of a migrated, empty database."""

@@ -65,7 +65,14 @@ def test_a_bundle_ends_at_its_bounds() -> None:
 
 
 def part(**changes: Any) -> list[Any]:
-    fields = {"body": b"{}", "id": "m", "type": "", "correlation": None, "content_type": "", "headers": {}}
+    fields: dict[str, Any] = {
+        "body": b"{}",
+        "id": "m",
+        "type": "",
+        "correlation": None,
+        "content_type": "",
+        "headers": {},
+    }
     return list((fields | changes).values())
 
 

@@ -27,10 +27,14 @@ class RabbitServer:
         description: for the report of the test run.
         url: AMQP URL; its path is replaced by the virtual host.
         change_vhosts: deletes some virtual hosts and makes others, on which the URL's user has every right.
+        ctl: runs rabbitmqctl.
     """
 
-    def __init__(self, description: str, url: str, change_vhosts: ChangeVhosts, resources: ExitStack) -> None:
+    def __init__(
+        self, description: str, url: str, change_vhosts: ChangeVhosts, ctl: Callable[..., object], resources: ExitStack
+    ) -> None:
         self.description = description
+        self.ctl = ctl
         self._url = url
         self._change_vhosts = change_vhosts
         self._resources = resources
@@ -93,7 +97,9 @@ def _from_private_node() -> RabbitServer:
         node = PrivateNode()
         resources.callback(node.close)
         node.start()
-        return RabbitServer("private node", node.url(), node.control.change_vhosts, resources.pop_all())
+        return RabbitServer(
+            "private node", node.url(), node.control.change_vhosts, node.control.ctl, resources.pop_all()
+        )
 
 
 def _from_url(url: str) -> RabbitServer:
@@ -127,7 +133,7 @@ def _by_ctl(description: str, url: str, ctl: Callable[..., None], resources: Exi
             ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
 
     resources.callback(lambda: change_vhosts(sorted(there), ()))
-    return RabbitServer(description, url, change_vhosts, resources)
+    return RabbitServer(description, url, change_vhosts, ctl, resources)
 
 
 def _ctl(*arguments: str) -> None:

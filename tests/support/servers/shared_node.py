@@ -64,9 +64,8 @@ def reach_shared_node(folder: Path) -> RabbitServer:
             raise BusUnavailable(f"the shared RabbitMQ node did not start in {2 * PATIENCE_SECONDS:g} s")
         time.sleep(_LOOK_SECONDS)
     place = json.loads((folder / _PLACE).read_text())
-    return RabbitServer(
-        "node of the whole run", place["url"], NodeControl(**place["control"]).change_vhosts, ExitStack()
-    )
+    control = NodeControl(**place["control"])
+    return RabbitServer("node of the whole run", place["url"], control.change_vhosts, control.ctl, ExitStack())
 
 
 def _write(file: Path, text: str) -> None:

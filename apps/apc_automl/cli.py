@@ -31,6 +31,14 @@ Budget = Annotated[
 MaximumRows = Annotated[
     int | None, typer.Option(min=100, help="Rows the search looks at, at most; default what its time allows.")
 ]
+Candidates = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=64,
+        help="Methods a swarm tries in each generation; default what the time holds, 1 with --generations.",
+    ),
+]
 ExplainData = Annotated[bool, typer.Option("--explain-data", help="Say what is made of each column; stop.")]
 
 
@@ -44,6 +52,7 @@ def run(
             min=1, max=1000, help="Default: as many as the budget holds, at most 24, or 100 with --budget-seconds."
         ),
     ] = None,
+    candidates: Candidates = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, max=10, help="Validations at most; default 1, or 2 with much time.")
     ] = None,
@@ -75,7 +84,7 @@ def run(
 
     source = SourceForm(separator, decimal, encoding, header)
     sizes = (rounds, convergence, maximum_rows)
-    form = RunForm(data, target, generations, seed, budget_seconds, out, priors, *sizes, source, resume)
+    form = RunForm(data, target, generations, seed, budget_seconds, out, priors, *sizes, source, resume, candidates)
     run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json, ui)))
 
 
@@ -154,6 +163,9 @@ def peers(
     table: Annotated[
         list[str] | None, typer.Option(help="Compare on this table; repeat it. Default: all twelve.")
     ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Append each result here; what the file holds is not measured again.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the swarm with a random search of equal time and with HistGradientBoosting: mean ranks over tables.
@@ -169,7 +181,7 @@ def peers(
     unknown = [name for name in table or () if name not in PEER_TABLES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEER_TABLES)}", param_hint="--table")
-    found = run_quietly(measure_peers(table or list(PEER_TABLES), seeds, seconds, tell_on_stderr))
+    found = run_quietly(measure_peers(table or list(PEER_TABLES), seeds, seconds, tell_on_stderr, results))
     _print(found, "ranks (1 = smallest loss on untouched rows): means with 95 % intervals over the tables", as_json)
 
 

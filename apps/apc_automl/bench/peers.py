@@ -1,12 +1,13 @@
 """`apc automl bench peers`: is the swarm as good as a random search of equal time, and as plain gradient boosting?"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from apc_automl.bench.comparisons import Comparison, FinishedComparisons
 from apc_automl.bench.confidence import Interval
 from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
 from apc_automl.bench.reference_runs import (
@@ -27,47 +28,38 @@ from apc_bus.settings import AutomlSettings
 
 SWARM, RANDOM, PLAIN = "the swarm", "random search", "HistGradientBoosting"
 PEERS = (SWARM, RANDOM, PLAIN)
+WARM_UP_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The losses of all three on the same untouched rows of one table and seed."""
-
-    table: str
-    seed: int
-    losses: Mapping[str, float]
-    generations: int
-    drawn: int
-    """Recipes that the random search has tried."""
-
-    @property
-    def ranks(self) -> dict[str, float]:
-        """Return 1 for the smallest loss; equal ones share their places."""
-        from scipy.stats import rankdata
-
-        return dict(zip(self.losses, rankdata(list(self.losses.values())).tolist(), strict=True))
-
-
-async def measure_peers(tables: Sequence[str], seeds: int, seconds: int, tell: Callable[[str], None]) -> dict[str, Any]:
+async def measure_peers(
+    tables: Sequence[str], seeds: int, seconds: int, tell: Callable[[str], None], results: Path | None = None
+) -> dict[str, Any]:
     """Compare over tables and seeds: a JSON object with the losses, and mean ranks with 95 % intervals.
 
     The intervals are over the tables: the seeds of a table are no independent tables.
 
+    Args:
+        results: a file to which each comparison is appended; what it holds already is not measured again.
+
     Raises:
-        InputUnusable: the package that carries a table is not installed.
+        InputUnusable: the package that carries a table is not installed, or the file cannot be used.
     """
-    found: list[Comparison] = []
+    kept = FinishedComparisons(results)
+    known, found = kept.read(seconds), list[Comparison]()
     with bench_folder() as folder, training_processes() as workbench:
-        for table in [PEER_TABLES[name] for name in tables]:
-            for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-                one = await _compare(table, seed, seconds, folder, workbench)
+        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            for table in [PEER_TABLES[name] for name in tables]:
+                one = known.get((table.name, seed))
+                if one is None:
+                    one = await _compare(table, seed, seconds, folder, workbench)
+                    kept.add(one)
                 found.append(one)
                 tell(f"{one.table}, seed {seed}: " + ", ".join(f"{name} {one.losses[name]:.4f}" for name in PEERS))
     return {
         "seconds": seconds,
         "seeds": seeds,
         "tables": list(tables),
-        "runs": [asdict(one) | {"ranks": one.ranks} for one in found],
+        "runs": [one.model_dump() | {"ranks": one.ranks} for one in found],
         "summary": summarise(found),
     }
 
@@ -107,6 +99,7 @@ async def _compare(table: PeerTable, seed: int, seconds: int, folder: Path, work
         priors=False,
     )
     prepared = await prepare_table(settings, workbench)
+    await _warm_up(_study(prepared, seed), workbench)
     fitted, _ = await fit_to_budget(settings, form, prepared, workbench, PROCESSES)
     prepared = prepared if fitted.maximum_rows == settings.maximum_rows else await prepare_table(fitted, workbench)
     study, untouched = _study(prepared, seed), Blob.of(prepared.untouched[0])
@@ -124,7 +117,21 @@ async def _compare(table: PeerTable, seed: int, seconds: int, folder: Path, work
     )
     plain = await workbench.run(work.judge_plain, study, untouched)
     losses = {SWARM: loss, RANDOM: chance, PLAIN: plain}
-    return Comparison(table.name, seed, losses, fitted.generations, sum(one.tried for one in drawn))
+    return Comparison(
+        table=table.name,
+        seed=seed,
+        seconds=seconds,
+        losses=losses,
+        generations=fitted.generations,
+        candidates=fitted.candidates,
+        drawn=sum(one.tried for one in drawn),
+    )
+
+
+async def _warm_up(study: Study, workbench: Workbench) -> None:
+    """Let all processes load their libraries before either search is timed."""
+    jobs = [workbench.run(work.search_at_random, study, WARM_UP_SECONDS, 0) for _ in range(PROCESSES)]
+    await asyncio.gather(*jobs)
 
 
 def _study(prepared: Prepared, seed: int) -> Study:

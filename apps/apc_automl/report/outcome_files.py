@@ -141,12 +141,18 @@ def repeat_options(log: RunLog) -> tuple[str, ...]:
     rounds = max(one.round for one in evaluations)
     last = 1 + max(one.generation for one in evaluations if one.round == rounds)
     if last >= asked:
-        return _sizes(asked, sizes["convergence_generations"], most)
+        return _sizes(log, asked, sizes["convergence_generations"])
     if rounds > 1 or (most > 1 and log.promoted is None):
         return ()
     converged = len({one.generation for one in evaluations if one.run_phase == "CONVERGENCE"})
-    return _sizes(last, converged, most)
+    return _sizes(log, last, converged)
 
 
-def _sizes(generations: int, convergence: int, rounds: int) -> tuple[str, ...]:
-    return ("--generations", str(generations), "--convergence", str(convergence), "--rounds", str(rounds))
+def _sizes(log: RunLog, generations: int, convergence: int) -> tuple[str, ...]:
+    options = {
+        "--generations": generations,
+        "--candidates": log.candidates,
+        "--convergence": convergence,
+        "--rounds": log.sizes["max_rounds"],
+    }
+    return tuple(word for name, value in options.items() for word in (name, str(value)))

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_automl.swarm.briefs import CANDIDATES, SEED, number_in
 from apc_automl.swarm.members import LIBRARIAN, SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 from apc_log.queries.runs import count_run_packets, run_moves, run_packets, run_transfer_ends
@@ -127,14 +128,17 @@ class RunLog:
     @property
     def facts(self) -> tuple[str, ...]:
         """What the briefs say of the table, for people: kind of problem, sizes of the parts, notes."""
-        constraints = [one for one in self._brief_objects if "expression" in one]
-        return tuple(one["expression"] for one in constraints if str(one["id"]).startswith("table-"))
+        return tuple(expression for name, expression in self._said.items() if name.startswith("table-"))
 
     @property
     def seed(self) -> int:
         """The seed that the brief names; 0 in a log without one."""
-        found = [one["expression"] for one in self._brief_objects if one.get("id") == "seed"]
-        return int(found[0].removeprefix("seed=")) if found else 0
+        return number_in(self._said, SEED)
+
+    @property
+    def candidates(self) -> int:
+        """How many methods a swarm cross-validated in each generation before it trained the best of them."""
+        return number_in(self._said, CANDIDATES, 1)
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -146,6 +150,10 @@ class RunLog:
     def brief(self) -> Mapping[str, str]:
         """Evidence id -> hash, as the sentinel's brief names them: `schema`, slices, priors."""
         return {one["id"]: one["ref"] for one in self._brief_objects if "ref" in one}
+
+    @property
+    def _said(self) -> Mapping[str, str]:
+        return {one["id"]: one["expression"] for one in self._brief_objects if "expression" in one}
 
     @property
     def _brief_objects(self) -> list[Mapping[str, Any]]:

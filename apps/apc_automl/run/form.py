@@ -68,6 +68,7 @@ class RunForm:
     source: SourceForm = SourceForm()
     resume: str | None = None
     """A run over the same table, from whose best recipes this one goes on."""
+    candidates: int | None = None
 
     @property
     def used_seed(self) -> int:
@@ -121,6 +122,7 @@ class RunForm:
             data=data.resolve(),
             target=target,
             generations=self.generations or GENERATIONS,
+            candidates=self.candidates or 1,
             convergence=self.convergence,
             maximum_rounds=self.rounds or ROUNDS,
             maximum_rows=self.row_limit,

@@ -22,6 +22,8 @@ from apc_bus.settings import AutomlSettings
 
 FITS = 6.0
 """One measured model costs as much as so many trainings: four folds, two steps of the curve, the model itself."""
+TRIED_FITS = 2.0
+"""One method that is only compared: a fold, and for every second one the other three."""
 BETWEEN_SECONDS = 0.4
 """From one generation to the next beside the training: packets, the gate, the sentinel."""
 USED_SHARE = 0.9
@@ -30,13 +32,33 @@ CLOSING_TRAININGS = 2.5
 """After the search the winner is trained and judged again, which takes as long as to train so many generations."""
 LEAST_GENERATIONS = 6
 """For fewer than these the search looks at fewer rows."""
+SPARE = 1.5
+"""Times as many generations as expected: the measurement may have met a busy moment, and the timer ends the search."""
+COMPARING_SHARE, COMPARING_GENERATIONS = 0.7, 4
+"""Of a round's time, if at least so many generations are left: to compare methods before one is trained."""
+MOST_CANDIDATES = 16
+"""Methods that a swarm compares in a generation; more time gives more generations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of a generation in which each swarm trains one model, and of one more method that all of them try."""
+
+    generation: float
+    candidate: float
+
+    def scaled(self, share: float) -> "Costs":
+        """Return what they are for this share of the rows."""
+        training = max(1e-3, self.generation - BETWEEN_SECONDS)
+        return Costs(training * share + BETWEEN_SECONDS, max(1e-3, self.candidate * share))
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many generations and rounds fit into the search time, over how many rows."""
+    """How many generations and rounds fit into the search time, of how many methods, over how many rows."""
 
     generations: int
+    candidates: int
     rounds: int
     rows: int
     generation_seconds: float
@@ -46,44 +68,74 @@ class Sizes:
         """One line for people."""
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         generations = "1 generation" if self.generations == 1 else f"{self.generations} generations"
+        tried = f", each the best of {self.candidates} methods" if self.candidates > 1 else ""
         return (
-            f"the search: at most {rounds} of {generations} with {len(SWARMS)} models each; "
+            f"the search: at most {rounds} of {generations} with {len(SWARMS)} models each{tried}; "
             f"a generation takes about {self.generation_seconds:.1f} s"
         )
 
 
 def choose_sizes(
-    generation_seconds: float, search_seconds: float, rows: int, most: int, *, may_shrink: bool = True
+    costs: Costs,
+    search_seconds: float,
+    rows: int,
+    most: int,
+    *,
+    candidates: int | None = None,
+    may_shrink: bool = True,
 ) -> Sizes:
-    """Return the largest sizes that fit: first generations, then rows down to what a few generations need.
+    """Return the largest sizes that fit: a few generations, rows down to what those need, then methods to compare.
+
+    Somewhat more generations than fit are allowed: what ends a search in time is its timer.
 
     Args:
-        generation_seconds: how long a generation over all these rows takes.
+        costs: what a generation over all these rows costs.
         search_seconds: how long the search may take.
         rows: how many rows are there to look at.
         most: no more generations than these; a second round where two times as many fit.
+        candidates: how many methods a swarm compares in each generation, where that is fixed.
         may_shrink: whether fewer rows may be looked at.
     """
-    training = max(1e-3, generation_seconds - BETWEEN_SECONDS)
-    if may_shrink and rows > LEAST_ROWS:
-        allowed = USED_SHARE * search_seconds - LEAST_GENERATIONS * BETWEEN_SECONDS
-        allowed /= LEAST_GENERATIONS + CLOSING_TRAININGS
-        share = min(1.0, max(allowed / training, LEAST_ROWS / rows))
-        rows, training = max(LEAST_ROWS, math.floor(rows * share)), training * share
-    seconds = training + BETWEEN_SECONDS
-    fitting = math.floor((USED_SHARE * search_seconds - CLOSING_TRAININGS * training) / seconds + 1e-6)
-    return Sizes(max(1, min(most, fitting)), ROUNDS if fitting >= 2 * most else 1, rows, seconds)
+    share = _share_of_rows(costs, search_seconds, rows) if may_shrink and rows > LEAST_ROWS else 1.0
+    rows, costs = max(min(rows, LEAST_ROWS), math.floor(rows * share)), costs.scaled(share)
+    if candidates is not None:
+        costs = Costs(costs.generation + (candidates * costs.candidate if candidates > 1 else 0.0), costs.candidate)
+    closing = CLOSING_TRAININGS * (costs.generation - BETWEEN_SECONDS)
+    fitting = max(1, math.floor((USED_SHARE * search_seconds - closing) / costs.generation + 1e-6))
+    rounds = ROUNDS if fitting >= 2 * most else 1
+    if candidates is not None:
+        return Sizes(_with_spare(fitting, most), candidates, rounds, rows, costs.generation)
+    seconds = (USED_SHARE * search_seconds - closing) / rounds
+    few = max(COMPARING_GENERATIONS, math.floor((1 - COMPARING_SHARE) * seconds / costs.generation))
+    generations = min(most, fitting, few)
+    found = min(MOST_CANDIDATES, math.floor((seconds / generations - costs.generation) / costs.candidate))
+    if found < 2:
+        return Sizes(_with_spare(fitting, most), 1, rounds, rows, costs.generation)
+    return Sizes(_with_spare(generations, most), found, rounds, rows, costs.generation + found * costs.candidate)
 
 
-def generation_seconds(fits: Mapping[str, Sequence[float]], processes: int) -> float:
-    """Return how long a generation takes: all swarms train at once, in so many processes.
+def _with_spare(generations: int, most: int) -> int:
+    return min(most, math.ceil(SPARE * generations))
+
+
+def _share_of_rows(costs: Costs, search_seconds: float, rows: int) -> float:
+    """Return the share of the rows with which a few generations fit; no less than the least that is looked at."""
+    allowed = USED_SHARE * search_seconds - LEAST_GENERATIONS * BETWEEN_SECONDS
+    allowed /= LEAST_GENERATIONS + CLOSING_TRAININGS
+    return min(1.0, max(allowed / max(1e-3, costs.generation - BETWEEN_SECONDS), LEAST_ROWS / rows))
+
+
+def costs_of(fits: Mapping[str, Sequence[float]], processes: int) -> Costs:
+    """Return what a generation costs: all swarms train at once, in so many processes.
 
     Args:
         fits: swarm -> seconds of one training of each of its families.
         processes: how many train at the same time.
     """
-    swarms = [FITS * fmean(seconds) for seconds in fits.values()]
-    return max(max(swarms), sum(swarms) / processes) + BETWEEN_SECONDS
+    swarms = [fmean(seconds) for seconds in fits.values()]
+    training = FITS * max(max(swarms), sum(swarms) / processes)
+    # Each method that a swarm compares is a separate job: they fill all processes.
+    return Costs(training + BETWEEN_SECONDS, TRIED_FITS * sum(swarms) / processes)
 
 
 async def fit_to_budget(
@@ -95,17 +147,20 @@ async def fit_to_budget(
     """
     began = time.monotonic()
     study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), settings.seed)
-    seconds = generation_seconds(await _time_families(study, workbench), processes)
+    costs = costs_of(await _time_families(study, workbench), processes)
     left = max(1.0, form.search_seconds - (time.monotonic() - began))
     parts = prepared.profile["parts"]
     rows = parts["train"] + parts["held_out"] + sum(parts["untouched"])
     most = GENERATIONS if form.budget_seconds is None else MOST_GENERATIONS
-    sizes = choose_sizes(seconds, left, rows, most, may_shrink=form.maximum_rows is None)
+    may_shrink = form.maximum_rows is None
+    sizes = choose_sizes(costs, left, rows, most, candidates=form.candidates, may_shrink=may_shrink)
     changed = {
         "generations": sizes.generations,
+        "candidates": sizes.candidates,
         "maximum_rounds": form.rounds or sizes.rounds,
         "maximum_rows": settings.maximum_rows if sizes.rows == rows else sizes.rows,
-        "budget_seconds": max(1, round(left)),
+        # The open generation is finished when the timer ends the search.
+        "budget_seconds": max(1, round(left / 2), math.floor(left - sizes.generation_seconds)),
     }
     return settings.model_copy(update=changed), sizes
 

@@ -140,6 +140,7 @@ async def _sized(
     Returns:
         the settings and the form with these sizes.
     """
+    workbench.start()
     prepared = await prepare_table(settings, workbench)
     how_read, *notes = prepared.profile["notes"]
     tell(how_read)

@@ -31,6 +31,7 @@ TABLE_PROFILE = "table-profile"
 UNTOUCHED = "untouched-"
 PRIOR = "prior-"
 PROFILE = "profile"
+SEED, CANDIDATES = "seed", "candidates"
 
 
 class Brief(BaseModel):
@@ -44,6 +45,8 @@ class Brief(BaseModel):
     """Recipes by hash that earlier runs on similar tables found good, best first: to begin with."""
     profile: TableProfile | None = None
     """What the table looks like."""
+    candidates: int = 1
+    """How many methods a swarm cross-validates in each generation before it trains the best of them."""
 
     def untouched(self, round_number: int) -> str:
         """Hash of the slice that validates a round (rounds count from 1)."""
@@ -81,7 +84,10 @@ def brief_payload(
         fail_if="outcome < 0.5",
         cost=FalsifierCost.LOW,
     )
-    seed = IrConstraint(id="seed", constraint_kind=ConstraintKind.QUALITY, expression=f"seed={brief.seed}")
+    numbers = [
+        IrConstraint(id=name, constraint_kind=ConstraintKind.QUALITY, expression=f"{name}={value}")
+        for name, value in ((SEED, brief.seed), (CANDIDATES, brief.candidates))
+    ]
     looks = IrConstraint(id=PROFILE, constraint_kind=ConstraintKind.QUALITY, expression=profile.expression)
     table = [
         IrConstraint(id=f"table-{number}", constraint_kind=ConstraintKind.QUALITY, expression=fact)
@@ -95,7 +101,7 @@ def brief_payload(
         for number, ref in enumerate(brief.priors, start=1)
     ]
     header = IrHeader(task_id=task_id, run_id=run_id, swarm_id=swarm, dialect_id=DIALECT, dialect_hash=dialect_hash())
-    return TaskIrPayload(ir_header=header, objects=(claim, falsifier, seed, looks, *table, *evidence))
+    return TaskIrPayload(ir_header=header, objects=(claim, falsifier, *numbers, looks, *table, *evidence))
 
 
 def read_brief(payload: TaskIrPayload) -> Brief | None:
@@ -105,21 +111,27 @@ def read_brief(payload: TaskIrPayload) -> Brief | None:
     evidence = {thing.id: thing.ref for thing in payload.objects if isinstance(thing, IrEvidence)}
     slices = {name: ref for name, ref in evidence.items() if not name.startswith(PRIOR)}
     priors = tuple(ref for name, ref in evidence.items() if name.startswith(PRIOR))
-    seeds = [
-        int(thing.expression.removeprefix("seed="))
-        for thing in payload.objects
-        if isinstance(thing, IrConstraint) and thing.id == "seed"
-    ]
-    looks = [thing.expression for thing in payload.objects if isinstance(thing, IrConstraint) and thing.id == PROFILE]
-    if not seeds or not all(name in slices for name in SLICES):
+    said = {thing.id: thing.expression for thing in payload.objects if isinstance(thing, IrConstraint)}
+    if SEED not in said or not all(name in slices for name in SLICES):
         return None
-    return Brief(seed=seeds[0], slices=slices, priors=priors, profile=_profile_in(looks))
+    return Brief(
+        seed=number_in(said, SEED),
+        slices=slices,
+        priors=priors,
+        profile=_profile_in(said),
+        candidates=number_in(said, CANDIDATES, 1),
+    )
 
 
-def _profile_in(expressions: Sequence[str]) -> TableProfile | None:
-    """Return the first profile; None where another build has written what this one cannot read."""
+def number_in(said: Mapping[str, str], name: str, default: int = 0) -> int:
+    """Return the number of a constraint `name=number` in a brief; the default in a brief without it."""
+    return int(said[name].removeprefix(f"{name}=")) if name in said else default
+
+
+def _profile_in(said: Mapping[str, str]) -> TableProfile | None:
+    """Return the profile; None where another build has written what this one cannot read."""
     try:
-        return TableProfile.read(expressions[0]) if expressions else None
+        return TableProfile.read(said[PROFILE]) if PROFILE in said else None
     except ValueError:
         return None
 

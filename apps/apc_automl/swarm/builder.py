@@ -16,11 +16,12 @@ from apc_automl.swarm.exchange import remember_import, send_transfers
 from apc_automl.swarm.forecast import Forecast
 from apc_automl.swarm.members import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
 from apc_automl.swarm.notebook import Entry, Notebook
+from apc_automl.swarm.shortlist import choose_method
 from apc_automl.swarm.study_cache import StudyCache, fetch
 from apc_automl.training import work
-from apc_automl.training.material import Measured
+from apc_automl.training.material import Measured, Study
 from apc_automl.training.recipes import Recipe
-from apc_automl.training.search import Place, Trial, next_recipe
+from apc_automl.training.search import Place, Trial
 from apc_automl.training.spaces import families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
@@ -134,7 +135,7 @@ class _Builder:
             return
         study = await self._studies.study(notebook.brief, ctx.artifacts)
         schema = Schema.model_validate_json(study.schema.data)
-        recipe = self._choose(notebook, study.seed, session, schema)
+        recipe = await self._choose(notebook, study, session, schema)
         name = role_payloads.work_id(self._swarm, session.round, session.generation)
         if session.state != CONVERGENCE:
             expected = Forecast.of(recipe, notebook.entries)
@@ -163,16 +164,16 @@ class _Builder:
         notebook.write(ctx.state)
         await send_transfers(self._swarm, notebook.best(), session, ctx)
 
-    def _choose(self, notebook: Notebook, seed: int, session: SessionState, schema: Schema) -> Recipe:
+    async def _choose(self, notebook: Notebook, study: Study, session: SessionState, schema: Schema) -> Recipe:
         place = Place(
-            seed=seed,
+            seed=study.seed,
             swarm=self._swarm,
             round=session.round,
             generation=session.generation,
             converging=session.state == CONVERGENCE,
         )
-        imports = notebook.usable_imports(session.round, session.generation)
-        return next_recipe(place, schema, notebook.trials, imports, notebook.priors)
+        count = notebook.brief.candidates if notebook.brief is not None else 1
+        return await choose_method(notebook, place, schema, study, self._workbench, count)
 
     async def execute(self, session: SessionState, ctx: HandlerContext) -> None:
         """Train the recipe of the swarm whose EVAL won once more, in EXECUTION, on all data that may be seen."""

@@ -145,6 +145,7 @@ async def _brief_everyone(
             seed=settings.seed,
             slices=slices if swarm == SENTINEL_SWARM else public,
             priors=tuple(choose_priors(profile, trials, families_of(swarm, profile.problem))),
+            candidates=settings.candidates,
         )
         await ctx.emit(
             brief_payload(swarm, ctx.task_id, ctx.run_id, profile, brief, facts, _belief(swarm, profile, trials)),

@@ -34,6 +34,23 @@ class Entry(BaseModel):
         return max(self.shortfalls.values(), default=0.5)
 
 
+class Tried(BaseModel):
+    """A method that was cross-validated on all rows that a builder may see."""
+
+    model_config = ConfigDict(extra="forbid")
+    recipe: Recipe
+    score: float
+    """1 - loss / loss of the trivial baseline, the mean over its folds."""
+    is_whole: bool
+    """On all folds; else it was given up after the first."""
+    is_falsified: bool = False
+
+    @property
+    def trial(self) -> Trial:
+        """It as the search sees it: what was given up is not built upon."""
+        return Trial(recipe=self.recipe, outcome=self.score, is_falsified=self.is_falsified or not self.is_whole)
+
+
 class Import(BaseModel):
     """A recipe that came by TRANSFER."""
 
@@ -51,6 +68,7 @@ class Notebook(BaseModel):
     model_config = ConfigDict(extra="forbid")
     brief: Brief | None = None
     entries: list[Entry] = []
+    tried: list[Tried] = []
     imports: list[Import] = []
     priors: list[Recipe] = []
     """What earlier runs found good, best first."""
@@ -80,6 +98,12 @@ class Notebook(BaseModel):
         sound = [entry for entry in self.entries if not entry.trial.is_falsified]
         return max(sound, key=lambda entry: entry.trial.outcome, default=None)
 
+    def best_untrained(self) -> Recipe | None:
+        """Return the method with the best score of those that were not trained; the earliest of equals."""
+        trained = {entry.trial.recipe.method for entry in self.entries}
+        open_ = [one for one in self.tried if one.is_whole and one.recipe.method not in trained]
+        return max(open_, key=lambda one: one.score).recipe if open_ else None
+
     def usable_imports(self, round_number: int, generation: int) -> list[Imported]:
         """Return the imports that every run of this seed has at this point."""
         return [
@@ -102,3 +126,5 @@ class Notebook(BaseModel):
         for entry in self.entries:
             if entry.name == name:
                 entry.trial = entry.trial.model_copy(update={"is_falsified": True})
+                for one in self.tried:
+                    one.is_falsified = one.is_falsified or one.recipe == entry.trial.recipe

@@ -48,6 +48,8 @@ class Place(BaseModel):
     swarm: str
     round: int
     generation: int
+    draw: int = 0
+    """Which of the methods of this generation, from 0."""
     converging: bool = False
     """In CONVERGENCE nothing new is drawn: the best imported recipe is tuned, else the swarm's own best."""
 
@@ -87,6 +89,29 @@ def next_recipe(
     return _tuned(best.recipe, place.swarm, schema, tried, generator)
 
 
+def next_recipes(
+    place: Place,
+    schema: Schema,
+    trials: Sequence[Trial],
+    imports: Sequence[Imported],
+    priors: Sequence[Recipe],
+    count: int,
+) -> list[Recipe]:
+    """Return the methods of one generation that are compared before one is trained; fewer where no others are left.
+
+    Each is chosen as if those before it had been measured and were not worth building upon.
+    """
+    found: list[Recipe] = []
+    known = {trial.recipe.method for trial in trials}
+    for draw in range(count):
+        seen = [*trials, *(Trial(recipe=one, outcome=0.0, is_falsified=True) for one in found)]
+        recipe = next_recipe(place.model_copy(update={"draw": draw}), schema, seen, imports, priors)
+        if recipe.method not in known:
+            known.add(recipe.method)
+            found.append(recipe)
+    return found
+
+
 def best_trial(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the highest outcome that was not falsified; the earliest of equals."""
     sound = [trial for trial in trials if not trial.is_falsified]
@@ -94,7 +119,8 @@ def best_trial(trials: Sequence[Trial]) -> Trial | None:
 
 
 def _generator(place: Place) -> random.Random:
-    digest = hashlib.sha256(rfc8785.dumps(place.model_dump(exclude={"converging"}))).digest()
+    known = place.model_dump(exclude={"converging"} if place.draw else {"converging", "draw"})
+    digest = hashlib.sha256(rfc8785.dumps(known)).digest()
     return random.Random(int.from_bytes(digest[:8]))
 
 

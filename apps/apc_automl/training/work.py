@@ -3,141 +3,131 @@
 Each computes on one thread: neither speed nor a single bit of a model may depend on the number of cores.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 
 if TYPE_CHECKING:
     from apc_automl.training.outsiders import Found
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def load() -> None:
+    """Load the libraries."""
+    import apc_automl.training.measuring  # noqa: F401
+
 
 def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
-    """Run `measuring.prepare` in this process. Raises TableInvalid."""
-    from apc_automl.training import measuring
+    """Run `measuring.prepare`. Raises TableInvalid."""
+    from apc_automl.training.measuring import prepare
 
-    return measuring.prepare(path, target, problem, seed, rounds, maximum_rows)
+    return prepare(path, target, problem, seed, rounds, maximum_rows)
 
 
 def measure(recipe: bytes, study: Study) -> Measured:
-    """Run `measuring.measure` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.measure`."""
+    from apc_automl.training.measuring import measure
 
-    from apc_automl.training import measuring
+    return _on_one_thread(measure, recipe, study)
 
-    with threadpool_limits(1):
-        return measuring.measure(recipe, study)
+
+def score_folds(recipe: bytes, study: Study, folds: Sequence[int]) -> list[float]:
+    """Run `measuring.score_folds`."""
+    from apc_automl.training.measuring import score_folds
+
+    return _on_one_thread(score_folds, recipe, study, folds)
 
 
 def time_training(recipe: bytes, study: Study) -> float:
-    """Run `measuring.time_training` in this process: seconds."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.time_training`: seconds."""
+    from apc_automl.training.measuring import time_training
 
-    from apc_automl.training import measuring
-
-    with threadpool_limits(1):
-        return measuring.time_training(recipe, study)
+    return _on_one_thread(time_training, recipe, study)
 
 
 def refit(recipe: bytes, study: Study) -> Measured:
-    """Run `measuring.refit` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.refit`."""
+    from apc_automl.training.measuring import refit
 
-    from apc_automl.training import measuring
-
-    with threadpool_limits(1):
-        return measuring.refit(recipe, study)
+    return _on_one_thread(refit, recipe, study)
 
 
 def train_on_all(path: str, problem: str | None, schema: bytes, recipe: bytes, seed: int) -> bytes:
-    """Run `measuring.train_on_all` in this process. Raises TableInvalid."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.train_on_all`. Raises TableInvalid."""
+    from apc_automl.training.measuring import train_on_all
 
-    from apc_automl.training import measuring
-
-    with threadpool_limits(1):
-        return measuring.train_on_all(path, problem, schema, recipe, seed)
+    return _on_one_thread(train_on_all, path, problem, schema, recipe, seed)
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
-    """Run `measuring.rescore` in this process. Raises ModelFileRefused."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.rescore`. Raises ModelFileRefused."""
+    from apc_automl.training.measuring import rescore
 
-    from apc_automl.training import measuring
-
-    with threadpool_limits(1):
-        return measuring.rescore(model, predictions, study)
+    return _on_one_thread(rescore, model, predictions, study)
 
 
 def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """Run `measuring.validate` in this process. Raises ModelFileRefused."""
-    from threadpoolctl import threadpool_limits
+    """Run `measuring.validate`. Raises ModelFileRefused."""
+    from apc_automl.training.measuring import validate
 
-    from apc_automl.training import measuring
-
-    with threadpool_limits(1):
-        return measuring.validate(model, predictions, again, recipe, study, untouched)
+    return _on_one_thread(validate, model, predictions, again, recipe, study, untouched)
 
 
 def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
-    """Run `measuring.unusable` in this process."""
-    from apc_automl.training import measuring
+    """Run `measuring.unusable`."""
+    from apc_automl.training.measuring import unusable
 
-    return measuring.unusable(recipe, study, untouched)
+    return unusable(recipe, study, untouched)
 
 
 def shuffled_rows(schema: bytes, rows: bytes, seed: int) -> dict[str, bytes]:
-    """Run `reviewing.shuffled_rows` in this process."""
-    from apc_automl.training import reviewing
+    """Run `reviewing.shuffled_rows`."""
+    from apc_automl.training.reviewing import shuffled_rows
 
-    return reviewing.shuffled_rows(schema, rows, seed)
+    return shuffled_rows(schema, rows, seed)
 
 
 def review(study: Study, untouched: Blob, said: bytes, shuffled: Mapping[str, bytes]) -> JsonObject:
-    """Run `reviewing.review` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `reviewing.review`."""
+    from apc_automl.training.reviewing import review
 
-    from apc_automl.training import reviewing
-
-    with threadpool_limits(1):
-        return reviewing.review(study, untouched, said, shuffled)
+    return _on_one_thread(review, study, untouched, said, shuffled)
 
 
 def search_at_random(study: Study, seconds: float, seed: int) -> "Found | None":
-    """Run `outsiders.search_at_random` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `outsiders.search_at_random`."""
+    from apc_automl.training.outsiders import search_at_random
 
-    from apc_automl.training import outsiders
-
-    with threadpool_limits(1):
-        return outsiders.search_at_random(study, seconds, seed)
+    return _on_one_thread(search_at_random, study, seconds, seed)
 
 
 def judge_recipe(recipe: bytes, study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_recipe` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `outsiders.judge_recipe`."""
+    from apc_automl.training.outsiders import judge_recipe
 
-    from apc_automl.training import outsiders
-
-    with threadpool_limits(1):
-        return outsiders.judge_recipe(recipe, study, untouched)
+    return _on_one_thread(judge_recipe, recipe, study, untouched)
 
 
 def judge_plain(study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_plain` in this process."""
-    from threadpoolctl import threadpool_limits
+    """Run `outsiders.judge_plain`."""
+    from apc_automl.training.outsiders import judge_plain
 
-    from apc_automl.training import outsiders
-
-    with threadpool_limits(1):
-        return outsiders.judge_plain(study, untouched)
+    return _on_one_thread(judge_plain, study, untouched)
 
 
 def judge_baseline(study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_baseline` in this process."""
+    """Run `outsiders.judge_baseline`."""
+    from apc_automl.training.outsiders import judge_baseline
+
+    return _on_one_thread(judge_baseline, study, untouched)
+
+
+def _on_one_thread(job: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    """Run a job whose libraries are loaded: only those can be limited."""
     from threadpoolctl import threadpool_limits
 
-    from apc_automl.training import outsiders
-
     with threadpool_limits(1):
-        return outsiders.judge_baseline(study, untouched)
+        return job(*args, **kwargs)

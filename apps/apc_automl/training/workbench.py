@@ -15,6 +15,7 @@ import structlog
 from apc_automl.errors import TrainingUnavailable
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
+from apc_automl.training import work
 from apc_automl.training.material import Blob, Study
 
 ATTEMPTS = 4
@@ -68,6 +69,12 @@ class Workbench:
         """
         request = Request(model.data, study.schema.data, rows.data, again)
         return await asyncio.wrap_future(self._reading_thread().submit(self._reader.predict, request))
+
+    def start(self) -> None:
+        """Let all processes start and load their libraries, in the background; else each does with its first job."""
+        pool = self._open()
+        for _ in range(self._processes):
+            pool.submit(work.load)
 
     def start_reader(self) -> None:
         """Let the process that reads models start in the background; the first `predict` says so if it does not."""

@@ -6,15 +6,17 @@ import pandas as pd
 import pytest
 
 from apc_automl.bench import peer_tables
+from apc_automl.bench.comparisons import Comparison, FinishedComparisons
 from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
-from apc_automl.bench.peers import PLAIN, RANDOM, SWARM, Comparison, summarise
+from apc_automl.bench.peers import PLAIN, RANDOM, SWARM, measure_peers, summarise
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.outsiders import judge_baseline, judge_plain, judge_recipe, search_at_random
 from apc_console.errors import InputUnusable
 
 
 def compared(table: str, seed: int, swarm: float, chance: float, plain: float) -> Comparison:
-    return Comparison(table, seed, {SWARM: swarm, RANDOM: chance, PLAIN: plain}, 20, 40)
+    losses = {SWARM: swarm, RANDOM: chance, PLAIN: plain}
+    return Comparison(table=table, seed=seed, seconds=20, losses=losses, generations=4, candidates=6, drawn=40)
 
 
 def test_there_are_twelve_tables() -> None:
@@ -69,3 +71,29 @@ def test_a_random_search_finds_more_than_nothing(study: Study, prepared: Prepare
     assert judge_recipe(found.recipe, study, untouched) < baseline
     assert judge_plain(study, untouched) < baseline
     assert search_at_random(study, 0.0, 1) is None
+
+
+async def test_what_the_file_of_results_holds_is_not_measured_again(tmp_path: Path) -> None:
+    kept = FinishedComparisons(tmp_path / "results.jsonl")
+    assert kept.read(20) == {}
+    for seed in (1, 2):
+        kept.add(compared("wine", seed, 0.1, 0.2, 0.3))
+    found = await measure_peers(["wine"], 2, 20, print, tmp_path / "results.jsonl")
+    assert [run["seed"] for run in found["runs"]] == [1, 2]
+    assert found["summary"][0]["value"]["mean"] == 1.0
+    assert kept.read(30) == {}, "searches of another time are other results"
+
+
+@pytest.mark.parametrize("line", ["{", "{}", '{"table": "wine"}', "\x00"])
+def test_a_file_that_is_none_of_ours_is_refused_with_its_line(line: str, tmp_path: Path) -> None:
+    kept = FinishedComparisons(tmp_path / "results.jsonl")
+    kept.add(compared("wine", 1, 0.1, 0.2, 0.3))
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(InputUnusable, match="line 2: this is no comparison"):
+        kept.read(20)
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputUnusable, match="--results"):
+        FinishedComparisons(tmp_path / "no" / "results.jsonl").add(compared("wine", 1, 0.1, 0.2, 0.3))

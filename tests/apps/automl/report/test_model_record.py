@@ -57,8 +57,8 @@ def test_a_failed_gate_is_said_with_its_figure_and_its_bar() -> None:
 @pytest.mark.parametrize(
     ("generations", "options"),
     [
-        (25, ("--generations", "25", "--convergence", "2", "--rounds", "2")),
-        (4, ("--generations", "4", "--convergence", "0", "--rounds", "2")),
+        (25, ("--generations", "25", "--candidates", "1", "--convergence", "2", "--rounds", "2")),
+        (4, ("--generations", "4", "--candidates", "1", "--convergence", "0", "--rounds", "2")),
     ],
 )
 def test_the_sizes_of_a_run_are_options_that_repeat_it(generations: int, options: tuple[str, ...]) -> None:

@@ -7,52 +7,84 @@ import pytest
 
 from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
-from apc_automl.run.sizing import LEAST_GENERATIONS, choose_sizes, fit_to_budget, generation_seconds
+from apc_automl.run.sizing import (
+    BETWEEN_SECONDS,
+    LEAST_GENERATIONS,
+    MOST_CANDIDATES,
+    SPARE,
+    Costs,
+    choose_sizes,
+    costs_of,
+    fit_to_budget,
+)
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
 
 
-def test_a_quick_table_gets_all_generations_and_a_second_round() -> None:
-    sizes = choose_sizes(0.5, 120, 400, 24)
-    assert (sizes.generations, sizes.rounds, sizes.rows) == (24, 2, 400)
+def costs(generation: float) -> Costs:
+    """A third of the training time for one more method that all swarms try, as measured."""
+    return Costs(generation, (generation - BETWEEN_SECONDS) / 3)
 
 
-def test_a_slower_table_gets_fewer_generations_and_one_round() -> None:
-    sizes = choose_sizes(5, 120, 400, 24)
-    assert (sizes.generations, sizes.rounds, sizes.rows) == (19, 1, 400)
-    assert "at most 1 round of 19 generations with 3 models each; a generation takes about 5.0 s" in sizes.words
+def test_a_quick_table_gets_all_generations_a_second_round_and_many_methods() -> None:
+    sizes = choose_sizes(costs(0.5), 120, 400, 24)
+    assert (sizes.generations, sizes.candidates, sizes.rounds, sizes.rows) == (24, MOST_CANDIDATES, 2, 400)
+
+
+def test_a_slower_table_gets_fewer_generations_of_several_methods_and_one_round() -> None:
+    sizes = choose_sizes(costs(5), 120, 400, 24)
+    assert (sizes.generations, sizes.candidates, sizes.rounds, sizes.rows) == (8, 9, 1, 400)
+    assert "1 round of 8 generations with 3 models each, each the best of 9 methods; a generation" in sizes.words
+    assert f"about {5 + 9 * 4.6 / 3:.1f} s" in sizes.words
+
+
+def test_where_a_second_method_does_not_fit_there_are_more_generations() -> None:
+    sizes = choose_sizes(costs(20), 200, 400, 24)
+    assert (sizes.generations, sizes.candidates) == (9, 1)
+    assert "best of" not in sizes.words
 
 
 def test_a_large_table_gets_fewer_rows_before_it_gets_too_few_generations() -> None:
-    sizes = choose_sizes(40, 120, 20_000, 24)
+    sizes = choose_sizes(costs(40), 120, 20_000, 24)
     assert LEAST_ROWS < sizes.rows < 20_000
-    assert sizes.generations == LEAST_GENERATIONS
-    small = choose_sizes(40, 120, 900, 24)
-    assert (small.generations, small.rows) == (1, 900), "a small table is not made smaller"
-    fixed = choose_sizes(40, 120, 20_000, 24, may_shrink=False)
-    assert (fixed.generations, fixed.rows) == (1, 20_000)
+    assert sizes.generations == LEAST_GENERATIONS * SPARE
+    small = choose_sizes(costs(40), 120, 900, 24)
+    assert (small.generations, small.rows) == (2, 900), "a small table is not made smaller"
+    fixed = choose_sizes(costs(40), 120, 20_000, 24, may_shrink=False)
+    assert (fixed.generations, fixed.rows) == (2, 20_000)
 
 
 @pytest.mark.parametrize("seconds", [0.41, 1, 3, 10, 60, 1000])
-def test_sizes_stay_within_their_bounds(seconds: float) -> None:
+def test_sizes_stay_within_their_bounds_and_their_time(seconds: float) -> None:
     for search in (1, 20, 120, 3600):
-        sizes = choose_sizes(seconds, search, 30_000, 100)
+        sizes = choose_sizes(costs(seconds), search, 30_000, 100)
         assert 1 <= sizes.generations <= 100 and 1 <= sizes.rounds <= 2
+        assert 1 <= sizes.candidates <= MOST_CANDIDATES
         assert LEAST_ROWS <= sizes.rows <= 30_000
+        whole = sizes.generations * sizes.rounds * sizes.generation_seconds
+        assert whole <= SPARE * search + sizes.generation_seconds or (sizes.generations, sizes.candidates) == (2, 1)
+
+
+def test_how_many_methods_are_tried_can_be_fixed() -> None:
+    one = choose_sizes(costs(5), 120, 400, 24, candidates=1)
+    assert (one.generations, one.candidates) == (24, 1)
+    many = choose_sizes(costs(5), 120, 400, 24, candidates=10)
+    assert many.candidates == 10 and many.generations < 24
 
 
 def test_more_time_never_makes_a_search_smaller() -> None:
-    found = [choose_sizes(8, search, 10_000, 100) for search in range(5, 2000, 5)]
+    found = [choose_sizes(costs(8), search, 10_000, 100) for search in range(5, 2000, 5)]
     assert [one.rows for one in found] == sorted(one.rows for one in found)
-    largest = [one.generations for one in found if one.rows == 10_000]
-    assert largest == sorted(largest)
+    tried = [one.generations * one.candidates * one.rounds for one in found if one.rows == 10_000]
+    assert tried[-1] > tried[0] and min(tried) == tried[0]
 
 
 def test_a_generation_waits_for_its_slowest_swarm_or_for_a_free_process() -> None:
     fits = {"linear": [0.1], "trees": [1.0, 2.0], "neighbours": [0.2]}
-    assert generation_seconds(fits, 3) == pytest.approx(6 * 1.5 + 0.4)
-    assert generation_seconds(fits, 1) == pytest.approx(6 * 1.8 + 0.4)
+    assert costs_of(fits, 3).generation == pytest.approx(6 * 1.5 + 0.4)
+    assert costs_of(fits, 1).generation == pytest.approx(6 * 1.8 + 0.4)
+    assert costs_of(fits, 3).candidate == pytest.approx(2 * 0.6)
 
 
 async def test_the_settings_get_what_fits_and_keep_what_the_user_fixed(
@@ -63,6 +95,7 @@ async def test_the_settings_get_what_fits_and_keep_what_the_user_fixed(
     fitted, sizes = await fit_to_budget(settings, form, prepared, workbench, 2)
     assert fitted.generations == sizes.generations == MOST_GENERATIONS > GENERATIONS
     assert (fitted.maximum_rounds, fitted.maximum_rows) == (2, 6000)
+    assert fitted.candidates == sizes.candidates == MOST_CANDIDATES
     assert fitted.budget_seconds <= 100_000
     fixed = replace(form, rounds=1, maximum_rows=300, budget_seconds=1)
     fitted, _ = await fit_to_budget(settings, fixed, prepared, workbench, 2)

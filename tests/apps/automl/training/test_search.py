@@ -5,7 +5,7 @@ import pytest
 from apc_automl.data.table_schema import Schema
 from apc_automl.training.material import Prepared
 from apc_automl.training.recipes import Recipe
-from apc_automl.training.search import Imported, Place, Trial, next_recipe
+from apc_automl.training.search import Imported, Place, Trial, next_recipe, next_recipes
 from apc_automl.training.spaces import SWARMS, axes_of, families_of
 
 
@@ -85,3 +85,23 @@ def test_a_recipe_is_its_canonical_bytes(schema: Schema) -> None:
             *(("preprocessing", name) for name in trial.recipe.preprocessing),
             *(("parameters", name) for name in trial.recipe.parameters),
         }
+
+
+def test_the_methods_of_one_generation_differ_and_begin_with_the_usual_ones(schema: Schema) -> None:
+    place = Place(seed=7, swarm="trees", round=1, generation=0)
+    found = next_recipes(place, schema, [], [], [], 8)
+    families = families_of("trees", schema.problem)
+    assert found[0] == next_recipe(place, schema, [], [])
+    assert [recipe.family for recipe in found[: len(families)]] == families
+    assert len({recipe.method for recipe in found}) == 8
+    assert found == next_recipes(place, schema, [], [], [], 8)
+    later = next_recipes(
+        place.model_copy(update={"generation": 1}), schema, [Trial(recipe=one, outcome=0.1) for one in found], [], [], 8
+    )
+    assert not {recipe.method for recipe in later} & {recipe.method for recipe in found}
+
+
+def test_a_space_that_is_used_up_gives_fewer_methods(schema: Schema) -> None:
+    place = Place(seed=7, swarm="linear", round=1, generation=0)
+    found = next_recipes(place, schema, [], [], [], 250)
+    assert 8 < len(found) == len({recipe.method for recipe in found}) < 250

@@ -59,7 +59,10 @@ def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_in_another_wa
     summary = read_summary(apc.folder / "resumed")
     priors, _ = first_generation(apc, summary["run_id"])
     assert priors
-    assert f"--seed 8 --generations 1 --candidates 1 --convergence 0 --rounds 2 --maximum-rows 31250 --resume {run_id}" in run.stdout
+    assert (
+        f"--seed 8 --generations 1 --candidates 1 --convergence 0 --rounds 2 --maximum-rows 31250 --resume {run_id}"
+        in run.stdout
+    )
     assert (summary["go_on"] is None) is summary["is_promoted"]
 
 

@@ -30,7 +30,7 @@ class AutomlSettings(ApcSettings):
     convergence: int | None = Field(default=None, ge=0, le=1000)
     """Number of the last generations, which only tune what is known; none = one in twelve."""
     candidates: int = Field(default=1, ge=1, le=64)
-    """Methods that a swarm cross-validates in each generation before it trains the best of them; 1 = it takes the next."""
+    """Methods that a swarm compares in each generation before it trains the best one; 1 = it takes the next."""
     seed: int = Field(default=7, ge=0, lt=2**31)
     """The same seed gives the same promoted model."""
     budget_seconds: int = Field(default=120, ge=1)

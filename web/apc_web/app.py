@@ -8,7 +8,7 @@ from fastapi.routing import APIRoute
 from apc_web.models.model_base import ProblemDocument
 from apc_web.problem_details import add_failures
 from apc_web.route_services import Services
-from apc_web.routes import acts, chat, decisions, inbox, log, login, packets, sessions
+from apc_web.routes import acts, chat, decisions, health, inbox, log, login, packets, sessions
 from apc_web.static import PageFiles
 
 API = "/api/v1"
@@ -37,7 +37,7 @@ def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
     )
     app.state.services = services
     api = APIRouter(prefix=API, responses={status: dict(_PROBLEM) for status in _STATUSES})
-    for module in (sessions, packets, decisions, inbox, log, login, chat, acts):
+    for module in (sessions, packets, decisions, inbox, log, health, login, chat, acts):
         api.include_router(module.router)
     app.include_router(api)
     app.mount("/", PageFiles(static))

@@ -16,6 +16,7 @@ from apc_web.live.feed import Feed
 
 if TYPE_CHECKING:  # an agent takes a second to import, and most servers have none
     from apc_web.chat.chats import Chats
+    from apc_web.reading.queue_looks import CachedProbe
 
 KeyOf = Callable[[int], PublicKey | None]
 """Returns the log's public key of a shard; None when this server knows none."""
@@ -33,6 +34,7 @@ class Services:
         feed: the live entries.
         acts: what an operator can do; None when there are no acts, and `why_no_acts` says why.
         accounts: people who can log in; None = a token of this start.
+        probe: looks at the queues; None when this server has no way to them.
         chats: conversations with an agent; None when there is none, and `why_no_chat` says why.
     """
 
@@ -48,6 +50,7 @@ class Services:
     accounts: Accounts | None = None
     chats: "Chats | None" = None
     why_no_chat: str | None = None
+    probe: "CachedProbe | None" = None
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from apc_bus.port import Publication
-from apc_client.acts.act_lines import LONGEST_LINE, NoAct, decode_line, encode_act
+from apc_bus.port import Publication, QueueDepth
+from apc_client.acts.act_lines import DEPTHS, LONGEST_LINE, NoAct, decode_depths, decode_line, encode_act, encode_line
 from apc_client.acts.act_socket import NAME, address_of, is_own_peer, socket_path, socket_problem
 from apc_web.errors import InputUnusable, ServiceAway
 
@@ -37,6 +37,11 @@ class ActSender:
         error = (await _answer(self._reader)).get("error")
         if error is not None:
             raise InputUnusable(f"the system did not take it: {error}")
+
+    async def depths(self) -> dict[str, QueueDepth]:
+        """Return the depths of the queues of gates and log writers, by name. Raises ServiceAway."""
+        self._writer.write(encode_line({"type": DEPTHS}))
+        return decode_depths(await _answer(self._reader))
 
 
 @asynccontextmanager

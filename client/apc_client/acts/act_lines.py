@@ -1,9 +1,11 @@
 """What goes over the socket: one JSON object a line; first the system says who it is, then each act gets an answer."""
 
+from collections.abc import Mapping
+
 import orjson
 
 from apc_bus import headers
-from apc_bus.port import Message
+from apc_bus.port import Message, QueueDepth
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.limits import DEFAULT_LIMITS
@@ -15,6 +17,8 @@ from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, encode_receipts
 LONGEST_LINE = 512 * 1024
 """Bytes: a message of receipts has at most 64 KiB, a packet of a signal fewer."""
 ACTS = frozenset({Signal.PAUSE, Signal.RESUME, Signal.STOP, Signal.ANSWER})
+DEPTHS = "depths"
+"""The line that asks for the depths of queues."""
 Sent = tuple[str, int, Message]
 """Exchange's kind (`receipts` or a packet type), shard, message."""
 
@@ -60,6 +64,28 @@ def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
         return [_signal(body.encode(), signature, user, shards)]
     except PacketRefused as refused:
         raise NoAct(f"{refused.code} at {refused.path}: {refused.message}") from refused
+
+
+def is_question(line: bytes) -> bool:
+    """Return whether a line asks for the depths of queues."""
+    try:
+        return decode_line(line) == {"type": DEPTHS}
+    except NoAct:
+        return False
+
+
+def encode_depths(depths: Mapping[str, QueueDepth]) -> bytes:
+    """Return the answer to that line."""
+    return encode_line({name: [one.messages, one.consumers] for name, one in depths.items()})
+
+
+def decode_depths(found: Mapping[str, object]) -> dict[str, QueueDepth]:
+    """Return the depths of an answer; what is none is left out."""
+    return {
+        name: QueueDepth(*one)
+        for name, one in found.items()
+        if isinstance(one, list) and len(one) == 2 and all(type(number) is int for number in one)
+    }
 
 
 def _receipts(receipts: list[Receipt], user: str, shards: int) -> list[Sent]:

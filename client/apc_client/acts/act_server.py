@@ -9,9 +9,9 @@ import structlog
 
 from apc_bus import headers
 from apc_bus.errors import BusError
-from apc_bus.port import Bus, Publication
-from apc_bus.topology import INGRESS, RECEIPTS
-from apc_client.acts.act_lines import LONGEST_LINE, NoAct, decode_act, encode_line
+from apc_bus.port import Bus, Publication, QueueDepth
+from apc_bus.topology import INGRESS, RECEIPTS, gate_queue, log_queue
+from apc_client.acts.act_lines import LONGEST_LINE, NoAct, decode_act, encode_depths, encode_line, is_question
 from apc_client.acts.act_socket import bind_socket, is_own_peer, remove_socket
 from apc_web.errors import InputUnusable
 
@@ -59,13 +59,20 @@ class ActServer:
                     line = await reader.readline()
                 if not line.endswith(b"\n"):
                     return
-                writer.write(encode_line({"error": await self._act(line)}))
+                if is_question(line):
+                    writer.write(encode_depths(await self._depths()))
+                else:
+                    writer.write(encode_line({"error": await self._act(line)}))
         except (OSError, ValueError, TimeoutError):
             return  # it left, was silent, or sent a line without an end
         finally:
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
+
+    async def _depths(self) -> dict[str, QueueDepth]:
+        names = [queue(shard) for shard in range(self._shards) for queue in (gate_queue, log_queue)]
+        return {name: await self._bus.depth(name) for name in names}
 
     async def _act(self, line: bytes) -> str | None:
         """Publish an act; return why not, None when it cannot be lost any more."""

@@ -21,7 +21,7 @@ _VIEWER = frozenset(
     {"list_runs", "get_run", "list_sessions", "get_session", "list_moves", "get_scores", "get_timeline", "get_stream"}
     | {"get_session_at", "list_packets", "get_packet", "get_tree", "get_impact", "list_arbitrations", "get_statistics"}
     | {"list_protocols", "list_dead", "list_approvals", "list_effects", "list_tasks", "list_agents", "get_about"}
-    | {"list_checkpoints", "get_graph"}
+    | {"list_checkpoints", "get_graph", "get_system"}
 )
 """What a viewer may ask; of a model they see the columns of `viewer`, of `get_timeline` columns alone."""
 

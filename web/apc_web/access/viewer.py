@@ -18,7 +18,7 @@ COLUMNS: Mapping[str, frozenset[str]] = {
     name: frozenset(fields.split())
     for name, fields in {
         "AgentList": "items",
-        "AgentSummary": """agent_id role swarm rights handles broker_user is_revoked keys last_seen is_alive
+        "AgentSummary": """agent_id kind role swarm rights handles broker_user is_revoked keys last_seen is_alive
             open_deliveries""",
         "ApprovalList": "items",
         "ArbitrationGroup": "name arbitrations candidates selected refused mean_score",
@@ -83,6 +83,9 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         "SessionSummary": _SESSION,
         "SessionWait": "kind words due agents packet_ids",
         "ShardCheckpoint": "shard epoch next_seq tree_size root_hash note recorded_at exported exported_at",
+        "FiringAlert": "name severity words",
+        "ServiceHealth": "service shard state waiting delay_seconds words",
+        "SystemHealth": "looked_at is_complete words services agents alive alerts",
         "StreamEntries": "heads items",
         "StreamReset": "heads",
         "TaskList": "items",

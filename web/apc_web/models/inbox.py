@@ -1,7 +1,7 @@
 """What waits for a person: dead letters, effects, tasks; and the agents."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -96,9 +96,11 @@ class TaskList(ApiModel):
 
 
 class AgentSummary(ApiModel):
-    """A registered agent."""
+    """A registered agent, or a person."""
 
     agent_id: str
+    kind: Literal["agent", "person"]
+    """A person has no inbox and no heartbeat."""
     role: str
     swarm: str
     rights: list[str]

@@ -6,11 +6,13 @@ import asyncpg
 
 from apc_agents.effects import EffectState, PostgresEffectStore
 from apc_agents.tasks import PostgresTaskStore, TaskStatus
+from apc_contracts.identity.registry import Kind
 from apc_log.queries import DeadDelivery, delivery_history, list_dead
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.dead import DeliveryHop
 from apc_log.queries.questions import list_questions
 from apc_log.queries.rows import Position
+from apc_log.registry import read_registry
 from apc_web.access.caller import AccountRole, caller
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.inbox import (
@@ -135,14 +137,22 @@ async def task_list(
 async def agent_list(pool: asyncpg.Pool) -> AgentList:
     """Return every agent that was ever registered, by name."""
     opened = await count_open_deliveries(pool)
-    now = datetime.now(UTC)
-    return AgentList(items=[_agent(row, opened.get(row["agent_id"], 0), now) for row in await list_registered(pool)])
+    now, registry = datetime.now(UTC), await read_registry(pool)
+    rows = await list_registered(pool)
+    return AgentList(
+        items=[
+            _agent(row, registry[row["agent_id"]].kind, opened.get(row["agent_id"], 0), now)
+            for row in rows
+            if row["agent_id"] in registry
+        ]
+    )
 
 
-def _agent(row: asyncpg.Record, open_deliveries: int, now: datetime) -> AgentSummary:
+def _agent(row: asyncpg.Record, kind: Kind, open_deliveries: int, now: datetime) -> AgentSummary:
     last_seen = row["last_seen"]
     return AgentSummary(
         agent_id=row["agent_id"],
+        kind=kind.value,
         role=row["role"],
         swarm=row["swarm"],
         rights=row["rights"],

@@ -22,6 +22,7 @@ from apc_bus.settings import (
 )
 from apc_console.commands.web.chatting import chats_of
 from apc_console.commands.web.health_pages import health_pages
+from apc_console.commands.web.queue_probe import QueueProbe
 from apc_console.commands.web.reaching import Reach, reach_of
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.errors import InputUnusable, ServiceAway
@@ -39,6 +40,7 @@ from apc_web.app import make_app
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
+from apc_web.reading.queue_looks import CachedProbe
 from apc_web.route_services import KeyOf, Services
 
 _CONNECTIONS = 256
@@ -122,6 +124,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
                 acts=None if why_no_acts else _acts(pool, bus, reach.settings),
                 why_no_acts=why_no_acts,
                 accounts=reach.accounts,
+                probe=CachedProbe(QueueProbe(bus)),
                 chats=None if isinstance(chat, str) else chat,
                 why_no_chat=chat if isinstance(chat, str) else None,
             )

@@ -6,6 +6,9 @@ const query = <T extends object>(given: T) => ({ params: { query: given } });
 
 export const about = queryOptions({ queryKey: ["about"], queryFn: () => data(api.GET("/api/v1/about")), staleTime: 60_000, refetchInterval: (query) => againAfter(query.state.error, 60_000) });
 
+/** Gate, log writer and alerts: the server looks at the queues at most every 3 s. */
+export const system = queryOptions({ queryKey: ["system"], queryFn: () => data(api.GET("/api/v1/system")), refetchInterval: (query) => againAfter(query.state.error, 5_000) });
+
 export const runs = infiniteQueryOptions({
   queryKey: ["runs"],
   queryFn: ({ pageParam }) => data(api.GET("/api/v1/runs", query({ after: pageParam, limit: 50 }))),

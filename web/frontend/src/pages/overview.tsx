@@ -10,6 +10,7 @@ import { ExportMenu, Table, type Column } from "../parts/table";
 import { compact, count, plural } from "../lib/format";
 import { codeWord } from "../lib/words";
 import { useStream } from "../state/live";
+import { Alerts, Services } from "./overview-health";
 import { NoRuns, RUN_COLUMNS } from "./runs";
 
 const WINDOW = 60_000;
@@ -116,13 +117,15 @@ function Waiting() {
 
 type Agent = Schemas["AgentSummary"];
 
+const stateOf = (row: Agent) => (row.is_revoked ? "revoked" : row.kind === "person" ? "person" : row.is_alive ? "alive" : "silent");
+
 const AGENTS: Column<Agent>[] = [
   { name: "agent_id", title: "Agent", value: (row) => row.agent_id, cell: (row) => <Foreign>{row.agent_id}</Foreign> },
   { name: "role", title: "Role", value: (row) => row.role, isExtra: true },
   { name: "swarm", title: "Swarm", value: (row) => row.swarm, cell: (row) => <Foreign>{row.swarm}</Foreign>, isExtra: true },
-  { name: "state", title: "State", value: (row) => (row.is_revoked ? "revoked" : row.is_alive ? "alive" : "silent"), cell: (row) => <Badge tone={row.is_revoked ? "bad" : row.is_alive ? "good" : "neutral"}>{row.is_revoked ? "revoked" : row.is_alive ? "alive" : "silent"}</Badge>, width: "90px" },
+  { name: "state", title: "State", value: stateOf, cell: (row) => <Badge tone={row.is_revoked ? "bad" : row.is_alive ? "good" : "neutral"}>{stateOf(row)}</Badge>, width: "90px" },
   { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
-  { name: "last_seen", title: "Seen", value: (row) => row.last_seen, cell: (row) => (row.last_seen ? <Ago at={row.last_seen} /> : <span className="quiet">never</span>), width: "96px" },
+  { name: "last_seen", title: "Seen", value: (row) => row.last_seen, cell: (row) => (row.last_seen ? <Ago at={row.last_seen} /> : <span className="quiet">{row.kind === "person" ? "" : "never"}</span>), width: "96px" },
 ];
 
 export function Overview() {
@@ -141,6 +144,7 @@ export function Overview() {
           <p className="under">What runs now, and what waits for you.</p>
         </div>
       </div>
+      <Alerts />
       <div className="three">
         <Card title="Live">
           <Rate seen={seen} />
@@ -166,6 +170,8 @@ export function Overview() {
             {(data) => (data.items.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={data.items} columns={AGENTS} rowKey={(row) => row.agent_id} height={320} />)}
           </Loaded>
         </Card>
+        <div className="stack">
+        <Services />
         <Card title="Log">
           <Loaded answer={heads} what="the log" lines={3}>
             {(data) =>
@@ -191,6 +197,7 @@ export function Overview() {
             }
           </Loaded>
         </Card>
+        </div>
       </div>
     </div>
   );

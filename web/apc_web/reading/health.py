@@ -1,0 +1,120 @@
+"""How the system is: services, lag, and the alerts that fire, from the log and the queues alone."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from apc_bus.port import QueueDepth
+from apc_bus.topology import gate_queue, log_queue
+from apc_log.queries.agents import count_open_deliveries
+from apc_log.queries.pages.recent import RecentWork, recent_work
+from apc_web.models.health import FiringAlert, ServiceHealth, SystemHealth
+from apc_web.models.inbox import AgentSummary
+from apc_web.reading.inbox import agent_list
+from apc_web.reading.queue_looks import Depths
+from apc_web.route_services import Services
+
+LATE_SECONDS = 5.0
+MOST_WAITING = 10_000
+MOST_OPEN = 800
+MOST_REFUSED = 0.2
+_LEAST_PACKETS = 20
+_CLOCKS_SECONDS = 1.0
+
+
+async def system_health(services: Services) -> SystemHealth:
+    """Return how gates, log writers and agents are, and what a person should look at."""
+    found = await services.probe.depths() if services.probe is not None else "this server has no way to the queues"
+    depths: Depths = {} if isinstance(found, str) else found
+    recent = _with_idle(await recent_work(services.pool), depths)
+    agents = [one for one in (await agent_list(services.pool)).items if one.kind == "agent" and one.handles]
+    agents = [one for one in agents if not one.is_revoked]
+    parts = [part for work in recent for part in (_gate(work, depths), _log_writer(work, depths))]
+    opened = await count_open_deliveries(services.pool)
+    return SystemHealth(
+        looked_at=datetime.now(UTC),
+        is_complete=not isinstance(found, str),
+        words=found if isinstance(found, str) else _summary(parts),
+        services=parts,
+        agents=len(agents),
+        alive=sum(one.is_alive for one in agents),
+        alerts=[
+            *_of_services(parts),
+            *_of_work(recent),
+            *_of_agents(agents, opened),
+        ],
+    )
+
+
+def _with_idle(recent: list[RecentWork], depths: Depths) -> list[RecentWork]:
+    """Return the shards of the log, and those that have queues and no entry yet."""
+    logged = {one.shard for one in recent}
+    queued = itertools.takewhile(lambda shard: gate_queue(shard) in depths, itertools.count())
+    idle = [RecentWork(shard, 0, 0, None, 0) for shard in queued if shard not in logged]
+    return sorted([*recent, *idle], key=lambda one: one.shard)
+
+
+def _summary(parts: list[ServiceHealth]) -> str:
+    stopped = [one for one in parts if one.state == "stopped"]
+    return "every shard has a gate and a log writer" if not stopped else "; ".join(one.words for one in stopped)
+
+
+def _gate(work: RecentWork, depths: Depths) -> ServiceHealth:
+    depth = depths.get(gate_queue(work.shard))
+    words = _words("gate", "packets are judged", work.shard, depth)
+    return _health("gate", work.shard, depth, None, words)
+
+
+def _log_writer(work: RecentWork, depths: Depths) -> ServiceHealth:
+    depth = depths.get(log_queue(work.shard))
+    words = _words("log writer", "the log is written", work.shard, depth)
+    if work.delay is not None and work.delay < -_CLOCKS_SECONDS:
+        words += f"; the clocks of gate and database differ by at least {-work.delay:.0f} s"
+    return _health("log_writer", work.shard, depth, None if work.delay is None else max(work.delay, 0.0), words)
+
+
+def _health(service: str, shard: int, depth: QueueDepth | None, delay: float | None, words: str) -> ServiceHealth:
+    state = "unknown" if depth is None else "running" if depth.consumers else "stopped"
+    waiting = None if depth is None else depth.messages
+    return ServiceHealth.model_validate(
+        {"service": service, "shard": shard, "state": state, "waiting": waiting, "delay_seconds": delay, "words": words}
+    )
+
+
+def _words(name: str, works: str, shard: int, depth: QueueDepth | None) -> str:
+    if depth is None:
+        return f"nobody can say whether the {name} of shard {shard} runs"
+    waits = f", {depth.messages:,} waiting" if depth.messages else ""
+    return f"{works}{waits}" if depth.consumers else f"no {name} runs for shard {shard}{waits}"
+
+
+def _of_services(parts: list[ServiceHealth]) -> Iterator[FiringAlert]:
+    for one in parts:
+        if one.state == "stopped":
+            name = "ApcShardWithoutGate" if one.service == "gate" else "ApcShardWithoutLogWriter"
+            yield FiringAlert(name=name, severity="critical", words=one.words)
+        if one.waiting is not None and one.waiting > MOST_WAITING:
+            words = f"{one.waiting:,} messages wait for the {one.service.replace('_', ' ')} of shard {one.shard}"
+            yield FiringAlert(name="ApcConsumerLag", severity="warning", words=words)
+        if one.delay_seconds is not None and one.delay_seconds > LATE_SECONDS:
+            words = f"the log of shard {one.shard} is written {one.delay_seconds:.0f} s after the verdicts"
+            yield FiringAlert(name="ApcLogWrittenLate", severity="warning", words=words)
+
+
+def _of_work(recent: list[RecentWork]) -> Iterator[FiringAlert]:
+    dead = sum(one.dead for one in recent)
+    if dead:
+        words = f"{dead:,} {'delivery' if dead == 1 else 'deliveries'} died in the last 15 minutes"
+        yield FiringAlert(name="ApcDeadLetters", severity="warning", words=words)
+    packets, refused = sum(one.packets for one in recent), sum(one.refused for one in recent)
+    if packets >= _LEAST_PACKETS and refused > MOST_REFUSED * packets:
+        words = f"{refused:,} of the last {packets:,} packets were refused (last 10 minutes)"
+        yield FiringAlert(name="ApcManyRefusals", severity="warning", words=words)
+
+
+def _of_agents(agents: list[AgentSummary], opened: Mapping[str, int]) -> Iterator[FiringAlert]:
+    for one in agents:
+        number = opened.get(one.agent_id, 0)
+        if number > MOST_OPEN:
+            words = f"{one.agent_id} has {number:,} deliveries open; from 1,000 on the gate refuses more"
+            yield FiringAlert(name="ApcAgentSlow", severity="warning", words=words)

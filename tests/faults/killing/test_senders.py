@@ -19,7 +19,8 @@ from apc_contracts import seal
 LOAD = 120
 CONFIRMS_BEFORE = range(2, 10)
 """Within the load: eight are in flight, and one confirm may answer for all of them."""
-PUBLISHES_BEFORE = range(20, 100)
+PUBLISHES_BEFORE = range(3, 12)
+"""Within the load: what is published at once shares a bundle, so it has at least fifteen publishes."""
 ROUNDS = 20
 PROGRAM = str(Path(__file__).parent / "journaling_sender.py")
 Record = Callable[[str, Any, float], None]

@@ -83,20 +83,20 @@ async def test_its_broker_user_registers_nobody(office: Office, user: str, is_gu
         assert len(rows) == (0 if is_guarded else 1)
 
 
-def test_accounts_in_a_mounted_secret_are_read_and_stay_from_others(
+def test_accounts_in_a_mounted_secret_are_read_unless_others_may_write_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubernetes mounts a link to a file of the pod's group; elsewhere neither is taken."""
+    """An engine mounts a link, or a file that everybody in the container may read; elsewhere neither is taken."""
     real, file = tmp_path / "..data/users.json", tmp_path / "users.json"
     write_users(real, UsersDocument())
     file.symlink_to("..data/users.json")
-    real.chmod(0o440)
+    real.chmod(0o444)
     with pytest.raises(InputUnusable):
         read_users(file)
 
     with monkeypatch.context() as unguarded:
         unguarded.setattr(setting_sources, "SECRETS", tmp_path)
         assert read_users(file) == UsersDocument()
-        real.chmod(0o444)
+        real.chmod(0o464)
         with pytest.raises(InputUnusable):
             read_users(file)

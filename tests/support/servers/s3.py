@@ -34,14 +34,18 @@ class S3Account:
 
 
 class S3Server:
-    """The server, with one bucket; leaving the context ends it."""
+    """The server, with one bucket; leaving the context ends it.
+
+    Args:
+        host: the address that it listens on.
+    """
 
     BUCKET = "artifacts"
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         # Accounts are made before keys are checked: from `reset-auth` on every request must be signed with one.
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
+            [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", host, "-p", "0"],
             env={"INITIAL_NO_AUTH_ACTION_COUNT": "1000", "NO_COLOR": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

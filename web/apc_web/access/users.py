@@ -97,8 +97,8 @@ class UsersFile:
 def read_users(path: Path) -> UsersDocument:
     """Return what the file holds. Raises InputUnusable: not there, readable by others, too large, not well formed.
 
-    What an engine mounts in /run/secrets is readable by every user of the container, which has only one; in Kubernetes it
-    is a link, which moves when the file changes.
+    What an engine mounts in /run/secrets is readable by every user of the container, which has one user; in Kubernetes
+    it is a link, which moves when the file changes.
     """
     is_mounted = setting_sources.SECRETS in path.parents
     others, follow = (0o022, 0) if is_mounted else (0o077, os.O_NOFOLLOW)

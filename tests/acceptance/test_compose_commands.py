@@ -153,9 +153,9 @@ def _psql() -> Path:
 
 
 def all_queues_are_consumed(node: PrivateNode) -> bool:
-    """Return whether each queue of an agent has a consumer; nothing runs for operator and console, which send only."""
+    """Return whether each queue of an agent has a consumer; nothing runs for the operator, who sends only."""
     rows = json.loads(node.ctl("list_queues", "name", "consumers", "--formatter", "json"))
-    inboxes = [row for row in rows if re.match(r"apc\.agent\.(?!operator\.|web\.)", row["name"])]
+    inboxes = [row for row in rows if re.match(r"apc\.agent\.(?!operator\.)", row["name"])]
     return len(inboxes) == 2 * len(ROLES) and all(row["consumers"] for row in inboxes)
 
 
@@ -170,7 +170,7 @@ async def test_the_services_start_as_their_own_users(deployment: Deployment, nod
     while registered.returncode != 0 and "is not in the log after" in registered.stderr:  # compose waits for /readyz
         registered = await deployment.run("operator")
     assert registered.returncode == 0, registered.stderr
-    for service in ("register", "accounts", "accounts", "web-agent", "web-person"):
+    for service in ("register", "accounts", "accounts", "web-person"):
         registered = await deployment.run(service)
         assert registered.returncode == 0, (service, registered.stderr)
         assert "is not managed from here" not in registered.stderr + registered.stdout

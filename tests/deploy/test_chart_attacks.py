@@ -86,7 +86,6 @@ def test_who_gets_which_secret(chart: Chart) -> None:
         "apc-log-writer": {"apc-log-writer", "apc-log-key", "apc-checkpoints"},
         "apc-artifacts": {"apc-artifacts-write"},
         "apc-web": {"apc-web", "apc-web-tls"},
-        "apc-register-web-1": {"apc-register"},
         "apc-planner": {"planner", "apc-artifacts-read"},
         "apc-critic": {"critic", "apc-artifacts-read"},
         "apc-migrate": {"apc-migrate"},

@@ -12,9 +12,6 @@ class GateSettings(DeploymentSettings):
     """Shards that this process serves, as JSON, for example [0, 2]; default: all."""
     operator_user: str | None = None
     """Broker user whose registry changes the gate accepts; default: the gate's own."""
-    web_user: str | None = None
-    """Broker user of the web console: an agent and people may be registered with it; of any other user the gate refuses
-    that, because an agent could answer its own questions. `apc agent add` reads it too."""
     batch_packets: int = Field(default=256, ge=1, le=2000)
     """Maximum inputs in a micro-batch."""
     batch_bytes: int = Field(default=1 << 20, ge=1 << 16)

@@ -5,13 +5,10 @@ from collections.abc import Collection, Iterable
 from apc_contracts.identity.registry import Kind, Registration
 
 
-def voice_objection(
-    added: Registration, known: Iterable[Registration], trusted: Collection[str | None] = ()
-) -> str | None:
+def voice_objection(added: Registration, known: Iterable[Registration], trusted: Collection[str] = ()) -> str | None:
     """Return why a registration would let an agent speak for a person; None when it would not.
 
-    Broker users in `trusted` may do so: the gate's own and the operator's may register whomever they like, and the web
-    console's acts for the operators who log in there.
+    Broker users in `trusted` may do so: the gate's own and the operator's may register whomever they like.
     """
     for other in known:
         if other.is_revoked or other.agent_id == added.agent_id or other.kind is added.kind:

@@ -128,11 +128,11 @@ class Judge:
     def _change_registry(self, batch: Batch, change: AnyChange, message: Message) -> None:
         """Apply a change by the operator's broker user once, and log it."""
         body, operator = message.body, self._memory.operator
-        changing = (operator, self._memory.lease.user)
-        if message.user_id not in changing:
+        trusted = (operator, self._memory.lease.user)
+        if message.user_id not in trusted:
             reason = f"a registry change by {message.user_id}, who is not the operator {operator}"
             self._quarantine.record(batch, "security", reason, body, user_id=message.user_id)
-        elif (objection := self._memory.registry.objection(change, (*changing, self._memory.web))) is not None:
+        elif (objection := self._memory.registry.objection(change, trusted)) is not None:
             self._quarantine.record(batch, "refused", objection, body, user_id=message.user_id)
         elif self._memory.registry.apply(change):
             batch.entries.append(RegistryEntry(change.change_id, change.subject, body))

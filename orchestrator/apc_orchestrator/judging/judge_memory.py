@@ -32,8 +32,6 @@ class ShardMemory:
     traces: Traces = field(default_factory=Traces)
     outstanding: Outstanding = field(default_factory=Outstanding)
     """Open deliveries per sender and recipient, over all sessions of the shard."""
-    web: str | None = None
-    """The broker user of the web console, which may speak for an agent and for people."""
     quotas: Quotas = field(init=False)
 
     @property

@@ -68,11 +68,10 @@ class Registry:
         schemas = await read_schemas(pool)
         return cls(broker_user, registrations, changes, schemas, known, decides=shard == 0)
 
-    def objection(self, change: AnyChange, trusted: Collection[str | None] = ()) -> str | None:
+    def objection(self, change: AnyChange, trusted: Collection[str] = ()) -> str | None:
         """Return why a change cannot be applied; None when it can, or was.
 
-        The broker users in `trusted` may speak for an agent and for people: they may change the registry anyway, or are
-        the web console's.
+        The broker users in `trusted` may change the registry, and so may speak for anybody.
         """
         if change.change_id in self._changes:
             return None

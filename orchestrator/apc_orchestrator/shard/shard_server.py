@@ -217,7 +217,6 @@ def _memory_of(resources: ShardResources) -> ShardMemory:
         lease=resources.lease,
         shards=settings.shards,
         operator=settings.operator_user or resources.bus.user,
-        web=settings.web_user,
         registry=resources.registry,
         protocols=resources.protocols,
     )

@@ -170,7 +170,7 @@ def test_the_web_console_holds_no_key_and_no_right_beyond_its_job(
 
     users = {user for content in held for user in re.findall(r"\{([\w.-]+)\}", content)}
     assert users == {"web", "apc_web"}
-    assert services["orchestrator"]["environment"]["APC_WEB_USER"] == services["web-agent"]["command"][-1] == "web"
+    assert services["web-person"]["command"][-2:] == ["--via", "web"]
     script = (ROOT / "deploy/postgres-users.sh").read_text()
     assert "('apc_web', :'web', 'apc_reader, apc_state_reader')" in script
     certified = set(compose["secrets"]["web_tls_cert"]["x-certificate"])
@@ -182,7 +182,7 @@ def test_only_what_shares_the_network_of_the_broker_reaches_its_management(servi
     shares = {name for name, service in services.items() if service.get("network_mode") == "service:rabbitmq"}
     published = {port.rpartition(":")[0] for service in services.values() for port in service.get("ports", ())}
 
-    assert shares == {"topology", "register", "web-agent"}
+    assert shares == {"topology", "register"}
     assert {name for name, service in services.items() if "management_url" in secrets_of(service)} == shares
     ports = (ROOT / "deploy/rabbitmq-management.conf").read_text()
     assert "management.tcp.ip = 127.0.0.1" in ports and "prometheus.tcp.ip = 127.0.0.1" in ports

@@ -58,7 +58,7 @@ def run_server(name: str, alias: str, image: str, files: dict[str, str], variabl
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def servers() -> AsyncIterator[None]:
-    """Broker and database, as an operator of Kubernetes would run them: containers of their own in the same network."""
+    """Broker and database, as an operator of Kubernetes would run them: containers in the same network."""
     podman("network", "create", "--ignore", NETWORK)
     broker = {
         f"{ROOT}/deploy/rabbitmq.conf": "/etc/rabbitmq/conf.d/20-apc.conf",
@@ -139,7 +139,7 @@ class Release:
     def operate(self, *command: str, stdin: str = "") -> str:
         """Run `apc` as the operator, in a container of the team's image."""
         given = {"APC_AMQP_URL": amqp("operator"), "APC_DATABASE_URL": database("apc_operator"),
-                 "APC_TOPOLOGY_URL": amqp("topology"), "APC_WEB_USER": "web"}  # fmt: skip
+                 "APC_TOPOLOGY_URL": amqp("topology"),}  # fmt: skip
         settings = [f"--env={name}={value}" for name, value in given.items()]
         return podman("run", "--rm", "--interactive", f"--network={NETWORK}", *settings, IMAGE, *command, stdin=stdin)
 
@@ -184,7 +184,7 @@ async def _start_all(pods: Pods) -> None:
         await pods.finish(job)
     for service in ("apc-log-writer", "apc-gate", "apc-artifacts"):
         await pods.start(service)
-    for job in ("apc-register-web-1", *(f"apc-register-{agent}-1" for agent in AGENTS)):
+    for job in [f"apc-register-{agent}-1" for agent in AGENTS]:
         await pods.finish(job)
     await pods.start("apc-web", "--publish", f"{CONSOLE_PORT}:8443")
     for agent in AGENTS:

@@ -48,7 +48,7 @@ async def test_the_result_of_a_session_is_read_also_when_a_pod_crashes(release: 
 
 
 async def test_a_person_logs_in_to_the_console_and_acts(release: Release) -> None:
-    release.operate("agent", "add", "admin", "--person", "--role", "operator", "--via", "web")
+    release.operate("agent", "add", "admin", "--person", "--role", "operator", "--rights", "operate", "--via", "web")
     console = ConsoleClient(CONSOLE_PORT, release.certificate)
     console.log_in("admin", PASSWORD)
 

@@ -12,7 +12,6 @@ from tests.orchestrator.waiting.office import Office, asking
 from tests.security.gate.rules import take_away
 
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.payloads.questions import AgentRequest, AnswerOutcome, AnswerSpec
 from apc_contracts.payloads.typed import Result
@@ -149,21 +148,6 @@ async def test_no_agent_gets_the_broker_user_of_a_person(
         await office.change(change)
         user = await office.house.pool.fetchval("SELECT broker_user FROM apc_log.agents WHERE agent_id = 'red-1'")
         assert user == ("agent.red-1" if is_guarded else "web")
-
-
-@pytest.mark.parametrize("is_guarded", [False, True])
-async def test_the_web_console_speaks_for_an_agent_and_people_where_it_is_named(
-    office: Office, is_guarded: bool
-) -> None:
-    change = AgentAdded(
-        change_id=uuid4(), agent_id="console", broker_user="web", role="operator", swarm_id="operators",
-        rights=(Right.OPERATE,),
-    )  # fmt: skip
-    async with office.house.gate(web_user=None if is_guarded else "web"):
-        await office.begin()
-        await office.change(change)
-        user = await office.house.pool.fetchval("SELECT broker_user FROM apc_log.agents WHERE agent_id = 'console'")
-        assert user == (None if is_guarded else "web")
 
 
 CONTENT = {"file": "a.py", "line": 1}

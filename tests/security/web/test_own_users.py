@@ -76,7 +76,7 @@ async def test_its_broker_user_registers_nobody(office: Office, user: str, is_gu
         change_id=uuid4(), agent_id="mallory", broker_user="web", role="role", swarm_id="red", rights=(Right.OPERATE,)
     )
     message = Message(encode_registry_change(change), str(change.change_id), type=headers.TYPE_REGISTRY, user_id=user)
-    async with office.house.gate(web_user="web"):
+    async with office.house.gate():
         await office.house.client(user).publish(Publication(RECEIPTS, "0", message))
         await office.house.quiet()
         rows = await office.house.pool.fetch("SELECT FROM apc_log.agents WHERE agent_id = 'mallory'")

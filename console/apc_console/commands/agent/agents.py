@@ -8,7 +8,7 @@ import asyncpg
 from pydantic import ValidationError
 
 from apc_agents.agent_loading import load_documents, load_members
-from apc_bus.settings import BusSettings, OrchestratorSettings
+from apc_bus.settings import BusSettings
 from apc_client.operator import PEOPLE
 from apc_client.registry.agents import (
     LOG_PATIENCE,
@@ -169,7 +169,7 @@ async def _check_voices(pool: asyncpg.Pool, added: Sequence[Registration], opera
     """Refuse, before the gate does, what would let an agent speak for a person. Raises InputUnusable."""
     known = list((await read_registry(pool)).values())
     for one in added:
-        objection = voice_objection(one, known, (operator, OrchestratorSettings().web_user))
+        objection = voice_objection(one, known, (operator,))
         if objection is not None:
             raise InputUnusable(objection)
 

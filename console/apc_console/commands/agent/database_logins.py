@@ -26,7 +26,7 @@ async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -
         login = f"agent.{one.agent_id}"
         if login in known:
             remarks += await _make(pool, one.agent_id, login, known[login])
-        elif ConsoleSettings().management_url is not None and one.broker_user == login:
+        elif ConsoleSettings().management_url is not None:
             remarks.append(f"database login {login} was not made: its password is not in {default_file()}")
     return remarks
 

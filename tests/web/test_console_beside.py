@@ -6,6 +6,7 @@ import shutil
 import signal
 from html import unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import httpx2 as httpx
@@ -20,16 +21,32 @@ __all__ = ["apc"]
 pytestmark = pytest.mark.page
 
 
-def runs_at(line: str) -> list[str]:
-    """Return the runs that the web console of this line shows, read with the token of its file."""
+def place_of(line: str) -> tuple[Path, str, str]:
+    """Return the file that a line names, and the address and the token in it."""
     file = Path(unquote(urlsplit(line.split("open ")[1].split()[0]).path))
     found = re.search(r'href="([^"]+)"', file.read_text(encoding="utf-8"))
     assert found is not None
     address = urlsplit(unescape(found[1]))
-    headers = {"Authorization": f"Bearer {address.fragment.removeprefix('token=')}"}
-    answer = httpx.get(f"{address.scheme}://{address.netloc}/api/v1/runs", headers=headers)
+    return file, f"{address.scheme}://{address.netloc}/api/v1", address.fragment.removeprefix("token=")
+
+
+def answer_of(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """Return the answer of a server that begins to listen just after it has said so."""
+    with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
+        return client.get(url, headers=headers)
+
+
+def asked(line: str, path: str) -> Any:
+    """Return what the web console of this line answers who has the token of its file."""
+    _, url, token = place_of(line)
+    answer = answer_of(f"{url}{path}", {"Authorization": f"Bearer {token}"})
     assert answer.status_code == 200, answer.text
-    return [run["run_id"] for run in answer.json()["items"]]
+    return answer.json()
+
+
+def runs_at(line: str) -> list[str]:
+    """Return the runs that the web console of this line shows."""
+    return [run["run_id"] for run in asked(line, "/runs")["items"]]
 
 
 def test_a_finished_run_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
@@ -54,9 +71,23 @@ def test_up_serves_it_and_takes_it_along(apc: ApcCommand) -> None:
     with up(apc, "--ui") as running:
         line = wait_for(running, "it has the token")
         assert runs_at(line) == []
+        assert asked(line, "/about")["can_act"], "through the socket of the data folder"
+        assert {one["state"] for one in asked(line, "/system")["services"]} == {"running"}
         children = psutil.Process(running.pid).children()
         end(running)
     assert not any(child.is_running() for child in children)
+
+
+def test_only_who_can_read_its_file_reaches_it(apc: ApcCommand) -> None:
+    """The token is in no process list and in no line that is printed."""
+    with up(apc, "--ui") as running:
+        line = wait_for(running, "it has the token")
+        file, url, token = place_of(line)
+        assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o077 == 0
+        own = psutil.Process(running.pid)
+        assert not [one for one in (own, *own.children(recursive=True)) if token in " ".join(one.cmdline())]
+        assert answer_of(f"{url}/runs").status_code == 401
+        assert token not in line + end(running)
 
 
 def test_a_command_that_is_killed_takes_it_along(apc: ApcCommand) -> None:

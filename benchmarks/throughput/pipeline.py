@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from statistics import fmean
 from uuid import UUID
 
 import asyncpg
@@ -64,13 +65,13 @@ async def measure_pipeline(servers: Servers, system: System, figures: Figures, c
                 memory = {**system.services, "worker": sink}
                 used = {name: service.consumption().memory_mb for name, service in memory.items()}
         raws.append(await _raw(servers, count))
-    raw = sum(run.rate for run in raws) / len(raws)
+    raw = _mean(raws).rate
     figures.add(
         Figure("raw_pipeline", raw, "packets/s", note="aio-pika, confirms, audit copy, COPY; no gate, no events"),
         Figure("pipeline", runs["agents"].rate, "packets/s", raw, BAR, note="goal 0.9"),
         Figure("pipeline_faststream", runs["observed"].rate, "packets/s", raw, note="with one FastStream middleware"),
     )
-    _add_cpu(figures, "raw_pipeline", raws[-1])
+    _add_cpu(figures, "raw_pipeline", _mean(raws))
     _add_cpu(figures, "pipeline", runs["agents"])
     figures.add(Figure("worker_cpu_faststream", runs["observed"].cpu["worker"], CPU))
     figures.add(*(Figure(f"memory_{name}", megabytes, "MB resident") for name, megabytes in used.items()))
@@ -79,6 +80,12 @@ async def measure_pipeline(servers: Servers, system: System, figures: Figures, c
 def _add_cpu(figures: Figures, name: str, run: Run) -> None:
     figures.add(Figure(f"{name}_cpu", sum(run.cpu.values()), CPU, note="all processes and both servers"))
     figures.add(*(Figure(f"{name}_cpu_{process}", seconds, CPU) for process, seconds in run.cpu.items()))
+
+
+def _mean(runs: Sequence[Run]) -> Run:
+    """Return the mean of runs of one kind: one alone depends on what else the servers do just then."""
+    cpu = {name: fmean(run.cpu[name] for run in runs) for name in runs[0].cpu}
+    return Run(fmean(run.rate for run in runs), cpu)
 
 
 async def _raw(servers: Servers, count: int) -> Run:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from apc_agents.receiving.dedupe import DeliveryKey
+from apc_agents.receiving.shared_packets import SharedPackets
 from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
 from apc_bus.observability.telemetry import LogIds
@@ -16,6 +17,9 @@ from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
+
+_delivered = SharedPackets(parse_checked_packet)
+"""Of all agents in this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,9 @@ def read_body(message: Message) -> Packet:
     Raises:
         PacketRefused: bytes that are no packet.
     """
-    return parse_checked_packet(message.body) if message.user_id == ORCHESTRATOR else parse_packet(message.body)
+    if message.user_id == ORCHESTRATOR:
+        return _delivered.read(message.message_id, message.body)
+    return parse_packet(message.body)
 
 
 def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:

@@ -36,6 +36,8 @@ SPARE = 1.5
 """Times as many generations as expected: the measurement may have met a busy moment, and the timer ends the search."""
 COMPARING_SHARE, COMPARING_GENERATIONS = 0.7, 4
 """Of a round's time, if at least so many generations are left: to compare methods before one is trained."""
+LEAST_CANDIDATES = 2
+"""Fewer generations before fewer methods: one alone is compared with nothing."""
 MOST_CANDIDATES = 16
 """Methods that a swarm compares in a generation; more time gives more generations."""
 
@@ -109,7 +111,10 @@ def choose_sizes(
     few = max(COMPARING_GENERATIONS, math.floor((1 - COMPARING_SHARE) * seconds / costs.generation))
     generations = min(most, fitting, few)
     found = min(MOST_CANDIDATES, math.floor((seconds / generations - costs.generation) / costs.candidate))
-    if found < 2:
+    if found < LEAST_CANDIDATES:
+        found = LEAST_CANDIDATES
+        generations = math.floor(seconds / (costs.generation + found * costs.candidate))
+    if generations < 1:
         return Sizes(_with_spare(fitting, most), 1, rounds, rows, costs.generation)
     return Sizes(_with_spare(generations, most), found, rounds, rows, costs.generation + found * costs.candidate)
 

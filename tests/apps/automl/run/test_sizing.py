@@ -39,16 +39,25 @@ def test_a_slower_table_gets_fewer_generations_of_several_methods_and_one_round(
     assert f"about {5 + 9 * 4.6 / 3:.1f} s" in sizes.words
 
 
-def test_where_a_second_method_does_not_fit_there_are_more_generations() -> None:
+def test_a_slow_table_or_a_busy_moment_costs_generations_before_the_comparison() -> None:
     sizes = choose_sizes(costs(20), 200, 400, 24)
-    assert (sizes.generations, sizes.candidates) == (9, 1)
+    assert (sizes.generations, sizes.candidates) == (5, 2)
+    assert "best of 2 methods" in sizes.words
+    busy = [choose_sizes(costs(0.4 + 0.15 * slower), 20, 400, 24) for slower in range(1, 26)]
+    assert all(one.candidates > 1 for one in busy)
+    assert [one.generations for one in busy] == sorted((one.generations for one in busy), reverse=True)
+
+
+def test_where_not_even_one_generation_of_two_methods_fits_nothing_is_compared() -> None:
+    sizes = choose_sizes(costs(40), 120, 400, 24)
+    assert (sizes.generations, sizes.candidates) == (2, 1)
     assert "best of" not in sizes.words
 
 
 def test_a_large_table_gets_fewer_rows_before_it_gets_too_few_generations() -> None:
     sizes = choose_sizes(costs(40), 120, 20_000, 24)
     assert LEAST_ROWS < sizes.rows < 20_000
-    assert sizes.generations == LEAST_GENERATIONS * SPARE
+    assert sizes.candidates > 1 and sizes.generations * sizes.candidates >= LEAST_GENERATIONS * SPARE
     small = choose_sizes(costs(40), 120, 900, 24)
     assert (small.generations, small.rows) == (2, 900), "a small table is not made smaller"
     fixed = choose_sizes(costs(40), 120, 20_000, 24, may_shrink=False)

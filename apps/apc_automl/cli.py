@@ -159,6 +159,7 @@ def priors(
 @bench.command()
 def peers(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each table.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=1, max=1_000_000, help="The others follow it.")] = 1,
     seconds: Annotated[int, typer.Option(min=1, help="For each search.")] = 20,
     table: Annotated[
         list[str] | None, typer.Option(help="Compare on this table; repeat it. Default: all twelve.")
@@ -181,7 +182,8 @@ def peers(
     unknown = [name for name in table or () if name not in PEER_TABLES]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PEER_TABLES)}", param_hint="--table")
-    found = run_quietly(measure_peers(table or list(PEER_TABLES), seeds, seconds, tell_on_stderr, results))
+    names, numbers = table or list(PEER_TABLES), range(first_seed, first_seed + seeds)
+    found = run_quietly(measure_peers(names, numbers, seconds, tell_on_stderr, results))
     _print(found, "ranks (1 = smallest loss on untouched rows): means with 95 % intervals over the tables", as_json)
 
 

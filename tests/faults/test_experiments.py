@@ -36,7 +36,7 @@ async def test_open_windows_let_more_through_and_earlier() -> None:
 async def test_the_swarm_and_its_peers_are_judged_on_the_same_rows() -> None:
     said: list[str] = []
 
-    found = await measure_peers(["wine"], 1, 5, said.append)
+    found = await measure_peers(["wine"], [1], 5, said.append)
 
     [run] = found["runs"]
     assert said[0].startswith("wine, seed 1: the swarm ")

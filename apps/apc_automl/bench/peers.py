@@ -11,7 +11,6 @@ from apc_automl.bench.comparisons import Comparison, FinishedComparisons
 from apc_automl.bench.confidence import Interval
 from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
 from apc_automl.bench.reference_runs import (
-    FIRST_SEED,
     PROCESSES,
     VETO_WINDOW_MS,
     bench_folder,
@@ -32,7 +31,7 @@ WARM_UP_SECONDS = 2.0
 
 
 async def measure_peers(
-    tables: Sequence[str], seeds: int, seconds: int, tell: Callable[[str], None], results: Path | None = None
+    tables: Sequence[str], seeds: Sequence[int], seconds: int, tell: Callable[[str], None], results: Path | None = None
 ) -> dict[str, Any]:
     """Compare over tables and seeds: a JSON object with the losses, and mean ranks with 95 % intervals.
 
@@ -47,7 +46,7 @@ async def measure_peers(
     kept = FinishedComparisons(results)
     known, found = kept.read(seconds), list[Comparison]()
     with bench_folder() as folder, training_processes() as workbench:
-        for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        for seed in seeds:
             for table in [PEER_TABLES[name] for name in tables]:
                 one = known.get((table.name, seed))
                 if one is None:
@@ -57,7 +56,7 @@ async def measure_peers(
                 tell(f"{one.table}, seed {seed}: " + ", ".join(f"{name} {one.losses[name]:.4f}" for name in PEERS))
     return {
         "seconds": seconds,
-        "seeds": seeds,
+        "seeds": list(seeds),
         "tables": list(tables),
         "runs": [one.model_dump() | {"ranks": one.ranks} for one in found],
         "summary": summarise(found),

@@ -162,9 +162,8 @@ def test_arbitrations_are_listed(finished_run: FinishedRun) -> None:
 def test_the_agents_are_registered(finished_run: FinishedRun) -> None:
     listed = json.loads(finished_run.apc("agent", "list").stdout)
 
-    assert {"librarian", "sentinel", "builder-linear", "builder-trees", "builder-neighbours"} == {
-        agent["agent_id"] for agent in listed
-    }
+    swarm = {"librarian", "sentinel", "builder-linear", "builder-trees", "builder-neighbours"}
+    assert {agent["agent_id"] for agent in listed} == swarm | {"operator"}
 
 
 @pytest.mark.parametrize("arguments", [("packet", "replay", "--run-id", "no-such-run"), ("packet", "replay")])

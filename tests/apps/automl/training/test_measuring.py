@@ -13,11 +13,13 @@ from apc_automl.errors import ModelFileRefused
 from apc_automl.model.model_file import load_model
 from apc_automl.training.gates import NONE_PASSED
 from apc_automl.training.material import Blob, JsonObject, Prepared, Study
-from apc_automl.training.measuring import measure, prepare, refit, rescore, unusable, validate
+from apc_automl.training.measuring import measure, prepare, refit, rescore, time_training, unusable, validate
 from apc_automl.training.predicting import predict, write_predictions
 from apc_automl.training.recipes import Recipe
-from apc_automl.training.search import Place, next_recipe
-from apc_automl.training.spaces import SWARMS
+from apc_automl.training.search import Place, default_recipe, next_recipe
+from apc_automl.training.spaces import SWARMS, families_of
+
+SEED = 7
 
 
 def first_recipe(swarm: str, study: Study) -> Recipe:
@@ -122,3 +124,17 @@ def test_noise_is_told_from_signal(tmp_path: Path) -> None:
     study = Study(Blob.of(prepared.schema), Blob.of(prepared.train), Blob.of(prepared.held_out), 7)
     for swarm in SWARMS:
         assert measure(first_recipe(swarm, study).canonical(), study).document["gates"]["outcome"] < 0.5
+
+
+@pytest.mark.parametrize("counts", [(150, 120, 70), (300, 8)], ids=["sorted", "rare"])
+def test_rows_of_one_class_alone_end_no_search(counts: tuple[int, ...], tmp_path: Path) -> None:
+    """The first rows of a table that is sorted by its target, a small share of one with a rare class."""
+    labels = np.repeat([f"kind {number}" for number in range(len(counts))], counts)
+    columns = np.random.default_rng(SEED).normal(size=(len(labels), 3))
+    pd.DataFrame(columns, columns=list("abc")).assign(kind=labels).to_csv(tmp_path / "table.csv", index=False)
+    ready = prepare(str(tmp_path / "table.csv"), "kind", None, SEED, 1, 6000)
+    study = Study(Blob.of(ready.schema), Blob.of(ready.train), Blob.of(ready.held_out), SEED)
+    families = families_of("linear", Schema.model_validate_json(ready.schema).problem)
+    for recipe in (default_recipe(family, "linear").canonical() for family in families):
+        assert time_training(recipe, study) > 0
+        assert measure(recipe, study).document["loss"] > 0

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from apc_automl.training.gates import DIGITS
 from apc_console.errors import InputUnusable
 
 
@@ -25,10 +26,11 @@ class Comparison(BaseModel):
 
     @property
     def ranks(self) -> dict[str, float]:
-        """Return 1 for the smallest loss; equal ones share their places."""
+        """Return 1 for the smallest loss; equal ones share their places, in as many digits as a run logs."""
         from scipy.stats import rankdata
 
-        return dict(zip(self.losses, rankdata(list(self.losses.values())).tolist(), strict=True))
+        losses = [round(loss, DIGITS) for loss in self.losses.values()]
+        return dict(zip(self.losses, rankdata(losses).tolist(), strict=True))
 
 
 class FinishedComparisons:

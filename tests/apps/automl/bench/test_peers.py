@@ -47,6 +47,7 @@ def test_a_package_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_equal_losses_share_their_rank() -> None:
     assert compared("a", 1, 0.5, 0.5, 0.9).ranks == {SWARM: 1.5, RANDOM: 1.5, PLAIN: 3.0}
+    assert compared("a", 1, 0.14098, 0.2, 0.140979517).ranks == {SWARM: 1.5, RANDOM: 3.0, PLAIN: 1.5}
 
 
 def test_intervals_are_over_tables_and_not_over_seeds() -> None:

@@ -92,6 +92,17 @@ async def test_a_refused_packet_says_why_and_what_would_have_passed(told: WebBen
     assert await told.get(f"/packets/{found['shard']}-{found['seq']}") == packet
 
 
+async def test_a_packet_has_the_lifecycle_of_its_contract(told: WebBench) -> None:
+    sent = (await told.get("/packets", session_id=SESSION, sender=RED))["items"][0]
+
+    packet = await told.get(f"/packets/{sent['packet_id']}")
+
+    edges = {(edge["from_state"], edge["to_state"]) for edge in packet["lifecycle"]["edges"]}
+    moved = {(hop["from_state"], hop["to_state"]) for hop in packet["hops"] if hop["to_state"]}
+    assert packet["lifecycle"]["states"][0]["name"] == "DRAFT"
+    assert moved and moved <= edges
+
+
 async def test_a_packet_has_its_bytes_its_effects_and_what_rests_on_it(told: WebBench) -> None:
     name = (await told.get("/packets", session_id=SESSION, limit=1))["items"][0]["packet_id"]
 

@@ -54,7 +54,7 @@ COLUMNS: Mapping[str, frozenset[str]] = {
             due_at""",
         "PacketDetail": _PACKET
         + """ root_packet_id channel confidence created_at expires_at recorded_at ruling is_sealed body_bytes
-            packet_hash user_id has_signature hops causes effects stale_because other_sessions""",
+            packet_hash user_id has_signature hops lifecycle causes effects stale_because other_sessions""",
         "PacketHop": "seq recipient attempt event from_state to_state at actor",
         "PacketLink": "shard seq packet_id packet_type sender verdict edge",
         "PacketPage": "items next looked_at is_complete",

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_web.models.model_base import NEXT, ApiModel, LogPlace
+from apc_web.models.runs import SessionMachine
 
 
 class PacketSummary(ApiModel):
@@ -117,6 +118,8 @@ class PacketDetail(PacketSummary):
     """The broker's user who published it."""
     has_signature: bool
     hops: list[PacketHop]
+    lifecycle: SessionMachine
+    """The machine of its session's contract that it moves through, once for each recipient."""
     causes: list[PacketLink]
     """Its cause and its parent."""
     effects: list[PacketLink]

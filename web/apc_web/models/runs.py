@@ -108,7 +108,7 @@ class SessionWait(ApiModel):
 
 
 class MachineState(ApiModel):
-    """A state of the session's machine, in the order of the contract."""
+    """A state of a machine, in the order of the contract."""
 
     name: str
     run_phase: str | None
@@ -124,7 +124,7 @@ class MachineEdge(ApiModel):
 
 
 class SessionMachine(ApiModel):
-    """The machine that a session moves through."""
+    """The machine that a session or a packet moves through."""
 
     states: list[MachineState]
     edges: list[MachineEdge]

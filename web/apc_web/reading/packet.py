@@ -19,8 +19,10 @@ from apc_log.queries.pages.packets import (
 )
 from apc_log.queries.rows import Position
 from apc_log.queries.trace import list_packet_events, stale_packets
+from apc_log.sessions.session_loading import contract_of_session
 from apc_web.errors import not_found
 from apc_web.models.packets import PacketDetail, PacketHop, PacketLink
+from apc_web.reading.machines import PACKET_MACHINE, machine_of
 from apc_web.reading.packets import summary
 from apc_web.reading.plain_words import ruling_of
 from apc_web.route_services import Services
@@ -68,6 +70,7 @@ async def packet_detail(services: Services, name: str, session: str | None) -> P
     hops = await list_packet_events(pool, key.packet_id, session_id=key.session_id)
     stale = (await stale_packets(pool, [row])).get((key.session_id, key.packet_id))
     sealed = is_sealed(row.body)
+    contract = await contract_of_session(pool, row.contract_hash.hex(), services.contract)
     return PacketDetail(
         **dict(summary(line)),
         root_packet_id=row.root_packet_id,
@@ -85,6 +88,7 @@ async def packet_detail(services: Services, name: str, session: str | None) -> P
         user_id=row.user_id,
         has_signature=row.signature is not None,
         hops=[_hop(hop) for hop in hops],
+        lifecycle=machine_of(contract, PACKET_MACHINE),
         causes=[_link(link) for link in await links_above(pool, key.session_id, key.packet_id)],
         effects=[_link(link) for link in await links_below(pool, key.session_id, key.packet_id)],
         stale_because=None if stale is None else stale.because_packet_id,

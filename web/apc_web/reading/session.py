@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from apc_contracts.contract.contract import Contract
 from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
@@ -15,23 +14,20 @@ from apc_web.models.runs import (
     GenerationScore,
     GenerationTransfer,
     HeldPacketSummary,
-    MachineEdge,
-    MachineState,
     SessionDeadline,
     SessionDetail,
-    SessionMachine,
     SessionMember,
     SessionMove,
     SessionMoves,
     SessionScores,
 )
+from apc_web.reading.machines import SESSION_MACHINE, machine_of
 from apc_web.reading.runs import place_of, session_summary
 from apc_web.reading.waits import waits_of
 from apc_web.route_services import Services
 
 _MOST_DEAD = 1_000
 _MOST_SCORES = 5_000
-_MACHINE = "inter_agent_coordination"
 
 
 async def session_detail(services: Services, session_id: str) -> SessionDetail:
@@ -64,7 +60,7 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
             )
             for one in held
         ],
-        machine=_machine(services.contract),
+        machine=machine_of(services.contract, SESSION_MACHINE),
     )
 
 
@@ -135,17 +131,3 @@ def _move(row: MoveRow) -> SessionMove:
         step=row.step,
         cause_packet_id=row.cause_packet_id,
     )
-
-
-def _machine(contract: Contract) -> SessionMachine:
-    machine = contract.machine(_MACHINE)
-    states = []
-    for name in machine.states:
-        phase = contract.phase_of(name)
-        states.append(
-            MachineState(
-                name=name, run_phase=None if phase is None else phase.value, is_terminal=name in machine.terminal
-            )
-        )
-    edges = [MachineEdge(event=edge.event, from_state=edge.source, to_state=edge.target) for edge in machine.edges]
-    return SessionMachine(states=states, edges=edges)

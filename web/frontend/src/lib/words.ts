@@ -53,6 +53,9 @@ const CODES: Record<string, string> = {
 
 const STEPS: Record<string, string> = {
   CREATED: "Created",
+  DRAFT: "Draft",
+  NORMALIZED: "Received",
+  POLICY_VALIDATED: "Allowed",
   SCHEMA_VALIDATED: "Well-formed",
   REJECTED_SCHEMA: "Refused: not well-formed",
   REJECTED_POLICY: "Refused",

@@ -14,6 +14,7 @@ import { Chain } from "./chain";
 import { Content, whyNoBody } from "./content";
 import { Hops } from "./hops";
 import { ImpactCard } from "./impact";
+import { Lifecycle } from "./lifecycle";
 import { ProofCard } from "./proof";
 import { VerdictCard } from "./verdict";
 
@@ -107,6 +108,7 @@ export function PacketPage() {
                   <Envelope detail={detail} />
                 </Card>
                 <Card title="Path">
+                  <Lifecycle detail={detail} />
                   <Hops detail={detail} />
                 </Card>
                 {detail.other_sessions.length > 0 && (

@@ -182,7 +182,8 @@ async def test_the_log_the_agents_and_the_empty_lists(told: WebBench) -> None:
     assert (await told.get("/about"))["can_act"] is False
     for path in ("/dead", "/arbitrations", "/protocols", "/tasks", "/effects"):
         assert (await told.get(path))["items"] == []
-    assert (await told.get("/arbitrations/stats"))["looked_at"] == 0
+    statistics = await told.get("/arbitrations/stats")
+    assert statistics["looked_at"] == 0 and statistics["diversity"] == []
 
 
 async def test_an_empty_log_has_empty_lists(bench: WebBench) -> None:

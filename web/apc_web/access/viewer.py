@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         "ArbitrationOption": "candidate_id packet_ids total_score score_components refused_with rank is_winner",
         "ArbitrationPage": "items next",
         "ArbitrationStatistics": """looked_at is_complete subjects codes mean_margin margins swarms protocols
-            runs generations""",
+            runs generations diversity""",
         "ArbitrationSummary": """judged_at shard seq packet_id session_id run_id task_id round generation step
             arbitration_id
             subject winner_candidate_id selected margin candidates""",
@@ -42,6 +42,7 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         "FoldEntry": """shard seq kind session_id run_id at packet_id packet_type sender recipients recipient verdict
             refusal_code run_phase round generation step cause_packet_id parent_packet_id event from_state
             to_state attempt usage signal""",
+        "GenerationDiversity": "generation runs candidates mean_swarms mean_protocols",
         "GenerationScore": "seq at packet_id agent swarm round generation verdict outcome drift_risk",
         "GenerationTransfer": "seq at packet_id round generation protocol_id from_swarm to_swarm verdict refusal_code",
         "HeldPacketSummary": "packet_id packet_type sender since",

@@ -60,6 +60,19 @@ class ArbitrationGroup(ApiModel):
     mean_score: float | None
 
 
+class GenerationDiversity(ApiModel):
+    """How different the candidates of a generation were, as the mean over the runs that compared any."""
+
+    generation: int
+    runs: int
+    candidates: int
+    """Of all the runs together; one that no packet stands for does not count."""
+    mean_swarms: float
+    """Different swarms among the candidates of a run."""
+    mean_protocols: float
+    """Different protocols among the candidates of a run."""
+
+
 class ArbitrationStatistics(ApiModel):
     """Figures over the newest arbitrations, at most 5,000."""
 
@@ -76,6 +89,8 @@ class ArbitrationStatistics(ApiModel):
     protocols: list[ArbitrationGroup]
     runs: list[ArbitrationGroup]
     generations: list[ArbitrationGroup]
+    diversity: list[GenerationDiversity]
+    """By generation, the first one first."""
 
 
 class ProtocolSummary(ApiModel):

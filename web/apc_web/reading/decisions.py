@@ -17,6 +17,7 @@ from apc_web.models.decisions import (
     ArbitrationPage,
     ArbitrationStatistics,
     ArbitrationSummary,
+    GenerationDiversity,
     ProtocolList,
     ProtocolSummary,
 )
@@ -82,6 +83,9 @@ async def statistics(pool: asyncpg.Pool, given: Filters) -> ArbitrationStatistic
         protocols=_groups((entry.protocol, entry) for entry in entries if entry.protocol is not None),
         runs=_groups((entry.row.run_id, entry) for entry in entries),
         generations=_groups((f"{entry.row.generation:>6}", entry) for entry in entries),
+        diversity=diversity_of(
+            Compared(entry.row.generation, entry.row.run_id, entry.origin) for entry in entries if entry.origin
+        ),
     )
 
 
@@ -117,6 +121,32 @@ def margin_of(row: ArbitrationRow) -> float | None:
     """Return the score of the best minus the second best of those that have a rank; None with fewer than two."""
     scores = sorted((one.total_score for one in row.candidates if one.rank is not None), reverse=True)
     return scores[0] - scores[1] if len(scores) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate of an arbitration: its generation, its run, and where it comes from."""
+
+    generation: int
+    run_id: str
+    origin: CandidateOrigin
+
+
+def diversity_of(compared: Iterable[Compared]) -> list[GenerationDiversity]:
+    """Return the number of different swarms and protocols by generation, as the mean over runs."""
+    generations: dict[int, dict[str, list[CandidateOrigin]]] = {}
+    for one in compared:
+        generations.setdefault(one.generation, {}).setdefault(one.run_id, []).append(one.origin)
+    return [
+        GenerationDiversity(
+            generation=generation,
+            runs=len(runs),
+            candidates=sum(map(len, runs.values())),
+            mean_swarms=fmean(len({origin.swarm for origin in run}) for run in runs.values()),
+            mean_protocols=fmean(len({origin.protocol_id for origin in run} - {None}) for run in runs.values()),
+        )
+        for generation, runs in sorted(generations.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)

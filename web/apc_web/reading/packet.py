@@ -22,9 +22,9 @@ from apc_log.queries.trace import list_packet_events, stale_packets
 from apc_log.sessions.session_loading import contract_of_session
 from apc_web.errors import not_found
 from apc_web.models.packets import PacketDetail, PacketHop, PacketLink
-from apc_web.reading.machines import PACKET_MACHINE, machine_of
 from apc_web.reading.packets import summary
 from apc_web.reading.plain_words import ruling_of
+from apc_web.reading.session import PACKET_MACHINE, machine_of
 from apc_web.route_services import Services
 
 _HINT = "take an id that `GET /packets` lists"

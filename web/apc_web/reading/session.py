@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from apc_contracts.contract.contract import Contract
 from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
@@ -14,20 +15,24 @@ from apc_web.models.runs import (
     GenerationScore,
     GenerationTransfer,
     HeldPacketSummary,
+    MachineEdge,
+    MachineState,
     SessionDeadline,
     SessionDetail,
+    SessionMachine,
     SessionMember,
     SessionMove,
     SessionMoves,
     SessionScores,
 )
-from apc_web.reading.machines import SESSION_MACHINE, machine_of
 from apc_web.reading.runs import place_of, session_summary
 from apc_web.reading.waits import waits_of
 from apc_web.route_services import Services
 
 _MOST_DEAD = 1_000
 _MOST_SCORES = 5_000
+SESSION_MACHINE = "inter_agent_coordination"
+PACKET_MACHINE = "packet_lifecycle"
 
 
 async def session_detail(services: Services, session_id: str) -> SessionDetail:
@@ -131,3 +136,23 @@ def _move(row: MoveRow) -> SessionMove:
         step=row.step,
         cause_packet_id=row.cause_packet_id,
     )
+
+
+def machine_of(contract: Contract, name: str) -> SessionMachine:
+    """Return a machine of the contract: states in its order, edges one for each state and event."""
+    machine = contract.machine(name)
+    states = [
+        MachineState(
+            name=state,
+            run_phase=_phase_of(contract, state) if name == SESSION_MACHINE else None,
+            is_terminal=state in machine.terminal,
+        )
+        for state in machine.states
+    ]
+    edges = [MachineEdge(event=edge.event, from_state=edge.source, to_state=edge.target) for edge in machine.edges]
+    return SessionMachine(states=states, edges=edges)
+
+
+def _phase_of(contract: Contract, state: str) -> str | None:
+    phase = contract.phase_of(state)
+    return None if phase is None else phase.value

@@ -8,6 +8,7 @@ import { Empty, Loaded } from "../parts/states";
 import { ExportMenu, Table, type Column } from "../parts/table";
 import { count, plain, plural, score, shortId } from "../lib/format";
 import { codeWord } from "../lib/words";
+import { DIVERSITY_COLUMNS, Diversity } from "./diversity";
 import { useStream } from "../state/live";
 
 type Arbitration = Schemas["ArbitrationSummary"];
@@ -188,6 +189,9 @@ export function Arbitrations() {
                         <Margins margins={found.margins} mean={found.mean_margin ?? null} />
                       </Card>
                     </div>
+                    <Card flush title="Diversity over generations" aside={<ExportMenu name="diversity" rows={found.diversity} columns={DIVERSITY_COLUMNS} />}>
+                      <Diversity points={found.diversity} />
+                    </Card>
                     {!found.is_complete && <p className="quiet">Figures of the newest {count(found.looked_at)} arbitrations.</p>}
                   </>
                 )}

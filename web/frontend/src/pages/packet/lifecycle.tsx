@@ -4,7 +4,7 @@ import type { Schemas } from "../../api/client";
 import { drawnEdges, pathOf, placesOf, recipientsOf, type Place } from "../../lib/lifecycle";
 import { stepWord } from "../../lib/words";
 
-const BOX = { width: 148, height: 24, gap: 44, step: 36 };
+const BOX = { width: 164, height: 24, gap: 40, step: 36 };
 const SIZE = { width: 2 * BOX.width + BOX.gap + 34, margin: 17 };
 
 const left = (place: Place) => SIZE.margin + place.column * (BOX.width + BOX.gap);
@@ -42,7 +42,7 @@ function Diagram({ detail, recipient }: { detail: Schemas["PacketDetail"]; recip
         return start && end && <path key={`${from} ${to}`} className={isPassed ? "passed" : undefined} d={lineOf(start, end)} />;
       })}
       {places.map((place) => (
-        <g key={place.name} className={place.name === here ? "here" : passed.has(place.name) ? "passed" : undefined}>
+        <g key={place.name} className={place.name === here ? (place.column === 0 ? "here" : "here ended") : passed.has(place.name) ? "passed" : undefined}>
           <title>{place.name}</title>
           <rect x={left(place)} y={top(place)} width={BOX.width} height={BOX.height} rx="5" />
           <text x={left(place) + BOX.width / 2} y={middle(place) + 4} textAnchor="middle">

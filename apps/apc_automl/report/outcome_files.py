@@ -33,8 +33,7 @@ async def collect_outcome(
         ArtifactError: an artifact that the log names cannot be read.
         ContextStoreError, MemoryStoreError: what the memory holds of the run cannot be read.
     """
-    from apc_automl.report.page import write_report  # late: it loads matplotlib
-
+    loading = asyncio.create_task(asyncio.to_thread(_load_page))
     log = await read_run(pool, run_id)
     judged = await _judged(log, artifacts)
     await asyncio.to_thread(out_dir.mkdir, parents=True, exist_ok=True)
@@ -63,8 +62,16 @@ async def collect_outcome(
         repeat=repeat_options(log),
     )
     narrative = await narrative_of(pool, log)
+    await loading
+    from apc_automl.report.page import write_report
+
     await asyncio.to_thread(write_report, log, outcome, narrative)
     return outcome
+
+
+def _load_page() -> None:
+    """Load matplotlib, which takes a second or two, while the training processes review the model."""
+    import apc_automl.report.page  # noqa: F401
 
 
 async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:

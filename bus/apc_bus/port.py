@@ -53,9 +53,10 @@ class QueueDepth(msgspec.Struct, frozen=True):
 class Subscription(Protocol):
     """One consumer on one queue, on its own channel.
 
-    At least once: a delivery that is not acknowledged when the subscription ends comes again, with
-    `is_redelivered`. Order is the queue's order. Every method raises SubscriptionLost once the channel, the
-    connection or the queue is gone; what was received and not acknowledged comes again to a new subscription.
+    At least once: a delivery that is not acknowledged when the subscription ends comes again, with `is_redelivered`,
+    and with it others that travelled in the same message. Order is the queue's order. Every method raises SubscriptionLost
+    once the channel, the connection or the queue is gone; what was received and not acknowledged comes again to a new
+    subscription.
     """
 
     @property
@@ -80,7 +81,10 @@ class Subscription(Protocol):
         ...
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Give a delivery back to the queue, or with requeue=False to its dead-letter exchange."""
+        """Give a delivery back to the queue, or with requeue=False to its dead-letter exchange.
+
+        Packets for a gate that travelled in the same message go with it.
+        """
         ...
 
     async def publish(self, publication: Publication) -> None:

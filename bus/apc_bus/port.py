@@ -54,9 +54,9 @@ class Subscription(Protocol):
     """One consumer on one queue, on its own channel.
 
     At least once: a delivery that is not acknowledged when the subscription ends comes again, with `is_redelivered`,
-    and with it others that travelled in the same message. Order is the queue's order. Every method raises SubscriptionLost
-    once the channel, the connection or the queue is gone; what was received and not acknowledged comes again to a new
-    subscription.
+    and with it others that travelled in the same message. Order is the queue's order. Every method raises
+    SubscriptionLost once the channel, the connection or the queue is gone; what was received and not acknowledged comes
+    again to a new subscription.
     """
 
     @property

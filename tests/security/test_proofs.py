@@ -15,6 +15,11 @@ Table = dict[str, dict[str, str]]
 """File -> test -> what is said of it."""
 
 HERE: Table = {
+    "web/test_verification.py": {
+        "test_one_verification_runs_however_many_are_started": "the next one starts",
+        "test_a_stranger_starts_ends_and_sees_no_verification": "client.post(PATH, headers=BEARER)",
+        "test_the_address_of_the_database_is_in_no_process_list": "python -m apc_web.verifying",
+    },
     "agents/test_forged_deliveries.py": {
         "test_what_another_user_published_is_read_strictly": "assert taken(body, ORCHESTRATOR)",
         "test_bytes_that_are_no_packet_are_refused_from_everybody": "the bytes are what is refused",
@@ -247,6 +252,9 @@ NO_ACT: Table = {
     },
     "web/test_access.py": {
         "test_what_is_not_there_is_told_apart_by_nothing": "answers to names that do not exist",
+    },
+    "web/test_verification.py": {
+        "test_a_verification_ends_with_its_server": "what ends with it",
     },
     "web/test_chat_abuse.py": {
         "test_a_server_without_an_agent_says_why": "what is told",

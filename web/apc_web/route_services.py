@@ -13,6 +13,7 @@ from apc_web.access.accounts import Accounts
 from apc_web.acts.operations import Acts
 from apc_web.fold.snapshots import Snapshots
 from apc_web.live.feed import Feed
+from apc_web.verifying.verifier import LogVerifier
 
 if TYPE_CHECKING:  # an agent takes a second to import, and most servers have none
     from apc_web.chat.chats import Chats
@@ -35,6 +36,7 @@ class Services:
         acts: what an operator can do; None when there are no acts, and `why_no_acts` says why.
         accounts: people who can log in; None = a token of this start.
         probe: looks at the queues; None when this server has no way to them.
+        verifier: verifies the log; None when this server cannot.
         chats: conversations with an agent; None when there is none, and `why_no_chat` says why.
     """
 
@@ -51,6 +53,7 @@ class Services:
     chats: "Chats | None" = None
     why_no_chat: str | None = None
     probe: "CachedProbe | None" = None
+    verifier: LogVerifier | None = None
     snapshots: Snapshots = field(default_factory=Snapshots)
 
 

@@ -14,8 +14,9 @@ from apc_web.models.model_base import ApiModel
 _OPERATOR = frozenset(
     {"settle_dead", "signal_session", "answer_question", "list_chats", "begin_chat", "get_chat", "delete_chat", "say"}
     | {"stop_answer", "compress_chat", "clear_chat", "list_chat_tasks", "get_history", "get_chat_events"}
+    | {"start_verification", "cancel_verification"}
 )
-_READER = frozenset({"get_body", "get_proof"})
+_READER = frozenset({"get_body", "get_proof", "get_verification"})
 _NOBODY = frozenset({"login", "logout"})
 _VIEWER = frozenset(
     {"list_runs", "get_run", "list_sessions", "get_session", "list_moves", "get_scores", "get_timeline", "get_stream"}

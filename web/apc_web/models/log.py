@@ -1,6 +1,7 @@
 """The log itself: heads, checkpoints, and what the server is."""
 
 from datetime import datetime
+from typing import Literal
 
 from pydantic import Field, SecretStr
 
@@ -29,6 +30,40 @@ class CheckpointList(ApiModel):
     """Heads and newest checkpoints, by shard."""
 
     items: list[ShardCheckpoint]
+
+
+class VerificationFinding(ApiModel):
+    """Something that does not fit."""
+
+    shard: int | None
+    """null where it is about no single one."""
+    seq: int
+    """The first entry that it can be about."""
+    message: str
+    place: str
+
+
+class LogVerification(ApiModel):
+    """A verification of the log against its tree, its stored checkpoints and its sessions."""
+
+    state: Literal["none", "running", "done", "failed", "cancelled"]
+    """none: there was none since the server started."""
+    by: str | None = None
+    """Who started it."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    entries: int = 0
+    """That were recomputed."""
+    total: int = 0
+    """Entries that there are to recompute."""
+    is_whole: bool | None = None
+    """Whether everything fits; null until it is done."""
+    findings: list[VerificationFinding] = Field(default_factory=list)
+    """At most 100."""
+    unlisted: int = 0
+    """Findings beyond those."""
+    words: str | None = None
+    """Why it failed, one sentence."""
 
 
 class ServerAbout(ApiModel):

@@ -5,12 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
+from apc_web.access.caller import caller
 from apc_web.access.route_roles import RoleRoute
 from apc_web.live.streaming import stream
-from apc_web.models.log import CheckpointList, ServerAbout, StreamEntries, StreamReset
+from apc_web.models.log import CheckpointList, LogVerification, ServerAbout, StreamEntries, StreamReset
 from apc_web.parameters import OfRun, OfSession
 from apc_web.reading.shards import about, checkpoint_list
 from apc_web.route_services import Serving
+from apc_web.verifying.verifier import verifier_of
 
 router = APIRouter(tags=["log"], route_class=RoleRoute)
 _EVENTS = (
@@ -28,6 +30,24 @@ async def get_about(services: Serving) -> ServerAbout:
 async def list_checkpoints(services: Serving) -> CheckpointList:
     """Return heads, newest checkpoints and exports, by shard."""
     return await checkpoint_list(services.pool)
+
+
+@router.get("/log/verify", response_model=LogVerification)
+async def get_verification(services: Serving) -> LogVerification:
+    """Return the verification that runs, or the last one since the server started."""
+    return verifier_of(services.verifier).job
+
+
+@router.post("/log/verify", response_model=LogVerification)
+async def start_verification(services: Serving) -> LogVerification:
+    """Start a verification of the whole log in a separate process; one at a time."""
+    return await verifier_of(services.verifier).start(caller().name)
+
+
+@router.delete("/log/verify", response_model=LogVerification)
+async def cancel_verification(services: Serving) -> LogVerification:
+    """End the verification that runs; without one nothing happens."""
+    return await verifier_of(services.verifier).cancel()
 
 
 @router.get(

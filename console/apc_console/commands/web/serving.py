@@ -42,6 +42,7 @@ from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
 from apc_web.reading.queue_looks import CachedProbe
 from apc_web.route_services import KeyOf, Services
+from apc_web.verifying.verifier import LogVerifier
 
 _CONNECTIONS = 256
 _GRACE_SECONDS = 2
@@ -109,6 +110,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
     async with database_url(bus, database) as url, AsyncExitStack() as stack:
         pool = await open_reader(url, PATIENCE)
         state = await open_state_reader(url, PATIENCE)
+        verifier = LogVerifier(url)
         try:
             await _check(pool, form.run_id)
             why_no_acts = "this server was started with --read-only" if form.is_read_only else None
@@ -124,11 +126,13 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
                 acts=None if why_no_acts else _acts(pool, bus, reach.settings),
                 why_no_acts=why_no_acts,
                 accounts=reach.accounts,
+                verifier=verifier,
                 probe=CachedProbe(QueueProbe(bus)),
                 chats=None if isinstance(chat, str) else chat,
                 why_no_chat=chat if isinstance(chat, str) else None,
             )
         finally:
+            await verifier.cancel()
             state.terminate()
             pool.terminate()
 

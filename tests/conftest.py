@@ -47,7 +47,8 @@ settings.register_profile(
 )
 settings.load_profile("apc")
 
-_RABBIT_FIXTURES = {"rabbit_server", "rabbit_node"}
+_NODE_FIXTURES = {"rabbit_node", "guarded_broker"}
+_RABBIT_FIXTURES = {"rabbit_server", *_NODE_FIXTURES}
 _POSTGRES_FIXTURES = {"postgres_server"}
 _executed: Counter[str] = Counter()
 
@@ -151,6 +152,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & _RABBIT_FIXTURES:
             item.add_marker(pytest.mark.broker)
+        if fixtures & _NODE_FIXTURES:
+            item.add_marker(pytest.mark.own_node)
         if fixtures & _POSTGRES_FIXTURES:
             item.add_marker(pytest.mark.postgres)
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):

@@ -12,7 +12,8 @@ from typing import Any
 
 from apc_bus.errors import BusUnavailable
 
-_START_SECONDS = 120.0
+_START_SECONDS = 300.0
+_ANSWER_SECONDS = 60.0
 
 
 def containers_asked() -> bool:
@@ -26,7 +27,7 @@ def docker_answers() -> bool:
     if command is None:
         return False
     try:
-        return subprocess.run([command, "info"], capture_output=True, timeout=10).returncode == 0
+        return subprocess.run([command, "info"], capture_output=True, timeout=_ANSWER_SECONDS).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -50,5 +51,9 @@ def run_container(image: str, port: int, ready: str, **variables: str) -> Iterat
     from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
     wait = LogMessageWaitStrategy(ready).with_startup_timeout(int(_START_SECONDS))
-    with DockerContainer(image).with_envs(**variables).with_exposed_ports(port).waiting_for(wait) as container:
+    container = DockerContainer(image).with_envs(**variables).with_exposed_ports(port).waiting_for(wait)
+    try:  # not its own context: that leaves a container behind whose start was too slow
+        container.start()
         yield container, f"{container.get_container_host_ip()}:{container.get_exposed_port(port)}"
+    finally:
+        container.stop()

@@ -10,8 +10,20 @@ PATIENCE_SECONDS = 90.0
 _DELETE_VHOST = 'rabbit_vhost:delete({name}, <<"tests">>)'
 _ADD_VHOST = (
     'begin rabbit_vhost:add({name}, <<"tests">>), rabbit_auth_backend_internal:set_permissions('
-    '<<"guest">>, {name}, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end'
+    '<<"{user}">>, {name}, <<".*">>, <<".*">>, <<".*">>, <<"tests">>) end'
 )
+
+
+def vhost_changes(gone: Iterable[str], new: Iterable[str], user: str = "guest") -> str:
+    """Return the Erlang terms that delete and make virtual hosts; the user gets every right in the new ones.
+
+    In one call: rabbitmqctl takes a second to start, on a busy machine several.
+    """
+    calls = [
+        *(_DELETE_VHOST.format(name=f'<<"{name}">>') for name in gone),
+        *(_ADD_VHOST.format(name=f'<<"{name}">>', user=user) for name in new),
+    ]
+    return ", ".join(calls) + "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,4 @@ class NodeControl:
 
     def change_vhosts(self, gone: Iterable[str], new: Iterable[str]) -> None:
         """Delete and make virtual hosts in one call; the user guest gets every right in the new ones."""
-        calls = [
-            *(_DELETE_VHOST.format(name=f'<<"{name}">>') for name in gone),
-            *(_ADD_VHOST.format(name=f'<<"{name}">>') for name in new),
-        ]
-        self.ctl("eval", ", ".join(calls) + ".")
+        self.ctl("eval", vhost_changes(gone, new))

@@ -9,6 +9,7 @@ from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.support.servers.containers import containers_asked, docker_answers, run_container
+from tests.support.servers.node_control import vhost_changes
 from tests.support.servers.private_node import PrivateNode, find_scripts
 
 from apc_bus.errors import BusUnavailable
@@ -124,13 +125,10 @@ def _by_ctl(description: str, url: str, ctl: Callable[..., None], resources: Exi
     there: set[str] = set()
 
     def change_vhosts(gone: Sequence[str], new: Sequence[str]) -> None:
-        for name in gone:
-            ctl("delete_vhost", name)
-            there.discard(name)
-        for name in new:
-            ctl("add_vhost", name)
-            there.add(name)
-            ctl("set_permissions", "-p", name, user, ".*", ".*", ".*")
+        if gone or new:
+            ctl("eval", vhost_changes(gone, new, user))
+        there.difference_update(gone)
+        there.update(new)
 
     resources.callback(lambda: change_vhosts(sorted(there), ()))
     return RabbitServer(description, url, change_vhosts, ctl, resources)

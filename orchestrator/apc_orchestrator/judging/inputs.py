@@ -110,8 +110,8 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
 
 def why_not_authentic(receipt: Receipt, user_id: str | None) -> str:
     """Return how the log says that a receipt does not count."""
-    if receipt.kind in OPERATOR_KINDS:
-        return f"{receipt.kind} by {receipt.by or user_id}, who may not operate as the broker user {user_id}"
+    if receipt.by is not None and receipt.kind in OPERATOR_KINDS:
+        return f"{receipt.kind} by {receipt.by}, who may not operate as the broker user {user_id}"
     return f"{receipt.kind} not from {receipt.recipient}"
 
 

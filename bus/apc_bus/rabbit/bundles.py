@@ -7,6 +7,7 @@ Source: docs/decisions/0017-bundles.md.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -17,9 +18,9 @@ from apc_bus.topology import INGRESS
 CONTENT_TYPE = "application/vnd.apc.bundle"
 MOST_PARTS = 32
 MOST_BYTES = 64 * 1024
-"""Bytes of the bodies in one bundle. A larger packet travels alone."""
+"""Bytes of the parts of one bundle, properties included. A larger packet travels alone."""
 LARGEST_BYTES = 2 * MOST_BYTES
-"""A bundle with all properties of its parts; a larger message is left as it is."""
+"""What is taken apart; a larger message is left as it is."""
 MOST_PROPERTY_BYTES = 255
 """AMQP 0-9-1: properties are short strings."""
 
@@ -45,8 +46,26 @@ class Sending(NamedTuple):
     positions: list[int]
 
 
+@dataclass(slots=True)
+class _Group:
+    """A message that is still growing: parts as they are written, and the positions of their publications."""
+
+    positions: list[int]
+    parts: list[msgspec.Raw] = field(default_factory=list)
+    size: int = 0
+
+    def has_room(self, part: bytes) -> bool:
+        return len(self.parts) < MOST_PARTS and self.size + len(part) <= MOST_BYTES
+
+    def add(self, position: int, part: bytes) -> None:
+        self.positions.append(position)
+        self.parts.append(msgspec.Raw(part))
+        self.size += len(part)
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Annotated[list[_Part], msgspec.Meta(min_length=1, max_length=MOST_PARTS)])
+_part_decoder = msgspec.msgpack.Decoder(_Part)
 
 
 def bundled(publications: Sequence[Publication]) -> list[Sending]:
@@ -54,28 +73,24 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
 
     The order for one routing key stays.
     """
-    groups: dict[tuple[str, str | None], list[int]] = {}
-    sizes: dict[tuple[str, str | None], int] = {}
-    found: list[list[int]] = []
+    growing: dict[tuple[str, str | None], _Group] = {}
+    found: list[_Group] = []
     for position, publication in enumerate(publications):
         message = publication.message
-        size = len(message.body)
         key = publication.routing_key, message.user_id
-        if publication.exchange != INGRESS:
-            found.append([position])
+        is_ingress = publication.exchange == INGRESS
+        part = _written(message) if is_ingress and len(publications) > 1 else None
+        if part is None:
+            found.append(_Group([position]))
+            if is_ingress:
+                growing.pop(key, None)  # what follows it goes out after it
             continue
-        if not _may_share(message):
-            groups.pop(key, None)  # what follows it goes out after it
-            found.append([position])
-            continue
-        group = groups.get(key)
-        if group is None or len(group) == MOST_PARTS or sizes[key] + size > MOST_BYTES:
-            group = groups[key] = []
-            sizes[key] = 0
+        group = growing.get(key)
+        if group is None or not group.has_room(part):
+            group = growing[key] = _Group([])
             found.append(group)
-        group.append(position)
-        sizes[key] += size
-    return [Sending(_publication([publications[position] for position in positions]), positions) for positions in found]
+        group.add(position, part)
+    return [Sending(_publication(publications[one.positions[0]], one.parts), one.positions) for one in found]
 
 
 def unbundled(message: Message) -> list[Message]:
@@ -109,36 +124,38 @@ def _message(part: _Part, bundle: Message, said: dict[str, HeaderValue]) -> Mess
     )
 
 
-def _publication(together: Sequence[Publication]) -> Publication:
-    first = together[0]
-    if len(together) == 1:
+def _publication(first: Publication, parts: Sequence[msgspec.Raw]) -> Publication:
+    if len(parts) < 2:
         return first
-    parts = []
-    for one in together:
-        sent = one.message
-        parts.append(
-            (sent.body, sent.message_id, sent.type, sent.correlation_id, sent.content_type, dict(sent.headers))
-        )
     message = Message(
         _encoder.encode(parts),
         # Not that of a part: the same packet may be in flight by itself, and answers are matched by id.
-        f"{first.message.message_id}+{len(together) - 1}",
+        f"{first.message.message_id}+{len(parts) - 1}",
         user_id=first.message.user_id,
         content_type=CONTENT_TYPE,
     )
     return Publication(first.exchange, first.routing_key, message)
 
 
-def _may_share(message: Message) -> bool:
-    """Return whether a message comes out of a bundle as it went in: without a lifetime or a header of bytes."""
-    return (
-        len(message.body) <= MOST_BYTES
-        and message.expiration_ms is None
-        and message.content_type != CONTENT_TYPE
-        and len(message.message_id) < MOST_PROPERTY_BYTES - len("+99")
-        and all(_is_short(text) for text in (message.message_id, message.type, message.correlation_id))
-        and not any(isinstance(value, bytes) for value in message.headers.values())
-    )
+def _written(message: Message) -> bytes | None:
+    """Return a message as a part; None for one that could not come out of a bundle as it went in.
+
+    It is read as the gate will read it: a bundle that is made can be taken apart.
+    """
+    if (
+        len(message.body) > MOST_BYTES
+        or message.expiration_ms is not None
+        or message.content_type == CONTENT_TYPE
+        or len(message.message_id) >= MOST_PROPERTY_BYTES - len("+99")
+    ):
+        return None
+    sent = (message.body, message.message_id, message.type, message.correlation_id, message.content_type)
+    try:
+        part = _encoder.encode((*sent, dict(message.headers)))
+        read = _part_decoder.decode(part)
+    except (msgspec.MsgspecError, OverflowError, RecursionError, TypeError, ValueError):
+        return None
+    return part if len(part) <= MOST_BYTES and _fits_amqp(read) else None
 
 
 def _fits_amqp(part: _Part) -> bool:

@@ -61,7 +61,26 @@ def test_a_bundle_ends_at_its_bounds() -> None:
     small = [Publication(INGRESS, "0", Message(b"{}", f"m-{number}")) for number in range(MOST_PARTS + 1)]
     assert [len(one.positions) for one in bundled(small)] == [MOST_PARTS, 1]
     large = [Publication(INGRESS, "0", Message(b"x" * (MOST_BYTES // 2), f"m-{number}")) for number in range(3)]
-    assert [len(one.positions) for one in bundled(large)] == [2, 1]
+    assert [len(one.positions) for one in bundled(large)] == [1, 1, 1], "properties count too"
+    half = [Publication(INGRESS, "0", Message(b"x" * (MOST_BYTES // 2 - 100), f"m-{number}")) for number in range(3)]
+    assert [len(one.positions) for one in bundled(half)] == [2, 1]
+
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "large": {"apc-receipts": "r" * 4000},
+    "a number beyond 64 bits": {"n": 2**63},
+    "a long name": {"n" * 256: 1},
+}
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
+def test_what_is_bundled_can_be_taken_apart_whatever_the_headers(headers: dict[str, Any]) -> None:
+    """Else honest packets would be kept as one unreadable input."""
+    sent = [Message(b"x" * 1900, f"m-{number}", headers=headers if number > 8 else {}) for number in range(MOST_PARTS)]
+    sent.append(Message(b"{}", "m-odd", content_type="x" * 300))
+    sendings = bundled([Publication(INGRESS, "0", one) for one in sent])
+    found = [part for one in sendings if len(one.positions) > 1 for part in unbundled(one.publication.message)]
+    assert len(found) == sum(len(one.positions) for one in sendings if len(one.positions) > 1) > 1
 
 
 def part(**changes: Any) -> list[Any]:

@@ -24,7 +24,7 @@ interface Opened {
   following: Following;
   scope: Scope;
   state: StreamState;
-  /** Whoever was there before it lacks nothing: it goes on where another ended, or has told all to load again. */
+  /** A tab that was there before it lacks nothing: it goes on where another ended, or has told all to load again. */
   isWhole: boolean;
 }
 

@@ -17,7 +17,7 @@ describe("the diagram of a packet's lifecycle", () => {
     expect(mainWay(machine)).toEqual(["DRAFT", "NORMALIZED", "SCHEMA_VALIDATED", "POLICY_VALIDATED", "ROUTED", "DELIVERED", "APPLIED", "VERIFIED", "PROMOTED", "ARCHIVED"]);
   });
 
-  it("gives every state a place of its own", () => {
+  it("gives every state a separate place", () => {
     const places = placesOf(machine);
     expect(places.map((place) => place.name).sort()).toEqual([...declared.states].sort());
     expect(new Set(places.map((place) => `${place.column} ${place.row}`)).size).toBe(places.length);

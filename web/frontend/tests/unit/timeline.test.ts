@@ -71,7 +71,7 @@ describe("the timeline's reducer", () => {
     timeline = reduceTimeline(timeline, page(all.slice(0, 2), true, false));
     timeline = reduceTimeline(timeline, { kind: "entries", entries: [packet(12, "d")] });
     expect([timeline.marks.map((mark) => mark.seq), timeline.isFilling]).toEqual([[1, 3], true]);
-    const again = reduceTimeline(timeline, page(all.slice(0, 2), true, false)); // the request failed, and began anew
+    const again = reduceTimeline(timeline, page(all.slice(0, 2), true, false)); // the request failed, and was sent again
     const whole = reduceTimeline(again, page([packet(6, "a")], false, true));
     expect([whole.marks.map((mark) => mark.seq), whole.isFilling]).toEqual([[1, 3, 6, 9, 12], false]);
   });

@@ -134,7 +134,7 @@ export function GraphOverview({ marks, lanes, axis, selected, onSelect }: Overvi
       {(isBinned || isCut || isZoomed) && (
         <p className="quiet note">
           {isBinned && `${count(cells.packets)} packets are drawn as ${count(cells.filled.length)} marks: zoom in to tell them apart. `}
-          {isCut && "Some of the lines are drawn; click a mark to see all of its own. "}
+          {isCut && "Some of the lines are drawn; click a mark to see all of its lines. "}
           {isZoomed && (
             <button className="button small" onClick={showAll}>
               Show all

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 from tests.orchestrator.conftest import House
+from tests.support.log.tampering import disable_guards
 from tests.support.traffic.packets import make_packet, make_start
 from tests.support.web.browser import browse, require_page
 from tests.web.conftest import TOKEN, WebBench
@@ -18,9 +19,12 @@ from apc_contracts.vocabulary import RunPhase
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.http.server import make_server
+from apc_web.verifying.verifier import LogVerifier
 
 HOSTILE = "<script>alert(1)</script> \u202egnp.exe \x1b[2J <img src=x onerror=alert(2)> " + "w" * 200_000
 CLOSE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'apc-web'"
+
+CHANGE = "UPDATE apc_log.agent_packets SET generation = generation + $2 WHERE packet_id = $1"
 
 
 class Site:
@@ -45,8 +49,9 @@ class Site:
 
 
 @pytest.fixture
-async def site(bench: WebBench) -> AsyncIterator[Site]:
+async def site(bench: WebBench, postgres_url: str) -> AsyncIterator[Site]:
     """The API and the page of the bench."""
+    object.__setattr__(bench.services, "verifier", LogVerifier(postgres_url))
     site = Site(AccessGuard(make_app(bench.services), TOKEN))
     await site.start()
     yield site
@@ -93,10 +98,22 @@ async def test_the_page_survives_hostile_packets_and_outages(
         "hostile": f"{hostile['shard']}-{hostile['seq']}",
         "sealed": f"{sealed['shard']}-{sealed['seq']}",
     }
+
+    async def change_the_row() -> None:
+        await disable_guards(house.pool)
+        await house.pool.execute(CHANGE, sent.packet_id, 1)
+
+    async def hide_the_key() -> None:
+        await house.pool.execute(CHANGE, sent.packet_id, -1)
+        hidden.delenv("APC_LOG_KEY")
+
     acts = {
+        "change the row": change_the_row,
+        "hide the key": hide_the_key,
         "stop the server": site.stop,
         "start the server": site.start,
         "stop the database": lambda: _allow(house, postgres_url, allowed=False),
         "start the database": lambda: _allow(house, postgres_url, allowed=True),
     }
-    await browse("bad-input.mjs", given, acts)
+    with monkeypatch.context() as hidden:
+        await browse("bad-input.mjs", given, acts)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from tests.support.log.tampering import disable_guards
 from tests.web.conftest import WebBench
 
@@ -47,3 +48,17 @@ async def test_a_database_that_is_away_is_said(told: WebBench) -> None:
 
 async def test_a_server_without_a_verifier_says_what_to_do(told: WebBench) -> None:
     assert (await told.get("/log/verify", status=409))["code"] == "NO_VERIFIER"
+
+
+async def test_a_server_without_the_log_key_says_what_to_do(
+    told: WebBench, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifier = LogVerifier(postgres_url)
+    object.__setattr__(told.services, "verifier", verifier)
+    assert (await told.client.post("/api/v1/log/verify")).status_code == 200
+    await verifier.cancel()
+    monkeypatch.delenv("APC_LOG_KEY")
+    job, refused = await told.get("/log/verify"), await told.client.post("/api/v1/log/verify")
+    assert job["why_not"].startswith("this server has no key of the log") and "apc log verify" in job["why_not"]
+    assert (refused.status_code, refused.json()["code"]) == (409, "NO_LOG_KEY")
+    assert refused.json()["detail"] == job["why_not"]

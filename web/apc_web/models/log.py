@@ -64,6 +64,8 @@ class LogVerification(ApiModel):
     """Findings beyond those."""
     words: str | None = None
     """Why it failed, one sentence."""
+    why_not: str | None = None
+    """Why this server cannot verify, one sentence; null when it can."""
 
 
 class ServerAbout(ApiModel):

@@ -11,6 +11,7 @@ import orjson
 
 from apc_web.errors import ApiError
 from apc_web.models.log import LogVerification, VerificationFinding
+from apc_web.verifying.missing_key import why_no_key
 
 MOST_FINDINGS = 100
 """That are listed; what is more is counted."""
@@ -36,13 +37,15 @@ class LogVerifier:
 
     @property
     def job(self) -> LogVerification:
-        """Return the job as it stands."""
-        return self._job
+        """Return the job as it stands, and why none can start, if so."""
+        return self._job.model_copy(update={"why_not": why_no_key()})
 
     async def start(self, by: str) -> LogVerification:
-        """Start a verification. Raises ApiError (409) while one runs."""
+        """Start a verification. Raises ApiError (409) while one runs, and without the log's key."""
         if self._job.state == "running":
             raise ApiError(409, "ALREADY_RUNS", "a verification runs: wait for it, or cancel it")
+        if (problem := why_no_key()) is not None:
+            raise ApiError(409, "NO_LOG_KEY", problem)
         self._job = LogVerification(state="running", by=by, started_at=datetime.now(UTC))
         self._is_cancelled = False
         try:

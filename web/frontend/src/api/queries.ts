@@ -108,3 +108,10 @@ export const arbitrationStats = (run_id?: string) =>
 export const agents = queryOptions({ queryKey: ["agents"], queryFn: () => data(api.GET("/api/v1/agents")) });
 
 export const checkpoints = queryOptions({ queryKey: ["checkpoints"], queryFn: () => data(api.GET("/api/v1/log/checkpoints")) });
+
+/** The verification that runs or ran: asked every second while one runs, now and then because somebody else may start one. */
+export const verification = queryOptions({
+  queryKey: ["verification"],
+  queryFn: () => data(api.GET("/api/v1/log/verify")),
+  refetchInterval: (query) => againAfter(query.state.error, query.state.data?.state === "running" ? 1_000 : 15_000),
+});

@@ -3,14 +3,15 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useState } from "react";
 import type { Schemas } from "../api/client";
-import { agents, approvals, checkpoints, dead, effects, runs } from "../api/queries";
+import { agents, approvals, dead, effects, runs } from "../api/queries";
 import { Ago, Badge, Card, Foreign, useNow, usePageTitle } from "../parts/bits";
 import { Empty, Loaded } from "../parts/states";
 import { ExportMenu, Table, type Column } from "../parts/table";
-import { compact, count, plural } from "../lib/format";
+import { count, plural } from "../lib/format";
 import { codeWord } from "../lib/words";
 import { useStream } from "../state/live";
 import { Alerts, Services } from "./overview-health";
+import { LogCard } from "./overview-log";
 import { NoRuns, RUN_COLUMNS } from "./runs";
 
 const WINDOW = 60_000;
@@ -132,7 +133,6 @@ export function Overview() {
   usePageTitle("Overview");
   const navigate = useNavigate();
   const all = useInfiniteQuery(runs);
-  const heads = useQuery(checkpoints);
   const registry = useQuery(agents);
   const { seen, take } = useRecent();
   useStream({}, ["runs", "dead", "checkpoints", "agents"], take);
@@ -172,31 +172,7 @@ export function Overview() {
         </Card>
         <div className="stack">
         <Services />
-        <Card title="Log">
-          <Loaded answer={heads} what="the log" lines={3}>
-            {(data) =>
-              data.items.length === 0 ? (
-                <p className="soft">No entry yet.</p>
-              ) : (
-                <div className="stack" style={{ gap: 10 }}>
-                  {data.items.slice(0, 8).map((shard) => {
-                    const lag = shard.next_seq - 1 - (shard.tree_size ?? 0);
-                    return (
-                      <dl className="facts" key={shard.shard}>
-                        <dt>Shard {shard.shard}</dt>
-                        <dd className="num">{compact(shard.next_seq - 1)} entries</dd>
-                        <dt>Signed</dt>
-                        <dd>{lag <= 0 ? <Badge tone="good">all</Badge> : <Badge tone="warn">all but {count(lag)}</Badge>} {shard.recorded_at && <Ago at={shard.recorded_at} />}</dd>
-                        <dt>Exported</dt>
-                        <dd>{shard.exported == null ? <span className="quiet">no checkpoint</span> : `${compact(shard.exported)} entries`}</dd>
-                      </dl>
-                    );
-                  })}
-                </div>
-              )
-            }
-          </Loaded>
-        </Card>
+        <LogCard />
         </div>
       </div>
     </div>

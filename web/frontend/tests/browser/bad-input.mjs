@@ -48,6 +48,23 @@ const steps = {
     await page.locator('[data-proof="unpinned"]').waitFor();
     await accessible(page, "a sealed packet");
   },
+  async "the log is verified by keyboard: whole, then changed, then without a key"() {
+    await page.goto(`${url}/`);
+    const start = page.getByRole("button", { name: /^Verify (the log|again)$/ });
+    await start.focus();
+    await page.keyboard.press("Enter");
+    await page.getByText("The log is whole").waitFor();
+    must(await start.evaluate((one) => one === document.activeElement), "the focus left the button");
+    await accessible(page, "a whole log");
+    await ask("change the row");
+    await page.keyboard.press("Enter");
+    await page.getByText(/The log is not whole.*The first: Shard 0, entry \d+/).waitFor();
+    await accessible(page, "a changed log");
+    await ask("hide the key");
+    await page.reload();
+    await page.getByText("This server has no key of the log").waitFor();
+    must((await start.count()) === 0, "a server without a key offers to verify");
+  },
   async "a server that goes away leaves what is shown, and comes back by itself"() {
     await page.goto(`${url}/runs/${run}`);
     await page.locator(".live", { hasText: "Live" }).waitFor();

@@ -17,7 +17,7 @@ from apc_web.verifying.verifier import LogVerifier
 
 if TYPE_CHECKING:  # an agent takes a second to import, and most servers have none
     from apc_web.chat.chats import Chats
-    from apc_web.reading.queue_looks import CachedProbe
+    from apc_web.running.queue_looks import CachedProbe
 
 KeyOf = Callable[[int], PublicKey | None]
 """Returns the log's public key of a shard; None when this server knows none."""

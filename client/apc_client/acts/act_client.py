@@ -1,12 +1,21 @@
 """Send acts to a system of the same user in another process, through the socket of its data folder."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from apc_bus.port import Publication, QueueDepth
-from apc_client.acts.act_lines import DEPTHS, LONGEST_LINE, NoAct, decode_depths, decode_line, encode_act, encode_line
+from apc_client.acts.act_lines import (
+    DEPTHS,
+    INBOXES,
+    LONGEST_LINE,
+    NoAct,
+    decode_depths,
+    decode_line,
+    encode_act,
+    encode_line,
+)
 from apc_client.acts.act_socket import NAME, address_of, is_own_peer, socket_path, socket_problem
 from apc_web.errors import InputUnusable, ServiceAway
 
@@ -41,6 +50,11 @@ class ActSender:
     async def depths(self) -> dict[str, QueueDepth]:
         """Return the depths of the queues of gates and log writers, by name. Raises ServiceAway."""
         self._writer.write(encode_line({"type": DEPTHS}))
+        return decode_depths(await _answer(self._reader))
+
+    async def inboxes(self, agents: Sequence[str]) -> dict[str, QueueDepth]:
+        """Return the depth of both queues of each agent, by agent. Raises ServiceAway."""
+        self._writer.write(encode_line({"type": INBOXES, "agents": list(agents)}))
         return decode_depths(await _answer(self._reader))
 
 

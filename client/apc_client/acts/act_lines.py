@@ -18,7 +18,10 @@ LONGEST_LINE = 512 * 1024
 """Bytes: a message of receipts has at most 64 KiB, a packet of a signal fewer."""
 ACTS = frozenset({Signal.PAUSE, Signal.RESUME, Signal.STOP, Signal.ANSWER})
 DEPTHS = "depths"
-"""The line that asks for the depths of queues."""
+"""The line that asks for the depths of the queues of gates and log writers."""
+INBOXES = "inboxes"
+"""The line that asks for the depths of the queues of the agents that it names."""
+_MOST_AGENTS = 1_000
 Sent = tuple[str, int, Message]
 """Exchange's kind (`receipts` or a packet type), shard, message."""
 
@@ -66,16 +69,21 @@ def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
         raise NoAct(f"{refused.code} at {refused.path}: {refused.message}") from refused
 
 
-def is_question(line: bytes) -> bool:
-    """Return whether a line asks for the depths of queues."""
+def question_of(line: bytes) -> tuple[str, list[str]] | None:
+    """Return DEPTHS or INBOXES, and the agents that a question names; None for a line that asks nothing."""
     try:
-        return decode_line(line) == {"type": DEPTHS}
+        found = decode_line(line)
     except NoAct:
-        return False
+        return None
+    agents = found.get("agents", [])
+    if not isinstance(agents, list) or len(agents) > _MOST_AGENTS or not all(isinstance(one, str) for one in agents):
+        return None
+    kind = found.get("type")
+    return (kind, agents) if kind in (DEPTHS, INBOXES) else None
 
 
 def encode_depths(depths: Mapping[str, QueueDepth]) -> bytes:
-    """Return the answer to that line."""
+    """Return the answer to such a line."""
     return encode_line({name: [one.messages, one.consumers] for name, one in depths.items()})
 
 

@@ -11,8 +11,17 @@ from apc_bus import headers
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Publication, QueueDepth
 from apc_bus.topology import INGRESS, RECEIPTS, gate_queue, log_queue
-from apc_client.acts.act_lines import LONGEST_LINE, NoAct, decode_act, encode_depths, encode_line, is_question
+from apc_client.acts.act_lines import (
+    INBOXES,
+    LONGEST_LINE,
+    NoAct,
+    decode_act,
+    encode_depths,
+    encode_line,
+    question_of,
+)
 from apc_client.acts.act_socket import bind_socket, is_own_peer, remove_socket
+from apc_client.acts.inbox_depths import inbox_depths
 from apc_web.errors import InputUnusable
 
 MOST_CONNECTIONS = 32
@@ -59,8 +68,9 @@ class ActServer:
                     line = await reader.readline()
                 if not line.endswith(b"\n"):
                     return
-                if is_question(line):
-                    writer.write(encode_depths(await self._depths()))
+                question = question_of(line)
+                if question is not None:
+                    writer.write(encode_depths(await self._depths(*question)))
                 else:
                     writer.write(encode_line({"error": await self._act(line)}))
         except (OSError, ValueError, TimeoutError):
@@ -70,7 +80,9 @@ class ActServer:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _depths(self) -> dict[str, QueueDepth]:
+    async def _depths(self, kind: str, agents: list[str]) -> dict[str, QueueDepth]:
+        if kind == INBOXES:
+            return await inbox_depths(self._bus, agents)
         names = [queue(shard) for shard in range(self._shards) for queue in (gate_queue, log_queue)]
         return {name: await self._bus.depth(name) for name in names}
 

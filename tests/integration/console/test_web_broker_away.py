@@ -18,10 +18,10 @@ from apc_console.commands.web.queue_probe import QueueProbe
 from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.live.feed import Feed
-from apc_web.reading import queue_looks
 from apc_web.reading.pool import open_reader
-from apc_web.reading.queue_looks import CachedProbe
 from apc_web.route_services import Services
+from apc_web.running import queue_looks
+from apc_web.running.queue_looks import CachedProbe
 
 PAUSES = "SELECT count(*) FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'PAUSE'"
 
@@ -60,6 +60,8 @@ async def test_the_broker_goes_away_and_comes_back(
             return answer.json()
 
         assert {one["state"] for one in (await read("/system"))["services"]} == {"running"}
+        known = await read("/agents?queues=true")
+        assert known["is_complete"] and {one["waiting"] is None for one in known["items"]} == {False}, known
         cable.freeze()
         cable.cut()
         refused = await client.post(f"/sessions/{SESSION}/pause", json={"reason": "lunch"})
@@ -67,6 +69,9 @@ async def test_the_broker_goes_away_and_comes_back(
         found = await read("/system")
         assert not found["is_complete"] and "broker" in found["words"]
         assert {one["state"] for one in found["services"]} == {"unknown"} and not found["alerts"]
+        unknown = await read("/agents?queues=true")
+        assert not unknown["is_complete"] and "broker" in unknown["words"]
+        assert {one["waiting"] for one in unknown["items"]} == {None}
         assert (await read(f"/sessions/{SESSION}"))["state"] == "SESSION_OPEN", "the log is read as before"
         assert (await read("/about"))["can_act"], "acts stay on the page: each says what became of it"
         cable.thaw()

@@ -52,7 +52,8 @@ async def test_its_login_reads_tasks_and_effects_and_does_nothing_else(
     """Unguarded, its login is a member of `apc_agent`, as every reader of tasks had to be before."""
     if not is_guarded:
         admin = await asyncpg.connect(postgres_url)
-        await admin.execute(f"GRANT apc_agent TO {urlsplit(login).username}")
+        name = urlsplit(login).username
+        await admin.execute(f"REVOKE apc_state_reader FROM {name}; GRANT apc_agent TO {name}")
         await admin.close()
     pool = await open_state_reader(login, PATIENCE)
     try:
@@ -65,6 +66,23 @@ async def test_its_login_reads_tasks_and_effects_and_does_nothing_else(
                 return
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await connection.execute(ACTS[act])
+    finally:
+        pool.terminate()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("act", ACTS)
+async def test_a_server_with_every_right_reads_tasks_and_effects_with_few(act: str, postgres_url: str) -> None:
+    """As on the embedded server, where the URL's user owns everything."""
+    pool = await open_state_reader(postgres_url, PATIENCE)
+    try:
+        async with pool.acquire() as connection:
+            await connection.execute(READ_ONLY)
+            assert await connection.fetch("SELECT * FROM apc_app.agent_effects") == []
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await connection.execute(ACTS[act])
+            await connection.execute("SET ROLE NONE")
+            await connection.execute(ACTS[act])
     finally:
         pool.terminate()
 

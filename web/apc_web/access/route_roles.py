@@ -16,7 +16,7 @@ _OPERATOR = frozenset(
     | {"stop_answer", "compress_chat", "clear_chat", "list_chat_tasks", "get_history", "get_chat_events"}
     | {"start_verification", "cancel_verification"}
 )
-_READER = frozenset({"get_body", "get_proof", "get_verification"})
+_READER = frozenset({"get_body", "get_proof", "get_consistency", "get_verification"})
 _NOBODY = frozenset({"login", "logout"})
 _VIEWER = frozenset(
     {"list_runs", "get_run", "list_sessions", "get_session", "list_moves", "get_scores", "get_timeline", "get_stream"}

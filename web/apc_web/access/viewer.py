@@ -17,9 +17,10 @@ _SESSION = """session_id run_id task_id shard state run_phase is_terminal is_pau
 COLUMNS: Mapping[str, frozenset[str]] = {
     name: frozenset(fields.split())
     for name, fields in {
-        "AgentList": "items",
+        "AgentList": "items is_complete words",
+        "AgentQuota": "packets_per_second burst",
         "AgentSummary": """agent_id kind role swarm rights handles broker_user is_revoked keys last_seen is_alive
-            open_deliveries""",
+            open_deliveries most_open quota waiting consumers""",
         "ApprovalList": "items",
         "ArbitrationGroup": "name arbitrations candidates selected refused mean_score",
         "ArbitrationOption": "candidate_id packet_ids total_score score_components refused_with rank is_winner",

@@ -1,7 +1,7 @@
-"""What waits for a person: dead letters, effects, tasks; and the agents."""
+"""What waits for a person: dead letters, effects, tasks."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 from pydantic import Field
@@ -93,31 +93,6 @@ class TaskList(ApiModel):
     """Tasks, newest first."""
 
     items: list[TaskSummary]
-
-
-class AgentSummary(ApiModel):
-    """A registered agent, or a person."""
-
-    agent_id: str
-    kind: Literal["agent", "person"]
-    """A person has no inbox and no heartbeat."""
-    role: str
-    swarm: str
-    rights: list[str]
-    handles: list[str]
-    broker_user: str | None
-    is_revoked: bool
-    keys: list[str]
-    last_seen: datetime | None
-    is_alive: bool
-    """A heartbeat was logged within 90 s."""
-    open_deliveries: int
-
-
-class AgentList(ApiModel):
-    """Agents by name."""
-
-    items: list[AgentSummary]
 
 
 class ActOutcome(ApiModel):

@@ -32,6 +32,21 @@ class CheckpointList(ApiModel):
     items: list[ShardCheckpoint]
 
 
+class ConsistencyProof(ApiModel):
+    """The file that `apc log consistency` writes and `apc log check` verifies (docs/reference/log-format.md)."""
+
+    format: str
+    version: int
+    key: str
+    """The log's public key as this server knows it."""
+    old: str
+    """The earlier checkpoint, a signed-note."""
+    new: str
+    """The later one."""
+    path: list[str]
+    """SHA-256 in hex, RFC 9162 section 2.1.4."""
+
+
 class VerificationFinding(ApiModel):
     """Something that does not fit."""
 

@@ -3,10 +3,9 @@
 from uuid import UUID
 
 from apc_log.queries import get_packet_impact, get_packet_tree
-from apc_persister.evidence.documents import find_packet, prove_entry
-from apc_web.errors import ApiError, not_found
+from apc_web.errors import not_found
 from apc_web.models.model_base import LogPlace
-from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, RestingPacket, TreeNode
+from apc_web.models.packets import CausalTree, ImpactAnswer, RestingPacket, TreeNode
 from apc_web.reading.packet import find_key
 from apc_web.route_services import Services
 
@@ -69,19 +68,3 @@ async def impact_of(services: Services, name: str, session: str | None, limit: i
     ]
     place = LogPlace(shard=impact.packet.shard, seq=impact.packet.seq)
     return ImpactAnswer(packet=place, items=items, total=len(impact.resting))
-
-
-async def proof_of(services: Services, name: str, session: str | None) -> InclusionProof:
-    """Return the proof that a packet is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
-    key = await find_key(services, name, session)
-    async with services.pool.acquire() as connection:
-        shard, seq = await find_packet(connection, key.packet_id, key.session_id)
-        public = services.key_of(shard)
-        if public is None:
-            raise ApiError(
-                409,
-                "NO_LOG_KEY",
-                "this server does not know the log's public key: set APC_LOG_KEY_FILE, or use `apc log prove --key`",
-            )
-        document = await prove_entry(connection, public, shard, seq)
-    return InclusionProof.model_validate(document)

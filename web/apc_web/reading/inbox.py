@@ -1,23 +1,18 @@
-"""What waits for a person, and the registered agents."""
+"""What waits for a person."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import asyncpg
 
 from apc_agents.effects import EffectState, PostgresEffectStore
 from apc_agents.tasks import PostgresTaskStore, TaskStatus
-from apc_contracts.identity.registry import Kind
 from apc_log.queries import DeadDelivery, delivery_history, list_dead
-from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.dead import DeliveryHop
 from apc_log.queries.questions import list_questions
 from apc_log.queries.rows import Position
-from apc_log.registry import read_registry
 from apc_web.access.caller import AccountRole, caller
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.inbox import (
-    AgentList,
-    AgentSummary,
     ApprovalList,
     DeadLetterDetail,
     DeadLetterPage,
@@ -31,8 +26,6 @@ from apc_web.models.inbox import (
 from apc_web.reading.plain_words import dead_words
 from apc_web.route_services import Services
 
-ALIVE_WITHIN = timedelta(seconds=90)
-"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
 _LARGEST_SHARD = (1 << 31) - 1
 
 
@@ -131,38 +124,6 @@ async def task_list(
             )
             for one in tasks
         ]
-    )
-
-
-async def agent_list(pool: asyncpg.Pool) -> AgentList:
-    """Return every agent that was ever registered, by name."""
-    opened = await count_open_deliveries(pool)
-    now, registry = datetime.now(UTC), await read_registry(pool)
-    rows = await list_registered(pool)
-    return AgentList(
-        items=[
-            _agent(row, registry[row["agent_id"]].kind, opened.get(row["agent_id"], 0), now)
-            for row in rows
-            if row["agent_id"] in registry
-        ]
-    )
-
-
-def _agent(row: asyncpg.Record, kind: Kind, open_deliveries: int, now: datetime) -> AgentSummary:
-    last_seen = row["last_seen"]
-    return AgentSummary(
-        agent_id=row["agent_id"],
-        kind=kind.value,
-        role=row["role"],
-        swarm=row["swarm"],
-        rights=row["rights"],
-        handles=row["handles"],
-        broker_user=row["broker_user"],
-        is_revoked=row["is_revoked"],
-        keys=row["keys"],
-        last_seen=last_seen,
-        is_alive=last_seen is not None and now - last_seen < ALIVE_WITHIN,
-        open_deliveries=open_deliveries,
     )
 
 

@@ -8,6 +8,8 @@ import asyncpg
 from apc_bus.database import open_pool
 
 READER = "apc_reader"
+STATE_READER = "apc_state_reader"
+_IS_MEMBER = "SELECT pg_has_role(to_regrole($1)::oid, 'MEMBER')"
 STATEMENT_SECONDS = 5
 _CONNECTIONS = 8
 _STATE_CONNECTIONS = 2
@@ -26,9 +28,19 @@ async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
 async def open_state_reader(url: str, wait: timedelta) -> asyncpg.Pool:
     """Return a pool that reads the agents' tasks and effects, 5 s a statement. Raises DatabaseUnavailable.
 
-    `apc_reader` may not read them: it has the rights of the user of the URL, in transactions that only read.
+    It reads as `apc_state_reader`, which may read nothing else. Where the user of the URL is no member of it, as before
+    an administrator has made it, it has the rights of that user, in transactions that only read.
     """
-    return await _open(url, wait, _STATE_CONNECTIONS, _SETTINGS)
+    role = {"role": STATE_READER} if await _may_be(url, wait, STATE_READER) else {}
+    return await _open(url, wait, _STATE_CONNECTIONS, {**role, **_SETTINGS})
+
+
+async def _may_be(url: str, wait: timedelta, role: str) -> bool:
+    pool = await open_pool(url, min_size=1, max_size=1, wait=wait)
+    try:
+        return bool(await pool.fetchval(_IS_MEMBER, role))
+    finally:
+        pool.terminate()
 
 
 async def _open(url: str, wait: timedelta, size: int, settings: Mapping[str, str]) -> asyncpg.Pool:

@@ -1,11 +1,11 @@
-"""Routes of what waits for a person, and of the agents."""
+"""Routes of what waits for a person."""
 
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 
 from apc_web.access.route_roles import RoleRoute
-from apc_web.models.inbox import AgentList, ApprovalList, DeadLetterPage, EffectList, TaskList
+from apc_web.models.inbox import ApprovalList, DeadLetterPage, EffectList, TaskList
 from apc_web.parameters import After, Limit, OfAgent, OfSession
 from apc_web.reading import inbox
 from apc_web.route_services import Serving
@@ -48,9 +48,3 @@ async def list_tasks(
 ) -> TaskList:
     """Return durable tasks, newest first."""
     return await inbox.task_list(services.state, agent_id, session_id, status, limit)
-
-
-@router.get("/agents", response_model=AgentList)
-async def list_agents(services: Serving) -> AgentList:
-    """Return every agent that was ever registered, by name."""
-    return await inbox.agent_list(services.pool)

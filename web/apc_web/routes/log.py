@@ -2,19 +2,29 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
 from apc_web.access.caller import caller
 from apc_web.access.route_roles import RoleRoute
 from apc_web.live.streaming import stream
-from apc_web.models.log import CheckpointList, LogVerification, ServerAbout, StreamEntries, StreamReset
+from apc_web.models.log import (
+    CheckpointList,
+    ConsistencyProof,
+    LogVerification,
+    ServerAbout,
+    StreamEntries,
+    StreamReset,
+)
 from apc_web.parameters import OfRun, OfSession
 from apc_web.reading.shards import about, checkpoint_list
 from apc_web.route_services import Serving
+from apc_web.verifying.proof_files import consistency_of
 from apc_web.verifying.verifier import verifier_of
 
 router = APIRouter(tags=["log"], route_class=RoleRoute)
+_LARGEST_SHARD = (1 << 31) - 1
+_LARGEST = (1 << 53) - 1
 _EVENTS = (
     "Events `entries` (StreamEntries), `reset` (StreamReset) and comments every 15 s; `id` lists the shards' heads."
 )
@@ -30,6 +40,23 @@ async def get_about(services: Serving) -> ServerAbout:
 async def list_checkpoints(services: Serving) -> CheckpointList:
     """Return heads, newest checkpoints and exports, by shard."""
     return await checkpoint_list(services.pool)
+
+
+@router.get("/log/checkpoints/{shard}/consistency", response_model=ConsistencyProof)
+async def get_consistency(
+    services: Serving,
+    shard: Annotated[int, Path(ge=0, le=_LARGEST_SHARD)],
+    *,
+    old: Annotated[
+        int | None,
+        Query(ge=1, le=_LARGEST, description="Entries of the earlier checkpoint; default: the exported one."),
+    ] = None,
+    new: Annotated[
+        int | None, Query(ge=1, le=_LARGEST, description="Entries of the later checkpoint; default: the newest one.")
+    ] = None,
+) -> ConsistencyProof:
+    """Return the proof that the log only grew between two checkpoints, as `apc log check` reads it."""
+    return await consistency_of(services, shard, old, new)
 
 
 @router.get("/log/verify", response_model=LogVerification)

@@ -10,6 +10,7 @@ from apc_web.models.packets import CausalTree, ImpactAnswer, InclusionProof, Pac
 from apc_web.parameters import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.reading import graph, packet, packets
 from apc_web.route_services import Serving
+from apc_web.verifying.proof_files import proof_of
 
 router = APIRouter(tags=["packets"], route_class=RoleRoute)
 _NAME = r"^[^\x00]{1,256}$"
@@ -108,4 +109,4 @@ async def get_impact(
 @router.get("/packets/{packet_id}/proof", response_model=InclusionProof)
 async def get_proof(services: Serving, packet_id: PacketName, session: InSession = None) -> InclusionProof:
     """Return the proof that the packet is in the log, as `apc log check` reads it."""
-    return await graph.proof_of(services, packet_id, session)
+    return await proof_of(services, packet_id, session)

@@ -1,1 +1,1 @@
-"""The verification of the log: a job in a separate process."""
+"""Proofs as files, and the verification of the log: a job in a separate process."""

@@ -1,10 +1,13 @@
 /** Every view has an address that reproduces it: selection and filters are typed search parameters. */
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import type { AgentState } from "./lib/agents";
 import { Failed } from "./parts/states";
 import { Shell } from "./shell/shell";
 
 const text = (value: unknown) => (typeof value === "string" && value !== "" ? value : typeof value === "number" ? String(value) : undefined);
 const number = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : undefined);
+
+const oneOf = <Name extends string>(value: unknown, names: readonly Name[]) => names.find((name) => name === value);
 
 export interface RunSearch {
   session?: string;
@@ -73,12 +76,19 @@ const arbitrations = createRoute({
   component: lazyRouteComponent(() => import("./pages/arbitrations"), "Arbitrations"),
 });
 
+const agents = createRoute({
+  getParentRoute: () => root,
+  path: "/agents",
+  validateSearch: (search: Record<string, unknown>): { agent?: string; state?: AgentState } => ({ agent: text(search.agent), state: oneOf(search.state, ["alive", "silent", "revoked", "person"]) }),
+  component: lazyRouteComponent(() => import("./pages/agents/page"), "AgentsPage"),
+});
+
 const chat = createRoute({ getParentRoute: () => root, path: "/chat", component: lazyRouteComponent(() => import("./pages/chat/page"), "ChatPage") });
 
 const chatOne = createRoute({ getParentRoute: () => root, path: "/chat/$chatId", component: lazyRouteComponent(() => import("./pages/chat/page"), "ChatPage"), remountDeps: ({ params }) => params.chatId });
 
 export const router = createRouter({
-  routeTree: root.addChildren([overview, runs, run, packet, inbox, arbitrations, chat, chatOne]),
+  routeTree: root.addChildren([overview, runs, run, packet, inbox, arbitrations, agents, chat, chatOne]),
   scrollRestoration: true,
   defaultPreload: "intent",
 });

@@ -1,9 +1,12 @@
-"""Look at the queues of gates and log writers, through the broker or the socket of an in-process system."""
+"""Look at the queues of gates, log writers and agents, through the broker or the socket of an in-process system."""
+
+from collections.abc import Sequence
 
 from apc_bus.port import QueueDepth
 from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_client.acts.act_client import open_acts
+from apc_client.acts.inbox_depths import inbox_depths
 from apc_console.connections.broker import open_bus
 
 
@@ -25,3 +28,11 @@ class QueueProbe:
         names = [queue(shard) for shard in range(self._settings.shards) for queue in (gate_queue, log_queue)]
         async with open_bus(self._settings) as bus:
             return {name: await bus.depth(name) for name in names}
+
+    async def inboxes(self, agents: Sequence[str]) -> dict[str, QueueDepth]:
+        """Return agent -> depth of its two queues together. Raises InputUnusable, ServiceAway, BusError."""
+        if not self._settings.amqp_nodes:
+            async with open_acts(self._settings.data_dir) as sender:
+                return await sender.inboxes(agents)
+        async with open_bus(self._settings) as bus:
+            return await inbox_depths(bus, agents)

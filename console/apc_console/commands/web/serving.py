@@ -40,8 +40,8 @@ from apc_web.app import make_app
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
-from apc_web.reading.queue_looks import CachedProbe
 from apc_web.route_services import KeyOf, Services
+from apc_web.running.queue_looks import CachedProbe
 from apc_web.verifying.verifier import LogVerifier
 
 _CONNECTIONS = 256

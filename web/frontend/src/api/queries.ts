@@ -107,6 +107,13 @@ export const arbitrationStats = (run_id?: string) =>
 
 export const agents = queryOptions({ queryKey: ["agents"], queryFn: () => data(api.GET("/api/v1/agents")) });
 
+/** Agents with their queues: the server looks at them at most every 3 s. */
+export const agentsWithQueues = queryOptions({
+  queryKey: ["agents", "queues"],
+  queryFn: () => data(api.GET("/api/v1/agents", query({ queues: true }))),
+  refetchInterval: (query) => againAfter(query.state.error, 5_000),
+});
+
 export const checkpoints = queryOptions({ queryKey: ["checkpoints"], queryFn: () => data(api.GET("/api/v1/log/checkpoints")) });
 
 /** The verification that runs or ran: asked every second while one runs, now and then because somebody else may start one. */

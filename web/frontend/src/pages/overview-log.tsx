@@ -2,13 +2,32 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, data as answered } from "../api/client";
 import { about, checkpoints, verification } from "../api/queries";
-import { Ago, Badge, Card, Foreign } from "../parts/bits";
+import { Ago, Badge, Card, Foreign, useIsViewer } from "../parts/bits";
 import { Loaded } from "../parts/states";
+import { download } from "../lib/export";
 import { compact, count, plural, sentence } from "../lib/format";
 import { findingsOf, inOrder, outcome, placeWords, progress, type Verification } from "../lib/verification";
 import type { Schemas } from "../api/client";
 
 const MOST = 8;
+
+/** The proof that the log only grew since the exported checkpoint; whoever distrusts this server checks it elsewhere. */
+function ConsistencyFile({ shard }: { shard: number }) {
+  const isViewer = useIsViewer();
+  const load = useMutation({
+    mutationFn: () => answered(api.GET("/api/v1/log/checkpoints/{shard}/consistency", { params: { path: { shard } } })),
+    onSuccess: (proof) => download(`consistency-${shard}.json`, "application/json", JSON.stringify(proof)),
+  });
+  if (isViewer) return null;
+  return (
+    <>
+      <button className="button small plain" title="Proves that the log only grew since then: check it with apc log check" onClick={() => load.mutate()}>
+        Proof
+      </button>
+      {load.error && <span role="alert" className="quiet">{sentence(load.error.message)}</span>}
+    </>
+  );
+}
 
 function Shard({ shard }: { shard: Schemas["ShardCheckpoint"] }) {
   const lag = shard.next_seq - 1 - (shard.tree_size ?? 0);
@@ -21,7 +40,10 @@ function Shard({ shard }: { shard: Schemas["ShardCheckpoint"] }) {
         {lag <= 0 ? <Badge tone="good">all</Badge> : <Badge tone="warn">all but {count(lag)}</Badge>} {shard.recorded_at && <Ago at={shard.recorded_at} />}
       </dd>
       <dt>Exported</dt>
-      <dd>{shard.exported == null ? <span className="quiet">no checkpoint</span> : `${compact(shard.exported)} entries`}</dd>
+      <dd className="row">
+        {shard.exported ? `${compact(shard.exported)} entries` : <span className="quiet">no checkpoint</span>}
+        {shard.exported ? <ConsistencyFile shard={shard.shard} /> : null}
+      </dd>
     </dl>
   );
 }

@@ -4,12 +4,14 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { useCallback, useEffect, useState } from "react";
 import type { Schemas } from "../api/client";
 import { agents, approvals, dead, effects, runs } from "../api/queries";
-import { Ago, Badge, Card, Foreign, useNow, usePageTitle } from "../parts/bits";
+import { Card, useNow, usePageTitle } from "../parts/bits";
 import { Empty, Loaded } from "../parts/states";
-import { ExportMenu, Table, type Column } from "../parts/table";
+import { Table, type Column } from "../parts/table";
+import type { Agent } from "../lib/agents";
 import { count, plural } from "../lib/format";
 import { codeWord } from "../lib/words";
 import { useStream } from "../state/live";
+import { AGENT_COLUMNS } from "./agents/columns";
 import { Alerts, Services } from "./overview-health";
 import { LogCard } from "./overview-log";
 import { NoRuns, RUN_COLUMNS } from "./runs";
@@ -116,17 +118,14 @@ function Waiting() {
   );
 }
 
-type Agent = Schemas["AgentSummary"];
-
-const stateOf = (row: Agent) => (row.is_revoked ? "revoked" : row.kind === "person" ? "person" : row.is_alive ? "alive" : "silent");
-
+const [NAME, ROLE, SWARM, STATE, SEEN] = AGENT_COLUMNS;
 const AGENTS: Column<Agent>[] = [
-  { name: "agent_id", title: "Agent", value: (row) => row.agent_id, cell: (row) => <Foreign>{row.agent_id}</Foreign> },
-  { name: "role", title: "Role", value: (row) => row.role, isExtra: true },
-  { name: "swarm", title: "Swarm", value: (row) => row.swarm, cell: (row) => <Foreign>{row.swarm}</Foreign>, isExtra: true },
-  { name: "state", title: "State", value: stateOf, cell: (row) => <Badge tone={row.is_revoked ? "bad" : row.is_alive ? "good" : "neutral"}>{stateOf(row)}</Badge>, width: "90px" },
+  NAME!,
+  ROLE!,
+  SWARM!,
+  STATE!,
   { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
-  { name: "last_seen", title: "Seen", value: (row) => row.last_seen, cell: (row) => (row.last_seen ? <Ago at={row.last_seen} /> : <span className="quiet">{row.kind === "person" ? "" : "never"}</span>), width: "96px" },
+  SEEN!,
 ];
 
 export function Overview() {
@@ -165,9 +164,9 @@ export function Overview() {
         </Loaded>
       </Card>
       <div className="wide-narrow">
-        <Card flush title="Agents" aside={<ExportMenu name="agents" rows={registry.data?.items ?? []} columns={AGENTS} />}>
+        <Card flush title="Agents" aside={<Link to="/agents">All agents</Link>}>
           <Loaded answer={registry} what="agents">
-            {(data) => (data.items.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={data.items} columns={AGENTS} rowKey={(row) => row.agent_id} height={320} />)}
+            {(data) => (data.items.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={data.items} columns={AGENTS} rowKey={(row) => row.agent_id} onOpen={(row) => void navigate({ to: "/agents", search: { agent: row.agent_id } })} height={320} />)}
           </Loaded>
         </Card>
         <div className="stack">

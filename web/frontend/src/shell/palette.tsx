@@ -37,6 +37,7 @@ export function Palette({ isOpen, change }: { isOpen: boolean; change: (isOpen: 
     { name: "Runs", hint: "Page", go: () => void navigate({ to: "/runs" }) },
     { name: "Inbox", hint: "Page", go: () => void navigate({ to: "/inbox" }) },
     { name: "Arbitrations", hint: "Page", go: () => void navigate({ to: "/arbitrations" }) },
+    { name: "Agents", hint: "Page", go: () => void navigate({ to: "/agents" }) },
     { name: "Chat", hint: "Page", go: () => void navigate({ to: "/chat" }) },
     { name: "Switch between light and dark", hint: "Command", go: toggleTheme },
   ];

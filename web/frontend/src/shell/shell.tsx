@@ -17,6 +17,7 @@ const PAGES = [
   { to: "/runs", name: "Runs", icon: "runs" },
   { to: "/inbox", name: "Inbox", icon: "inbox" },
   { to: "/arbitrations", name: "Arbitrations", icon: "arbitrations" },
+  { to: "/agents", name: "Agents", icon: "agents" },
   { to: "/chat", name: "Chat", icon: "chat" },
 ] as const;
 
@@ -66,7 +67,7 @@ function Side() {
 function Crumbs() {
   const path = useRouterState({ select: (state) => state.location.pathname });
   const [area = "", name] = path.split("/").filter(Boolean).map(decodeURIComponent);
-  const words: Record<string, string> = { "": "Overview", runs: "Runs", packets: "Packets", inbox: "Inbox", arbitrations: "Arbitrations", chat: "Chat" };
+  const words: Record<string, string> = { "": "Overview", runs: "Runs", packets: "Packets", inbox: "Inbox", arbitrations: "Arbitrations", agents: "Agents", chat: "Chat" };
   const title = words[area] ?? "Page";
   return (
     <nav className="crumbs" aria-label="Breadcrumbs">

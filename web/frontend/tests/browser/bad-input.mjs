@@ -17,7 +17,7 @@ const steps = {
     await page.goto(`${url}/#token=${token}`);
     await settled(page);
     const views = ["graph", "graph&packet=PACKET", "moves", "members", "transcript"].map((view) => `/runs/${run}?session=s-1&view=${view}`);
-    for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/chat", "/no-such-page"]) {
+    for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/agents", "/agents?agent=sentinel", "/chat", "/no-such-page"]) {
       await page.goto(`${url}${path.replace("PACKET", hostile.split("-")[1])}`);
       await settled(page);
       await accessible(page, `${path}, light`);
@@ -47,6 +47,15 @@ const steps = {
     await page.getByText("The body is sealed").first().waitFor();
     await page.locator('[data-proof="unpinned"]').waitFor();
     await accessible(page, "a sealed packet");
+  },
+  async "agents whose queues nobody can reach are unknown, and the keyboard selects one"() {
+    await page.goto(`${url}/agents?state=silent`);
+    await page.getByText("Some queues are unknown: This server has no way to the queues.").waitFor();
+    await page.getByRole("gridcell", { name: "unknown" }).first().waitFor();
+    await page.getByRole("grid", { name: "Agents" }).focus();
+    await page.keyboard.press("ArrowDown");
+    await page.waitForURL(/state=silent&agent=|agent=[^&]+&state=silent/);
+    await page.getByText("Unknown.", { exact: true }).waitFor();
   },
   async "the log is verified by keyboard: whole, then changed, then without a key"() {
     await page.goto(`${url}/`);

@@ -8,11 +8,11 @@ from apc_bus.port import QueueDepth
 from apc_bus.topology import gate_queue, log_queue
 from apc_log.queries.agents import count_open_deliveries
 from apc_log.queries.pages.recent import RecentWork, recent_work
+from apc_web.models.agents import AgentSummary
 from apc_web.models.health import FiringAlert, ServiceHealth, SystemHealth
-from apc_web.models.inbox import AgentSummary
-from apc_web.reading.inbox import agent_list
-from apc_web.reading.queue_looks import Depths
 from apc_web.route_services import Services
+from apc_web.running.agents import agent_list
+from apc_web.running.queue_looks import NO_WAY, Depths
 
 LATE_SECONDS = 5.0
 MOST_WAITING = 10_000
@@ -24,10 +24,10 @@ _CLOCKS_SECONDS = 1.0
 
 async def system_health(services: Services) -> SystemHealth:
     """Return how gates, log writers and agents are, and what a person should look at."""
-    found = await services.probe.depths() if services.probe is not None else "this server has no way to the queues"
+    found = await services.probe.depths() if services.probe is not None else NO_WAY
     depths: Depths = {} if isinstance(found, str) else found
     recent = _with_idle(await recent_work(services.pool), depths)
-    agents = [one for one in (await agent_list(services.pool)).items if one.kind == "agent" and one.handles]
+    agents = [one for one in (await agent_list(services)).items if one.kind == "agent" and one.handles]
     agents = [one for one in agents if not one.is_revoked]
     parts = [part for work in recent for part in (_gate(work, depths), _log_writer(work, depths))]
     opened = await count_open_deliveries(services.pool)

@@ -1,0 +1,46 @@
+"""The log extends its earlier checkpoints: a file that `apc log check` reads."""
+
+from datetime import timedelta
+
+import orjson
+from tests.support.traffic.packets import make_packet
+from tests.web.conftest import WebBench
+
+from apc_client.waiting import until
+from apc_contracts import SignalPayload
+from apc_contracts.vocabulary import Signal
+from apc_log.offline_verifier import check_file, parse_key, parse_note
+
+PATH = "/log/checkpoints/0/consistency"
+
+
+async def test_a_later_log_extends_an_earlier_one(told: WebBench) -> None:
+    old = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
+    await told.house.publish(make_packet("red-1", SignalPayload(signal=Signal.QUERY)))
+    await told.house.quiet()
+    proof = await told.get(PATH, old=old)
+    new = parse_note(proof["new"]).checkpoint.size
+    assert new > old == parse_note(proof["old"]).checkpoint.size
+    said = check_file(iter([orjson.dumps(proof).decode()]), [parse_key(proof["key"])])
+    assert f"of {new} entries extends that of {old}" in "\n".join(said)
+
+
+async def test_by_default_the_newest_checkpoint_extends_the_exported_one(told: WebBench) -> None:
+    async def exported() -> bool:
+        return bool((await told.get("/log/checkpoints"))["items"][0]["exported"])
+
+    await until(exported, timedelta(seconds=30))
+    proof = await told.get(PATH)
+    assert 0 < parse_note(proof["old"]).checkpoint.size <= parse_note(proof["new"]).checkpoint.size
+
+
+async def test_sizes_and_shards_that_are_not_there_are_told(told: WebBench) -> None:
+    assert (await told.get(PATH, status=409, old=10**9))["code"] == "PROOF_IMPOSSIBLE"
+    assert (await told.get("/log/checkpoints/9/consistency", status=404))["code"] == "NOT_FOUND"
+
+
+async def test_a_server_without_the_key_says_so(told: WebBench) -> None:
+    old = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
+    await told.get(PATH, old=old)
+    object.__setattr__(told.services, "key_of", lambda shard: None)
+    assert (await told.get(PATH, status=409, old=old))["code"] == "NO_LOG_KEY"

@@ -1,0 +1,1 @@
+"""The running system: its services, its agents and the queues between them."""

@@ -1,0 +1,77 @@
+"""Looks at the queues of the running system, shared by all pages."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from apc_bus.errors import BusError
+from apc_bus.port import QueueDepth
+from apc_web.errors import InputUnusable, ServiceAway
+
+KEPT_SECONDS = 3.0
+MOST_INBOXES = 200
+"""Agents whose queues are looked at: each needs two questions to the broker."""
+NO_WAY = "this server has no way to the queues"
+Depths = Mapping[str, QueueDepth]
+"""Queue, or agent -> messages and consumers."""
+
+
+class SystemProbe(Protocol):
+    """Looks at the queues of a running system."""
+
+    async def depths(self) -> Depths:
+        """Return queue -> depth, for gates and log writers. Raises InputUnusable, ServiceAway, BusError."""
+        ...
+
+    async def inboxes(self, agents: Sequence[str]) -> Depths:
+        """Return agent -> messages and consumers of its two queues together; an agent without queues is left out.
+
+        Raises InputUnusable, ServiceAway, BusError.
+        """
+        ...
+
+
+class CachedProbe:
+    """Asks for the queues at most every 3 s, whatever number of pages is open.
+
+    Args:
+        probe: asks.
+    """
+
+    def __init__(self, probe: SystemProbe) -> None:
+        self._probe = probe
+        self._services = _Kept()
+        self._inboxes = _Kept()
+
+    async def depths(self) -> Depths | str:
+        """Return the depths of gates and log writers, or one sentence that says why nobody knows them."""
+        return await self._services.get((), self._probe.depths)
+
+    async def inboxes(self, agents: Sequence[str]) -> Depths | str:
+        """Return the depths of agents, or one sentence that says why nobody knows them."""
+        if not agents:
+            return {}
+        return await self._inboxes.get(agents, lambda: self._probe.inboxes(agents))
+
+
+class _Kept:
+    """The last answer to one question, for 3 s."""
+
+    def __init__(self) -> None:
+        self._asking = asyncio.Lock()
+        self._asked = -KEPT_SECONDS
+        self._of: Sequence[str] = ()
+        self._found: Depths | str = ""
+
+    async def get(self, of: Sequence[str], ask: Callable[[], Awaitable[Depths]]) -> Depths | str:
+        async with self._asking:
+            if time.monotonic() - self._asked >= KEPT_SECONDS or of != self._of:
+                try:
+                    self._found = await ask()
+                except (InputUnusable, ServiceAway) as error:
+                    self._found = str(error)
+                except BusError:  # its words may name nodes and users
+                    self._found = "the broker does not answer"
+                self._asked, self._of = time.monotonic(), of
+            return self._found

@@ -72,6 +72,22 @@ def read_table(
     return Table(schema, features.assign(**{target: labels}).reset_index(drop=True))
 
 
+def read_ahead(path: str, target: str, problem: str | None) -> None:
+    """Read a table and keep it for the next `take_ahead` of this process. Raises TableInvalid."""
+    _ahead.clear()
+    _ahead[path, target, problem] = read_table(Path(path), target, ProblemKind(problem) if problem else None)
+
+
+def take_ahead(path: str, target: str, problem: str | None) -> Table:
+    """Return the table that was read ahead, once; any other is read now. Raises TableInvalid."""
+    kept = _ahead.pop((path, target, problem), None)
+    return kept or read_table(Path(path), target, ProblemKind(problem) if problem else None)
+
+
+_ahead: dict[tuple[str, str, str | None], Table] = {}
+"""At most one."""
+
+
 def encode_rows(table: Table, rows: np.ndarray[Any, Any] | None = None) -> bytes:
     """Return the rows of a table as CSV; equal rows give equal bytes."""
     frame = table.frame if rows is None else table.frame.iloc[rows]

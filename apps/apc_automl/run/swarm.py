@@ -19,7 +19,7 @@ from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of,
 from apc_automl.run.sizing import fit_to_budget, parallel_trainings
 from apc_automl.run.status import RunStatus
 from apc_automl.swarm.priors import LoggedPast
-from apc_automl.training.preparing import prepare_table
+from apc_automl.training.preparing import check_table, prepare_table
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
@@ -127,7 +127,9 @@ def _check_promoted(outcome: Outcome) -> None:
 async def explain_table(form: RunForm) -> None:
     """Print what is made of each column of the table. Raises TableInvalid, InputUnusable."""
     with _workbench() as workbench:
-        profile = (await prepare_table(form.settings(BusSettings().data_dir), workbench)).profile
+        settings = form.settings(BusSettings().data_dir)
+        await check_table(settings, workbench)
+        profile = (await prepare_table(settings, workbench)).profile
     echo("\n".join(profile["notes"]), file=sys.stderr, flush=True)
     echo("\n".join(f"{name}: {how}" for name, how in profile["features"].items()))
 
@@ -140,8 +142,11 @@ async def _sized(
     Returns:
         the settings and the form with these sizes.
     """
+    await check_table(settings, workbench)
+    preparing = asyncio.create_task(prepare_table(settings, workbench))
+    await asyncio.sleep(0)  # The process that has read the table takes this first.
     workbench.start()
-    prepared = await prepare_table(settings, workbench)
+    prepared = await preparing
     how_read, *notes = prepared.profile["notes"]
     tell(how_read)
     if form.generations is not None:

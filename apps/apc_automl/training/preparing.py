@@ -6,6 +6,15 @@ from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
 
 
+async def check_table(settings: AutomlSettings, workbench: Workbench) -> None:
+    """Read the table in the first process, before others start: to refuse one shall not wait for them.
+
+    Raises:
+        TableInvalid: nothing can be learned from it.
+    """
+    await workbench.run(work.check, str(settings.data), settings.target, settings.problem)
+
+
 async def prepare_table(settings: AutomlSettings, workbench: Workbench) -> Prepared:
     """Return the table of the settings, split and profiled. Raises TableInvalid."""
     return await workbench.run(

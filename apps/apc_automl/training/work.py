@@ -20,6 +20,17 @@ def load() -> None:
     import apc_automl.training.measuring  # noqa: F401
 
 
+def check(path: str, target: str, problem: str | None) -> None:
+    """Read the table, for the `prepare` that follows; a file that is no use is refused before the libraries are loaded.
+
+    Raises:
+        TableInvalid: nothing can be learned from it.
+    """
+    from apc_automl.data.table import read_ahead
+
+    read_ahead(path, target, problem)
+
+
 def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
     """Run `measuring.prepare`. Raises TableInvalid."""
     from apc_automl.training.measuring import prepare

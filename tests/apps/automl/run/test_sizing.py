@@ -1,6 +1,9 @@
 """The sizes of a search follow from the time that one training takes and from the search time."""
 
+import math
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
 from apc_automl.run.sizing import (
     BETWEEN_SECONDS,
+    COMPARING_GENERATIONS,
     LEAST_GENERATIONS,
     MOST_CANDIDATES,
     SPARE,
@@ -17,7 +21,9 @@ from apc_automl.run.sizing import (
     costs_of,
     fit_to_budget,
 )
-from apc_automl.training.material import Prepared
+from apc_automl.training import measuring
+from apc_automl.training.material import Prepared, Study
+from apc_automl.training.search import default_recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
 
@@ -46,6 +52,26 @@ def test_a_slow_table_or_a_busy_moment_costs_generations_before_the_comparison()
     busy = [choose_sizes(costs(0.4 + 0.15 * slower), 20, 400, 24) for slower in range(1, 26)]
     assert all(one.candidates > 1 for one in busy)
     assert [one.generations for one in busy] == sorted((one.generations for one in busy), reverse=True)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_a_stall_while_trainings_are_timed_does_not_make_the_search_small(
+    is_guarded: bool, study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that stands still for 5 s, once: everything after it is as quick as ever."""
+    stalls = count(0, 5)
+    real = time.perf_counter
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: real() + next(stalls))
+    if not is_guarded:
+        monkeypatch.setattr(measuring, "BUSY", math.inf)
+    recipe = default_recipe("logistic", "linear").canonical()
+    seconds = measuring.time_training(recipe, study)
+    fits = {"linear": [0.02, seconds, 0.02], "trees": [0.05], "neighbours": [0.02]}
+    sizes = choose_sizes(costs_of(fits, 2), 15, 400, MOST_GENERATIONS)
+    if is_guarded:
+        assert seconds < 5 and sizes.candidates > 1 and sizes.generations >= COMPARING_GENERATIONS
+    else:
+        assert seconds > 5 and (sizes.generations, sizes.candidates) == (2, 1)
 
 
 def test_where_not_even_one_generation_of_two_methods_fits_nothing_is_compared() -> None:

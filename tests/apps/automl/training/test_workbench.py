@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tests.support.waiting import until
 
+from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.errors import TableInvalid, TrainingUnavailable
 from apc_automl.training import work
 from apc_automl.training.material import Study
@@ -36,6 +37,33 @@ async def test_a_process_measures_what_this_process_measures(workbench: Workbenc
 async def test_errors_of_the_work_come_through(workbench: Workbench, tmp_path: Path) -> None:
     with pytest.raises(TableInvalid, match="no file"):
         await workbench.run(work.prepare, str(tmp_path / "none.csv"), "kind", None, 7, 2, 6000)
+
+
+async def test_a_table_is_refused_before_the_libraries_are_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("size,kind\n" + "1,a\n2,b\n" * 2, encoding="utf-8")
+    bench = Workbench(2)
+    try:
+        with pytest.raises(TableInvalid, match="4 usable rows"):
+            await bench.run(work.check, str(path), "kind", None)
+        assert await bench.run(eval, "'sklearn' in __import__('sys').modules") is False
+    finally:
+        bench.close()
+
+
+async def test_a_table_that_was_checked_is_read_once(default_table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(default_table.read_bytes())
+    bench = Workbench(2)
+    try:
+        await bench.run(work.check, str(path), DEFAULT_TARGET, None)
+        path.unlink()
+        prepared = await bench.run(work.prepare, str(path), DEFAULT_TARGET, None, 7, 2, 6000)
+        assert prepared == work.prepare(str(default_table), DEFAULT_TARGET, None, 7, 2, 6000)
+        with pytest.raises(TableInvalid, match="no file"):
+            await bench.run(work.prepare, str(path), DEFAULT_TARGET, None, 7, 2, 6000)
+    finally:
+        bench.close()
 
 
 DIES_ONCE = """

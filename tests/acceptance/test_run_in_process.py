@@ -52,7 +52,7 @@ def test_the_report_tells_what_the_librarian_noted(finished_run: FinishedRun) ->
 def test_the_summary_tells_what_a_reader_needs(finished_run: FinishedRun) -> None:
     said = finished_run.process.stdout
 
-    assert "trivial baseline" in said
+    assert "plain gradient boosting" in said and "guessing" in said
     assert "Transfers:" in said
     assert "Packets:" in said
     assert f"apc packet replay --run-id {finished_run.summary['run_id']}" in said

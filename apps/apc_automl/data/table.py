@@ -16,6 +16,7 @@ from apc_automl.errors import TableInvalid
 MINIMUM_ROWS = 40
 MINIMUM_ROWS_PER_CLASS = 8
 MAXIMUM_CLASSES = 50
+NAMED_CLASSES = 3
 MAXIMUM_WHOLE_NUMBER_CLASSES = 20
 
 
@@ -147,11 +148,18 @@ def _rows_of_common_classes(labels: "pd.Series[Any]", target: str, notes: list[s
         raise TableInvalid(f"the target {target!r} has {len(common)} classes; at most {MAXIMUM_CLASSES} are possible")
     kept = labels.isin(common)
     if not kept.all():
-        rare = len(counts) - len(common)
-        notes.append(
-            f"{rare} classes of {target!r} with fewer than {MINIMUM_ROWS_PER_CLASS} rows each are left out "
-            f"({int((~kept).sum())} rows)"
-        )
+        notes.append(_rare_classes(counts[counts < MINIMUM_ROWS_PER_CLASS], target))
     if int(kept.sum()) < MINIMUM_ROWS:
         raise TableInvalid(f"only {int(kept.sum())} rows are left in common classes; {MINIMUM_ROWS} are needed")
     return kept
+
+
+def _rare_classes(counts: "pd.Series[int]", target: str) -> str:
+    """Say which classes are left out, and with how many rows."""
+    few, names = f"fewer than {MINIMUM_ROWS_PER_CLASS}", counts.index.tolist()
+    if len(counts) == 1:
+        rows = "1 row" if counts.iloc[0] == 1 else f"{counts.iloc[0]} rows"
+        return f"class {names[0]!r} of {target!r} is left out: it has {rows}, {few}"
+    named = ", ".join(repr(name) for name in names[:NAMED_CLASSES])
+    more = ", …" if len(counts) > NAMED_CLASSES else ""
+    return f"{len(counts)} classes of {target!r} are left out, {counts.sum()} rows: each has {few} ({named}{more})"

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from apc_automl.model.model_types import BEYOND_SKOPS
 from apc_automl.report import plots
+from apc_automl.report.comparison import PLAIN, scores_of, worth_of
 from apc_automl.report.model_record import MEANINGS
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.run_log import RunLog
@@ -15,8 +16,6 @@ from apc_automl.swarm.narrative import Narrative
 from apc_contracts.contract.contract import load_contract
 
 TEMPLATE = "templates/report.html.j2"
-EVEN = 0.02
-"""Losses that differ by less than this share are even."""
 
 
 def write_report(log: RunLog, outcome: Outcome, narrative: Narrative | None = None) -> None:
@@ -50,24 +49,12 @@ def _facts(log: RunLog, outcome: Outcome, narrative: Narrative | None) -> dict[s
         "meanings": MEANINGS,
         "review": outcome.review,
         "profile": outcome.profile,
-        "worth": _worth(outcome),
+        "worth": worth_of(outcome),
+        "scores": scores_of(outcome),
+        "plain_name": PLAIN,
         "facts": outcome.facts,
         "trusted": BEYOND_SKOPS,
     }
-
-
-def _worth(outcome: Outcome) -> str | None:
-    """Say whether the search was worth it, against a plain strong model on the same rows."""
-    if outcome.review is None or outcome.judged is None:
-        return None
-    plain, loss = outcome.review["plain"], outcome.judged.loss
-    ours = f"{outcome.judged.loss_name} {loss:.4g} ({outcome.judged.score})"
-    others = f"{plain['loss']:.4g} ({plain['score']})"
-    if loss < plain["loss"] * (1 - EVEN):
-        return f"Yes, on these rows: {ours}, where {plain['name']} has {others}."
-    if loss <= plain["loss"] * (1 + EVEN):
-        return f"Hardly: {ours}, and {plain['name']}, trained once outside the protocol, has {others}."
-    return f"No: {ours}, but {plain['name']}, trained once outside the protocol, has {others}."
 
 
 def _bar(criterion: str) -> tuple[str, float]:

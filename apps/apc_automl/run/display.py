@@ -55,13 +55,13 @@ def _picture(status: RunStatus) -> RenderableType:
     head = Table.grid(padding=(0, 2))
     head.add_row(
         Text(status.state, style="bold cyan"),
-        ProgressBar(total=status.generations, completed=min(status.generation + 1, status.generations), width=30),
-        Text(f"generation {status.generation}/{status.generations - 1}, round {status.round}"),
+        ProgressBar(total=status.generations, completed=min(status.generation + 1, status.generations), width=16),
+        Text(status.place),
         Text(status.time_left, style="dim"),
     )
     swarms = Table(box=None, header_style="dim")
     for name in ("swarm", "best so far", "outcome", "now", "method"):
-        swarms.add_column(name, min_width=8)
+        swarms.add_column(name, no_wrap=True, overflow="ellipsis")
     for swarm, event in sorted(status.last.items()):
         best = status.best[swarm]
         swarms.add_row(swarm, best.score, f"{best.outcome:.4f}", f"{event.outcome:.4f}", event.method)

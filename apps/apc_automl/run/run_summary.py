@@ -7,8 +7,10 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+from apc_automl.report.comparison import scores_of, worth_of
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.run.form import RunForm
+from apc_automl.run.wrapping import wrapped
 from apc_bus.settings import BusSettings
 from apc_console.output.files import write_bytes
 from apc_console.output.output import print_json, to_json
@@ -25,7 +27,7 @@ def print_summary(outcome: Outcome, form: RunForm | None = None, *, as_json: boo
     if as_json:
         print_json(facts)
         return
-    echo("\n".join([_verdict(outcome), *_details(outcome), *_commands(outcome, form), *_to_try(outcome, form)]))
+    echo("\n".join([*_verdict(outcome), *_details(outcome), *_commands(outcome, form), *_to_try(outcome, form)]))
 
 
 def refusal_of(outcome: Outcome) -> str:
@@ -53,23 +55,34 @@ def _program() -> str:
     return shlex.quote(os.path.relpath(path))
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: Outcome) -> list[str]:
     judged = outcome.judged
     if outcome.is_promoted and judged is not None:
-        return f"Promoted: {judged.recipe.family} of swarm {judged.swarm}. {_score(judged)}"
-    score = f" {_score(judged)}" if judged is not None else ""
+        return [f"Promoted: {judged.recipe.family} of swarm {judged.swarm}.", *_scores(outcome, judged)]
+    scores = [] if judged is None else _scores(outcome, judged)
     if outcome.candidate_file is None:
-        return f"No model is better than the trivial baseline ({outcome.reason}).{score}"
+        return [f"No model is better than the trivial baseline ({outcome.reason}).", *scores]
     reasons = outcome.failures or (f"it was not judged: {outcome.reason}",)
-    return "\n  - ".join([f"The gate refused the best candidate.{score}", *reasons])
+    return ["The gate refused the best candidate.", *scores, *(wrapped(reason, "  - ") for reason in reasons)]
 
 
-def _score(judged: Judged) -> str:
-    known = f"{judged.score}; " if judged.score else ""
-    return (
-        f"On {judged.rows} untouched rows: {known}{judged.loss_name} {judged.loss:.4f}, the trivial baseline's "
-        f"{judged.baseline_loss:.4f}; outcome {judged.outcome:.4f} (0 = no better than the baseline, 1 = no error)."
-    )
+def _scores(outcome: Outcome, judged: Judged) -> list[str]:
+    """Return the figures of the model, beside those of others on the same rows."""
+    found = scores_of(outcome) or [("this model", judged.score, judged.loss)]
+    name, score = max(len(who) for who, _, _ in found), max(len(words) for _, words, _ in found)
+    rows = [f"  {who:<{name}}  {words:<{score}}{_loss(judged, loss)}".rstrip() for who, words, loss in found]
+    outcome_words = f"{judged.outcome:.4f} (0 = no better than guessing, 1 = no error)"
+    worth = worth_of(outcome)
+    return [
+        f"On {judged.rows} untouched rows, which the search has not seen:",
+        *rows,
+        f"Outcome:    {outcome_words}",
+        *([wrapped(worth, "Worth it?   ")] if worth else []),
+    ]
+
+
+def _loss(judged: Judged, loss: float | None) -> str:
+    return "" if loss is None else f"  {judged.loss_name} {loss:.4f}"
 
 
 def _details(outcome: Outcome) -> list[str]:
@@ -78,27 +91,18 @@ def _details(outcome: Outcome) -> list[str]:
     sizes = outcome.facts[1:2]
     notes = [fact for fact in outcome.facts if fact.startswith(("the search looks at", "warning:"))]
     lines = [
-        *(f"Rows:       {fact}" for fact in sizes),
-        *(f"            {note}" for note in notes),
-        *_compared(outcome),
+        *(wrapped(fact, "Rows:       ") for fact in sizes),
+        *(wrapped(note, "            ") for note in notes),
         f"Transfers:  {outcome.transfers_accepted} accepted, {sum(refused.values())} refused{reasons}",
         f"Packets:    {outcome.packets_logged} in the log, {outcome.packets_refused} of them refused",
     ]
     if outcome.model_file is not None:
         lines.append(f"Model:      {outcome.model_file}")
     if outcome.all_rows_file is not None:
-        lines.append(f"All rows:   {outcome.all_rows_file} (the same recipe trained on every row, never scored)")
+        lines.append(f"All rows:   {outcome.all_rows_file} (trained on every row, never scored)")
     if outcome.candidate_file is not None:
         lines.append(f"Candidate:  {outcome.candidate_file}")
     return [*lines, f"Report:     {outcome.report_file}"]
-
-
-def _compared(outcome: Outcome) -> list[str]:
-    """Say what a plain strong model does on the same rows: is the search worth it?"""
-    if outcome.review is None or outcome.judged is None:
-        return []
-    plain = outcome.review["plain"]
-    return [f"Compared:   {plain['name']}: {plain['score']}; {outcome.judged.loss_name} {plain['loss']:.4f}"]
 
 
 def _to_try(outcome: Outcome, form: RunForm | None) -> list[str]:
@@ -156,6 +160,8 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         "recipe": judged.recipe.model_dump(mode="json") if judged else None,
         "outcome": judged.outcome if judged else None,
         "plain": outcome.review["plain"] if outcome.review else None,
+        "guessing": outcome.review["guessing"] if outcome.review else None,
+        "worth": worth_of(outcome),
         "loss_name": judged.loss_name if judged else None,
         "score": judged.score if judged else None,
         "loss": judged.loss if judged else None,

@@ -5,7 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
-from apc_automl.swarm.members import WORKING_STATES
+from apc_automl.swarm.members import CONVERGENCE, WORKING_STATES
+
+MEANINGS = {
+    "DIFFERENTIATED_RESEARCH": "each swarm gets its brief and makes a plan",
+    "INDEPENDENT_DISCOVERY": "each swarm searches by itself",
+    "SELECTIVE_TRANSFER": "good methods may go to other swarms",
+    CONVERGENCE: "nothing new, the best is tuned",
+    "ARBITRATION": "the search is over",
+    "EXECUTION": "the winner is trained on all but the untouched rows",
+    "VALIDATION": "it is judged on untouched rows",
+    "PROMOTION": "it has passed; its recipe is trained on every row",
+}
 
 
 @dataclass(slots=True)
@@ -24,6 +35,8 @@ class RunStatus:
     worked_since: float | None = None
     """When the first generation of this round began."""
     validated: Validated | None = None
+    _told: tuple[int, str] | None = None
+    """The round and state of the last line."""
 
     def __post_init__(self) -> None:
         self.began = self.clock()
@@ -66,7 +79,13 @@ class RunStatus:
         left = self.seconds_left
         if left is None and not self.best:
             return "the search has not begun"
-        return "the search is over" if left is None else f"search: about {left:.0f} s left"
+        return "the search is over" if left is None else f"about {left:.0f} s left"
+
+    @property
+    def place(self) -> str:
+        """Which generation this is, and in a later round which round."""
+        later = f", round {self.round}" if self.round > 1 else ""
+        return f"generation {self.generation}/{self.generations - 1}{later}"
 
     @property
     def best_words(self) -> str:
@@ -80,10 +99,19 @@ class RunStatus:
         """Return the run in one line after a generation or state has begun; None after other events."""
         if not isinstance(event, Synced):
             return None
-        return (
-            f"{self.clock() - self.began:5.1f} s  {self.state:<24} round {self.round}  "
-            f"generation {self.generation}/{self.generations - 1}  {self.best_words}  {self.time_left}"
-        )
+        stamp = f"{self.clock() - self.began:5.1f} s  "
+        if (self.round, self.state) == self._told:
+            return f"{stamp}  {self.place}: {self.best_words}, {self.time_left}"
+        self._told = (self.round, self.state)
+        return f"{stamp}{self._state_words}"
+
+    @property
+    def _state_words(self) -> str:
+        meaning = MEANINGS.get(self.state)
+        words = f"{self.state}: {meaning}" if meaning else self.state
+        if self.state in WORKING_STATES:
+            return f"{words}, {self.time_left}"
+        return f"{words}; {self.best_words}" if self.state == "ARBITRATION" else words
 
     def notice(self, event: Event) -> str | None:
         """Return a line on a transfer, a refusal or a verdict; None for an event that the display shows anyway."""

@@ -18,6 +18,7 @@ from apc_automl.run.resuming import resumed
 from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of, replay_command
 from apc_automl.run.sizing import fit_to_budget, parallel_trainings
 from apc_automl.run.status import RunStatus
+from apc_automl.run.wrapping import wrapped
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.preparing import check_table, prepare_table
 from apc_automl.training.workbench import Workbench
@@ -152,6 +153,7 @@ async def _sized(
     if form.generations is not None:
         tell("\n".join(notes))
         return settings, form
+    await workbench.started()
     fitted, sizes = await fit_to_budget(settings, form, prepared, workbench, parallel_trainings())
     if fitted.maximum_rows != settings.maximum_rows:
         notes = (await prepare_table(fitted, workbench)).profile["notes"][1:]
@@ -161,7 +163,7 @@ async def _sized(
 
 def _tell_on_stderr(text: str) -> None:
     if text:
-        echo(text, file=sys.stderr, flush=True)
+        echo("\n".join(wrapped(line, below=2) for line in text.splitlines()), file=sys.stderr, flush=True)
 
 
 def _say_nothing(text: str) -> None:

@@ -89,8 +89,8 @@ def time_training(recipe_bytes: bytes, study: Study) -> float:
     """Return how many seconds this recipe takes to train on the train part and to predict the held-out part once.
 
     Before, it is trained on a few rows, so that the time to load libraries does not count. A busy moment of the machine
-    says nothing about the search: a short training is timed twice and the shorter time taken, and of a time in which the
-    machine did something else only so much counts (`without_stalls`).
+    says nothing about the search: a short training is timed twice and the shorter time taken, and most of the time in
+    which the machine did something else does not count.
     """
     trial = _Trial.of(study, recipe_bytes)
     features, _ = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
@@ -111,8 +111,8 @@ def time_training(recipe_bytes: bytes, study: Study) -> float:
 def without_stalls(seconds: float, computing: float) -> float:
     """Return a time without most of what the process has waited, not computed; it has one thread.
 
-    A machine that is busy all the time makes a search slower, and its timer ends it. A stall that is over when the search
-    begins must not make it small.
+    A machine that is busy all the time makes a search slower, and its timer ends it. A stall that is over when the
+    search begins must not make it small.
     """
     return min(seconds, BUSY * computing)
 

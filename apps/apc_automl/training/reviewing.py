@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.compose import ColumnTransformer, make_column_selector, make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
 from apc_automl.data.table import Table, decode_rows, encode_rows
@@ -15,6 +15,7 @@ from apc_automl.data.table_schema import ColumnKind, Schema
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.predicting import predict, read_predictions
+from apc_automl.training.table_columns import date_steps, text_step
 
 MOST_COLUMNS = 60
 """Columns whose importance is measured."""
@@ -55,19 +56,24 @@ def review(study: Study, untouched: Blob, said: bytes, shuffled: Mapping[str, by
     return {
         "importances": ranked,
         "columns_left_out": max(0, len(schema.columns) - MOST_COLUMNS),
-        "plain": _plain(study, untouched, schema),
+        "plain": _plain(study, untouched, schema, predictions),
+        "guessing": _guessing(study, schema, labels),
         **(_of_classes(schema, labels, predictions) if schema.classes else _of_numbers(labels, predictions)),
     }
 
 
-def _plain(study: Study, untouched: Blob, schema: Schema) -> JsonObject:
-    """Judge scikit-learn's gradient boosting with its defaults, on the rows that the winner was trained on."""
+def _plain(study: Study, untouched: Blob, schema: Schema, ours: Numbers) -> JsonObject:
+    """Judge scikit-learn's gradient boosting with its defaults, on the rows that the winner was trained on.
+
+    Args:
+        ours: what the winner says of the untouched rows.
+    """
     import pandas as pd
 
     parts = [decode_rows(part.data, schema) for part in (study.train, study.held_out, study.rest) if part]
     features, target = pd.concat([one for one, _ in parts]), np.concatenate([labels for _, labels in parts])
     unseen, labels = decode_rows(untouched.data, schema)
-    model = plain_model(schema, study.seed)
+    model = _plain_model_of_pieces(schema, study.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         predictions = predict(model.fit(features, target), schema, unseen)
@@ -78,7 +84,53 @@ def _plain(study: Study, untouched: Blob, schema: Schema) -> JsonObject:
         "loss": round(loss, gates.DIGITS),
         "outcome": gates.outcome_of(loss, baseline),
         "score": gates.score_words(labels, predictions, schema.classes),
+        "is_clear": _is_clear(_row_losses(labels, predictions, schema), _row_losses(labels, ours, schema)),
     }
+
+
+def _guessing(study: Study, schema: Schema, labels: Numbers) -> JsonObject:
+    """Say what the trivial baseline reaches: it always says the most frequent class, or the mean."""
+    _, known = decode_rows(study.train.data, schema)
+    predictions = gates.trivial_predictions(known, len(labels), schema.classes)
+    return {
+        "score": gates.score_words(labels, predictions, schema.classes),
+        "loss": round(gates.loss_of(labels, predictions, schema.classes), gates.DIGITS),
+    }
+
+
+def _row_losses(labels: Numbers, predictions: Numbers, schema: Schema) -> Numbers:
+    errors = gates.errors_of(labels, predictions, schema.classes)
+    return errors if schema.classes else errors**2
+
+
+def _is_clear(one: Numbers, other: Numbers) -> bool:
+    """Return whether the mean losses of two models differ by more than twice the standard error of their difference."""
+    differences = one - other
+    if len(differences) < 2:
+        return False
+    return bool(abs(differences.mean()) > 2 * differences.std(ddof=1) / np.sqrt(len(differences)))
+
+
+def _plain_model_of_pieces(schema: Schema, seed: int) -> Any:
+    """Return `plain_model`, for a table with dates or texts after these have been taken to pieces as for the swarms."""
+    model = plain_model(schema, seed)
+    pieces = [
+        *((date_steps(column), column.name) for column in schema.of_kind(ColumnKind.DATE)),
+        *(([text_step(column)], column.name) for column in schema.of_kind(ColumnKind.TEXT)),
+    ]
+    if not pieces:
+        return model
+    parts = [(f"piece_{number}", Pipeline(steps), name) for number, (steps, name) in enumerate(pieces)]
+    codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
+    columns = ColumnTransformer(
+        [
+            *parts,
+            ("numbers", "passthrough", schema.names(ColumnKind.NUMERIC)),
+            ("codes", codes, schema.names(ColumnKind.CATEGORICAL)),
+        ],
+        sparse_threshold=0.0,
+    )
+    return make_pipeline(columns, model[-1])
 
 
 def plain_model(schema: Schema, seed: int) -> Any:

@@ -29,9 +29,9 @@ def build_columns(settings: Settings, schema: Schema, rows: int) -> ColumnTransf
         ("categorical", _categories(settings), schema.names(ColumnKind.CATEGORICAL)),
     ]
     for number, column in enumerate(schema.of_kind(ColumnKind.DATE)):
-        parts.append((f"date_{number}", Pipeline([*_date(column), *filled]), column.name))
+        parts.append((f"date_{number}", Pipeline([*date_steps(column), *filled]), column.name))
     for number, column in enumerate(schema.of_kind(ColumnKind.TEXT)):
-        parts.append((f"text_{number}", Pipeline([_text(column), *scaling]), column.name))
+        parts.append((f"text_{number}", Pipeline([text_step(column), *scaling]), column.name))
     return ColumnTransformer([part for part in parts if part[2]], sparse_threshold=0.0)
 
 
@@ -57,7 +57,8 @@ def _categories(settings: Settings) -> OneHotEncoder:
     )
 
 
-def _date(column: Column) -> list[Step]:
+def date_steps(column: Column) -> list[Step]:
+    """Return the unfitted steps that make numbers of a date."""
     skrub = load_skrub()
     return [
         ("read", skrub.ToDatetime(format=column.date_format)),
@@ -65,7 +66,8 @@ def _date(column: Column) -> list[Step]:
     ]
 
 
-def _text(column: Column) -> Step:
+def text_step(column: Column) -> Step:
+    """Return the unfitted step that makes numbers of a text."""
     encoder = load_skrub().StringEncoder(
         n_components=min(TEXT_NUMBERS, len(column.words)),
         ngram_range=(1, 1),

@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from os import _exit
 from typing import ParamSpec, TypeVar
@@ -39,6 +39,7 @@ class Workbench:
         self._pool: ProcessPoolExecutor | None = None
         self._reader = ModelReader()
         self._reading: ThreadPoolExecutor | None = None
+        self._loading: list[Future[None]] = []
 
     async def run(self, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run `work(*args)` in a training process. Raises what `work` raises.
@@ -73,8 +74,11 @@ class Workbench:
     def start(self) -> None:
         """Let all processes start and load their libraries, in the background; else each does with its first job."""
         pool = self._open()
-        for _ in range(self._processes):
-            pool.submit(work.load)
+        self._loading = [pool.submit(work.load) for _ in range(self._processes)]
+
+    async def started(self) -> None:
+        """Wait until what `start` began is done: a search time is not spent on loading libraries."""
+        await asyncio.to_thread(wait, self._loading)
 
     def start_reader(self) -> None:
         """Let the process that reads models start in the background; the first `predict` says so if it does not."""

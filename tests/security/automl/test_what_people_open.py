@@ -25,7 +25,8 @@ def outcome(file: Path) -> Outcome:
     review = {
         "importances": {MARKUP: 0.5},
         "columns_left_out": 0,
-        "plain": {"name": "plain", "loss": 0.2, "outcome": 0.5, "score": "accuracy 90.0%"},
+        "plain": {"name": "plain", "loss": 0.2, "outcome": 0.5, "score": "accuracy 90.0%", "is_clear": True},
+        "guessing": {"loss": 0.7, "score": "accuracy 50.0%"},
         "confusion": {"classes": [MARKUP, "b"], "counts": [[5, 1], [0, 4]]},
         "calibration": [{"rows": 10, "says": 0.9, "is_right": 0.9}],
     }

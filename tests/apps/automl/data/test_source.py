@@ -58,7 +58,7 @@ READ: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "rare class": (
         lambda: (plain() + "1.5,red,7\n").encode(),
-        "1 classes of 'y' with fewer than 8 rows each are left out (1 rows)",
+        "class 7 of 'y' is left out: it has 1 row, fewer than 8",
     ),
     "id column": (
         lambda: "\n".join(f"{n or 'id'},{line}" for n, line in enumerate(plain().split())).encode(),

@@ -102,7 +102,11 @@ def test_missing_values_stay_missing_and_unlabelled_rows_go(write_table: WriteTa
 def test_rare_classes_are_left_out_and_said(write_table: WriteTable) -> None:
     table = read_table(write_table(rows_of([*usual_lines(), "1,red,rare", "2,red,rare"])), "kind")
     assert table.schema.classes == ("a", "b")
-    assert any("1 classes" in note for note in table.schema.notes)
+    assert "class 'rare' of 'kind' is left out: it has 2 rows, fewer than 8" in table.schema.notes
+    several = [f"1,red,rare{number}" for number in range(4)]
+    notes = read_table(write_table(rows_of([*usual_lines(), *several])), "kind").schema.notes
+    said = "4 classes of 'kind' are left out, 4 rows: each has fewer than 8 ('rare0', 'rare1', 'rare2', …)"
+    assert said in notes
 
 
 @pytest.mark.parametrize(

@@ -136,15 +136,19 @@ def test_the_report_names_the_score_that_people_know_and_compares_with_a_plain_m
 ) -> None:
     recipe = Recipe(family="ridge", preprocessing={}, parameters={})
     judged = Judged("linear", recipe, "sha256:0", 0.6, "logarithmic loss", 0.3, 0.7, 90, dict(GATES), "accuracy 91.0%")
-    plain = {"name": "Boosting", "loss": 0.2, "outcome": 0.71, "score": "accuracy 93.0%"}
-    review = {"plain": plain, "importances": {"a": 0.1}, "columns_left_out": 0, "residuals": {}, "calibration": []}
+    plain = {"name": "Boosting", "loss": 0.2, "outcome": 0.71, "score": "accuracy 93.0%", "is_clear": True}
+    guessing = {"loss": 0.7, "score": "accuracy 50.0%"}
+    found = {"plain": plain, "guessing": guessing, "confusion": {"classes": [], "counts": []}}
+    review = found | {"importances": {"a": 0.1}, "columns_left_out": 0, "calibration": []}
     features = {f"x{number}": "number" for number in range(13)}
     profile = {"features": features, "missing_share": {}}
     model = tmp_path / "model.skops"
     write_report(log, replace(outcome, judged=judged, review=review, profile=profile, model_file=model))
     page = outcome.report_file.read_text()
     assert "<strong>accuracy 91.0%</strong>" in page
-    assert "No: logarithmic loss 0.3 (accuracy 91.0%), but Boosting, trained once outside the protocol, has 0.2" in page
+    assert "No: the logarithmic loss is 50% higher than the plain model&#39;s." in page
+    assert "The plain gradient boosting is Boosting, as scikit-learn has it" in page
+    assert "<td>guessing</td><td>accuracy 50.0%</td>" in page
     assert "<details><summary>What was made of its 13 columns" in page, "a wide table is folded"
     assert page.index("Use the model") < page.index("Score by generation and swarm")
     assert "stroke-dasharray" in page[page.index("Score by generation") : page.index("Diversity")], "the plain model"

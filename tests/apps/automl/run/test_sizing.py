@@ -61,7 +61,7 @@ async def test_a_stall_while_trainings_are_timed_does_not_make_the_search_small(
     """A machine that stands still for 5 s, once: everything after it is as quick as ever."""
     stalls = count(0, 5)
     real = time.perf_counter
-    monkeypatch.setattr(measuring.time, "perf_counter", lambda: real() + next(stalls))
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + next(stalls))
     if not is_guarded:
         monkeypatch.setattr(measuring, "BUSY", math.inf)
     recipe = default_recipe("logistic", "linear").canonical()

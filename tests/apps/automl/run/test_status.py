@@ -116,7 +116,7 @@ def test_each_transfer_and_refusal_is_a_line(event: Event, line: str | None) -> 
 
 
 async def events() -> AsyncIterator[Event]:
-    for event in (synced(DISCOVERY, 0), SCORED, transfer(None), synced(DISCOVERY, 1)):
+    for event in (synced(DISCOVERY, 0), SCORED, transfer(None), synced(DISCOVERY, 1), synced("ARBITRATION", 1)):
         yield event
 
 
@@ -125,8 +125,11 @@ async def test_lines_go_to_stderr_and_quiet_prints_none(capsys: pytest.CaptureFi
     await show_run(events(), status)
     printed = capsys.readouterr()
     assert printed.out == ""
-    opened, moved, synced_again = printed.err.splitlines()
-    assert "no model yet" in opened and moved.endswith("accepted") and "accuracy 91.0%" in synced_again
+    opened, moved, synced_again, arbitrated = printed.err.splitlines()
+    assert opened == "  0.0 s  INDEPENDENT_DISCOVERY: each swarm searches by itself, about 100 s left"
+    assert moved.endswith("accepted")
+    assert synced_again == "  0.0 s    generation 1/10: best accuracy 91.0% (trees), about 0 s left"
+    assert arbitrated == "  0.0 s  ARBITRATION: the search is over; best accuracy 91.0% (trees)"
 
     quiet = status_at(Clock())
     await show_run(events(), quiet, quiet=True)

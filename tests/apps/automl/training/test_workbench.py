@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,7 +54,7 @@ async def test_a_table_is_refused_before_the_libraries_are_loaded(tmp_path: Path
 
 async def test_a_table_that_was_checked_is_read_once(default_table: Path, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_bytes(default_table.read_bytes())
+    shutil.copyfile(default_table, path)
     bench = Workbench(2)
     try:
         await bench.run(work.check, str(path), DEFAULT_TARGET, None)

@@ -11,7 +11,7 @@ GUESSING = "guessing"
 def scores_of(outcome: Outcome) -> list[tuple[str, str, float | None]]:
     """Return (who, score in a unit that people know, loss) for each; empty where nothing was reviewed.
 
-    A number has no loss of its own: the mean squared error is the square of the score.
+    No loss of numbers: the mean squared error is the square of the score.
     """
     judged, review = outcome.judged, outcome.review
     if judged is None or review is None or not judged.score:

@@ -20,6 +20,7 @@ from apc_automl.run.sizing import (
     choose_sizes,
     costs_of,
     fit_to_budget,
+    search_time_left,
 )
 from apc_automl.training import measuring
 from apc_automl.training.material import Prepared, Study
@@ -72,6 +73,12 @@ async def test_a_stall_while_trainings_are_timed_does_not_make_the_search_small(
         assert seconds < 5 and sizes.candidates > 1 and sizes.generations >= COMPARING_GENERATIONS
     else:
         assert seconds > 5 and (sizes.generations, sizes.candidates) == (2, 1)
+
+
+@pytest.mark.parametrize(("measured_for", "left"), [(2, 18), (5, 15), (13, 15), (60, 15)])
+def test_a_slow_measurement_leaves_time_to_search(measured_for: float, left: float) -> None:
+    assert search_time_left(20, measured_for) == left
+    assert search_time_left(1, measured_for) == 1
 
 
 def test_where_not_even_one_generation_of_two_methods_fits_nothing_is_compared() -> None:

@@ -33,7 +33,10 @@ def load_model(folder: str | Path, name: str = "model") -> Any:
     if record is None:
         raise ValueError(f"{folder} has no {' or '.join(RECORDS[name])}; name the folder that `apc automl run` wrote")
     data = record.with_suffix(".skops").read_bytes()
-    promised = json.loads(record.read_text(encoding="utf-8"))["model"]["hash"]
+    try:
+        promised = json.loads(record.read_text(encoding="utf-8"))["model"]["hash"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"{record} is no record of a model: {error}") from error
     if f"sha256:{hashlib.sha256(data).hexdigest()}" != promised:
         raise ValueError(f"{record.with_suffix('.skops')} is not the model that {record.name} names")
     refusal = refusal_of_file(data)

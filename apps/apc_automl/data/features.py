@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 
 from apc_automl.data.table_schema import TEXT_NUMBERS, Column, ColumnKind
@@ -18,6 +17,10 @@ from apc_automl.skrub_parts import load_skrub
 MAXIMUM_CATEGORIES = 50
 MOMENT = "%Y-%m-%dT%H:%M:%S"
 """How dates of a table that holds dates, not their texts, are written."""
+LARGEST_NUMBER = 3e38
+"""Trees hold no larger ones."""
+DATE_FORMATS = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y")
+LONGEST_EXAMPLE = 20
 ID_NAME = re.compile(r"(^|[\W_])(id|uuid|guid)$", re.IGNORECASE)
 
 Values: TypeAlias = "pd.Series[Any]"
@@ -49,6 +52,7 @@ def read_features(frame: pd.DataFrame, notes: list[str]) -> tuple[pd.DataFrame, 
         column = _column(frame[name], name, found)
         kept[name] = as_stored(frame[name], column)
         columns.append(column)
+        notes += _doubts(frame[name], column)
         if column.kind is ColumnKind.DATE:
             notes.append(f"column {name!r} is a date, {column.date_format}: it becomes its parts")
     return pd.DataFrame(kept, index=frame.index), columns
@@ -58,7 +62,8 @@ def as_stored(values: Values, column: Column) -> Values:
     """Return a column as slices hold it: numbers, or texts; the same for training and for prediction."""
     if column.kind is ColumnKind.NUMERIC:
         numbers = pd.to_numeric(_without_booleans(values), errors="coerce")
-        return numbers.astype("float64").replace([np.inf, -np.inf], np.nan)
+        numbers = numbers.astype("float64")
+        return numbers.where(numbers.abs() <= LARGEST_NUMBER)
     if pd.api.types.is_datetime64_any_dtype(values):
         values = _zoneless(values).dt.strftime(column.date_format or MOMENT)
     return values.astype(object).where(values.notna(), None).map(str, na_action="ignore")
@@ -143,6 +148,8 @@ def _useless(values: Values, name: str) -> str:
     different = values.nunique()
     if different == 0:
         return "it is empty"
+    if _holds_numbers(values) and _too_large(values) == values.notna().sum():
+        return "its numbers are all infinite or huge"
     if different == 1 and (_holds_numbers(values) or not values.isna().any()):
         return "it has one value only"
     is_number = _holds_numbers(values)
@@ -177,3 +184,30 @@ def _zoneless(values: Values) -> Values:
 def _content(values: Values) -> bytes:
     """Return the same bytes for columns of the same cells."""
     return bytes(pd.util.hash_pandas_object(values, index=False).to_numpy().tobytes())
+
+
+def _doubts(values: Values, column: Column) -> list[str]:
+    """Say which cells are not what most cells of the column are: they would be lost in silence."""
+    if column.kind is ColumnKind.NUMERIC:
+        lost = _too_large(values)
+        count = (
+            "1 number is infinite or huge and counts" if lost == 1 else f"{lost} numbers are infinite or huge and count"
+        )
+        return [f"column {column.name!r}: {count} as missing"] if lost else []
+    if column.kind is ColumnKind.DATE:
+        return []
+    found = values.dropna().astype(str)
+    for form in DATE_FORMATS:
+        no_dates = found[pd.to_datetime(found, format=form, errors="coerce").isna()]
+        if 0 < len(no_dates) < len(found) / 2:
+            example = no_dates.iloc[0][:LONGEST_EXAMPLE]
+            return [
+                f"column {column.name!r} has dates, {form}, but {len(no_dates)} of its cells are none, such as "
+                f"{example!r}: it is read as text; mend those cells"
+            ]
+    return []
+
+
+def _too_large(values: Values) -> int:
+    """Return how many numbers no model can hold."""
+    return int((pd.to_numeric(_without_booleans(values), errors="coerce").abs() > LARGEST_NUMBER).sum())

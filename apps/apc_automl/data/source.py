@@ -14,8 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from apc_automl.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
-from apc_automl.data.parquet import read_parquet
+from apc_automl.data.files.excel import OLD_WORKBOOK, is_workbook, read_workbook
+from apc_automl.data.files.odd_files import check_bytes, check_file, check_text, reason_of
+from apc_automl.data.files.parquet import read_parquet
 from apc_automl.errors import TableInvalid
 from apc_bus.folders import make_private_folder
 
@@ -72,8 +73,7 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
     Raises:
         TableInvalid: with one sentence and the remedy, when the file cannot be read.
     """
-    if not path.is_file():
-        raise TableInvalid(f"there is no file {path}; --data must name a CSV, Excel or parquet file")
+    check_file(path)
     options = options or SourceOptions()
     try:
         frame, how = _read_workbook(path) if _is_workbook(path) else _read_unpacked(path, options)
@@ -92,6 +92,7 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
 
 def _read_unpacked(path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
     data, packing = _unpacked(path)
+    check_bytes(data, path)
     if data[:4] == b"PAR1":
         return read_parquet(data, path, LARGEST_TABLE), ["parquet", *packing]
     if data[:4] == OLD_WORKBOOK:
@@ -112,6 +113,8 @@ def _unpacked(path: Path) -> tuple[bytes, list[str]]:
                 names = [name for name in archive.namelist() if not name.endswith("/")]
                 if len(names) != 1:
                     raise TableInvalid(f"{path} holds {len(names)} files; unpack it and name one of them with --data")
+                if archive.getinfo(names[0]).file_size > LARGEST_TABLE:
+                    raise _too_large(path)
                 with archive.open(names[0]) as packed:
                     return _bounded(packed, path), ["zip"]
         return _bounded(file, path), []
@@ -120,14 +123,17 @@ def _unpacked(path: Path) -> tuple[bytes, list[str]]:
 def _bounded(file: Any, path: Path) -> bytes:
     data: bytes = file.read(LARGEST_TABLE + 1)
     if len(data) > LARGEST_TABLE:
-        raise TableInvalid(f"{path} has more than {LARGEST_TABLE // 2**20} MiB of data; name a part of the table")
+        raise _too_large(path)
     return data
+
+
+def _too_large(path: Path) -> TableInvalid:
+    return TableInvalid(f"{path} has more than {LARGEST_TABLE // 2**20} MiB of data; name a part of the table")
 
 
 def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
     text, encoding = _decoded(data, path, options.encoding)
-    if not text.strip():
-        raise TableInvalid(f"{path} is empty; it needs a header line and rows")
+    check_text(text, path)
     separator = options.separator or _separator(text)
     try:
         cells = list(csv.reader(io.StringIO(text[: 2**20]), delimiter=separator, skipinitialspace=True))
@@ -145,8 +151,8 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
             low_memory=False,
         )
     except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
-        why = str(error).splitlines()[0]
-        raise TableInvalid(f"{path} cannot be read as a table with {NAMES.get(separator, separator)}: {why}") from error
+        name = NAMES.get(separator, separator)
+        raise TableInvalid(f"{path} cannot be read as a table with {name}: {reason_of(error, name)}") from error
     _refuse_repeated_names(rows, has_header, path)
     if not has_header:
         frame.columns = [f"column_{number}" for number in range(1, len(frame.columns) + 1)]

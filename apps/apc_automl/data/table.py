@@ -15,6 +15,7 @@ from apc_automl.errors import TableInvalid
 
 MINIMUM_ROWS = 40
 MINIMUM_ROWS_PER_CLASS = 8
+LARGEST_NUMBER = 1e100
 MAXIMUM_CLASSES = 50
 NAMED_CLASSES = 3
 MAXIMUM_WHOLE_NUMBER_CLASSES = 20
@@ -130,6 +131,11 @@ def _read_target(
     few = values.nunique() <= min(MAXIMUM_WHOLE_NUMBER_CLASSES, len(values) // MINIMUM_ROWS_PER_CLASS)
     kind = problem or (ProblemKind.CLASSIFICATION if not is_number or (is_whole and few) else ProblemKind.REGRESSION)
     if kind is ProblemKind.REGRESSION:
+        if values.abs().max() > LARGEST_NUMBER:
+            raise TableInvalid(
+                f"the target {target!r} has numbers as large as {values.abs().max():.3g}, whose squares no computer "
+                "holds; divide them, or remove those rows"
+            )
         return values.astype("float64"), kind, "number"
     if is_whole:
         return values.astype("int64"), kind, "whole number"

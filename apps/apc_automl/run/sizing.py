@@ -173,7 +173,7 @@ async def fit_to_budget(
 
 
 def search_time_left(search_seconds: float, measured_for: float) -> float:
-    """Return the search time after a measurement: a machine that stands still meanwhile costs a quarter of it at most."""
+    """Return the search time after a measurement; one in a busy moment costs a quarter of it at most."""
     return max(1.0, search_seconds - min(measured_for, MEASURED_SHARE * search_seconds))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.data import parquet, source
+from apc_automl.data import source
+from apc_automl.data.files import parquet
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 
@@ -38,6 +39,24 @@ def test_a_table_that_unpacks_beyond_the_bound_is_refused(
     with pytest.raises(TableInvalid, match="MiB of data"):
         read_source(path)
     assert [one.name for one in tmp_path.iterdir()] == ["inner"], "nothing is unpacked to a file"
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_an_archive_that_tells_its_size_is_refused_unopened(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte that unpacks to more than a gigabyte took seconds and two gigabytes of memory."""
+
+    def opened(*_: object) -> None:
+        raise LookupError("opened")
+
+    path = tmp_path / "table.zip"
+    path.write_bytes(packed("zip"))
+    monkeypatch.setattr(zipfile.ZipFile, "open", opened)
+    if is_guarded:
+        monkeypatch.setattr(source, "LARGEST_TABLE", BOUND)
+    with pytest.raises(TableInvalid if is_guarded else LookupError, match="MiB of data" if is_guarded else "opened"):
+        read_source(path)
 
 
 def archive(field: int, value: int) -> bytes:

@@ -1,6 +1,7 @@
 """What a new user's table prints before anything starts: how it was read, what became of its columns, or why not."""
 
 import gzip
+import os
 import random
 import zipfile
 from collections.abc import Callable
@@ -94,7 +95,51 @@ def test_a_sample_is_said(tmp_path: Path) -> None:
     )
 
 
+def measured(cell: str, usual: str = "{n}") -> bytes:
+    """Return a table in which every seventh size is this cell."""
+    cells = (cell if n % 7 == 3 else usual.format(n=n, day=1 + n % 28, month=1 + n % 12) for n in range(80))
+    lines = [f"{one},{n * 37 % 11},{n % 2}" for n, one in enumerate(cells)]
+    return "\n".join(["size,colour,y", *lines]).encode()
+
+
+ODD: dict[str, tuple[bytes, str]] = {
+    "infinite": (measured("-inf"), "column 'size': 11 numbers are infinite or huge and count as missing"),
+    "huge": (measured("7e200"), "column 'size': 11 numbers are infinite or huge and count as missing"),
+    "only infinite": (measured("inf", "inf"), "column 'size' is left out: its numbers are all infinite or huge"),
+    "no real dates": (
+        measured("31.02.2024", "{day:02d}.{month:02d}.2024"),
+        "column 'size' has dates, %d.%m.%Y, but 11 of its cells are none, such as '31.02.2024': "
+        "it is read as text; mend those cells",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_cells_that_would_be_lost_are_said(name: str, tmp_path: Path) -> None:
+    data, line = ODD[name]
+    path = tmp_path / "table.csv"
+    path.write_bytes(data)
+    assert line in prepare(str(path), "y", None, 7, 2, 3000).profile["notes"]
+
+
 REFUSED: dict[str, tuple[bytes, str]] = {
+    "open quotation mark": (
+        plain().replace("red", '"red', 1).encode(),
+        "a quotation mark in row 2 is never closed; close or remove it",
+    ),
+    "line of more fields": (
+        (plain() + "1,red,0,0\n").encode(),
+        "line 82 has 4 fields, 3 are expected; put a text that holds `,` in quotation marks, or name another",
+    ),
+    "long cell": ((plain() + f"1,{'x' * 200_000},0\n").encode(), "a cell has more than 131,072 characters"),
+    "NUL": ((plain() * 9 + "1,r\0d,0\n").encode(), "has a NUL character in line 730; is the file damaged?"),
+    "JSON": (b'[{"size": 1, "y": 0}]', "is JSON; save it as CSV"),
+    "web page": (b"<!DOCTYPE html>\n<html>no access</html>\n", "is a web page or XML; download the table itself"),
+    "archive": (b"folder/a.csv".ljust(257, b"\0") + b"ustar\x0000", "is an archive of files (tar); unpack it"),
+    "huge target": (
+        ("size,colour,y\n" + "".join(f"{n * 37 % 101},{n % 3},{n}e150\n" for n in range(80))).encode(),
+        "the target 'y' has numbers as large as 7.9e+151, whose squares no computer holds",
+    ),
     "five rows": (plain(5).encode(), "has 5 usable rows; at least 40 are needed"),
     "two columns of one name": (plain(header="y,colour,y").encode(), "has two columns of one name, 'y'; rename one"),
     "picture": (b"\x89PNG\0\0\0\0" * 50, "is no text file; --data must name a CSV, Excel or parquet file"),
@@ -113,6 +158,14 @@ def test_it_is_refused_with_the_remedy(name: str, tmp_path: Path) -> None:
         read_table(path, "y")
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_file_is_said_and_no_pipe_is_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    for path, words in ((tmp_path, "is a folder"), (pipe, "is a pipe"), (tmp_path / "none.csv", "there is no file")):
+        with pytest.raises(TableInvalid, match=words):
+            read_source(path)
 
 
 @pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow reads it")

@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from uuid import UUID
 
 import pandas
 import pytest
 
 from apc_automl.data.new_rows import differences
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.run.predict import predict_table, read_model_folder
+from apc_automl.run.predict import predict_table
+from apc_automl.run.written_model import WrittenModel
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
 from apc_automl.training.recipes import Recipe
@@ -60,7 +62,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = Study(Blob.of(table.schema), Blob.of(table.train), Blob.of(table.held_out), 7)
     model = measure(recipe.canonical(), study).model
     (folder / "model.skops").write_bytes(model)
-    record = {"model": {"hash": Blob.of(model).hash}, "schema": json.loads(table.schema)}
+    record = {
+        "run_id": "run-1",
+        "status": "promoted",
+        "log": {"packet_id": str(UUID(int=1))},
+        "model": {"hash": Blob.of(model).hash},
+        "schema": json.loads(table.schema),
+    }
     (folder / "model.json").write_text(json.dumps(record))
     return folder
 
@@ -68,7 +76,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_new_rows_are_predicted_with_dates_texts_and_categories(folder: Path, tmp_path: Path) -> None:
     assert predict_table(folder, folder / "table.csv", tmp_path / "out.csv")[0] == 90
     written = pandas.read_csv(tmp_path / "out.csv")
-    classes = Schema.model_validate(read_model_folder(folder)[0]["schema"]).classes
+    schema = WrittenModel.read(folder).record.columns
+    assert schema is not None
+    classes = schema.classes
     assert set(written["predicted kind"]) <= set(classes)
     assert (written[[f"probability of {one}" for one in classes]].sum(axis=1) - 1).abs().max() < 1e-9
     alone = subprocess.run([sys.executable, "-c", ALONE, str(folder)], capture_output=True, text=True, timeout=120)
@@ -105,13 +115,13 @@ def test_what_new_rows_have_or_lack_is_said() -> None:
 
 def test_a_folder_without_a_model_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(InputUnusable, match="name the folder that `apc automl run` wrote"):
-        read_model_folder(tmp_path)
+        WrittenModel.read(tmp_path)
 
 
 def test_a_model_that_is_not_the_one_of_its_record_is_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("model.json", "model.skops"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    read_model_folder(tmp_path)
+    WrittenModel.read(tmp_path)
     (tmp_path / "model.skops").write_bytes((folder / "model.skops").read_bytes() + b"x")
     with pytest.raises(InputUnusable, match="is not the model that"):
-        read_model_folder(tmp_path)
+        WrittenModel.read(tmp_path)

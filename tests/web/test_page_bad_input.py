@@ -6,23 +6,21 @@ from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
-from tests.orchestrator.conftest import House
 from tests.support.log.tampering import disable_guards
 from tests.support.traffic.packets import make_packet, make_start
 from tests.support.web.browser import browse, require_page
+from tests.support.web.outage import allow_connections
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_contracts import IdeaPayload
-from apc_contracts.vocabulary import RunPhase
+from apc_contracts import IdeaPayload, SignalPayload
+from apc_contracts.vocabulary import RunPhase, Signal
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.http.server import make_server
 from apc_web.verifying.verifier import LogVerifier
 
 HOSTILE = "<script>alert(1)</script> \u202egnp.exe \x1b[2J <img src=x onerror=alert(2)> " + "w" * 200_000
-CLOSE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'apc-web'"
 
 CHANGE = "UPDATE apc_log.agent_packets SET generation = generation + $2 WHERE packet_id = $1"
 
@@ -56,18 +54,6 @@ async def site(bench: WebBench, postgres_url: str) -> AsyncIterator[Site]:
     await site.start()
     yield site
     await site.stop()
-
-
-async def _allow(house: House, url: str, *, allowed: bool) -> None:
-    """Let nobody connect to the database any more, or everybody again; the web server's connections end."""
-    name = await house.pool.fetchval("SELECT current_database()")
-    beside = await asyncpg.connect(url, database="postgres")  # nobody can close the database that they are in
-    try:
-        await beside.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS {allowed}')
-        if not allowed:
-            await beside.execute(CLOSE)
-    finally:
-        await beside.close()
 
 
 @pytest.mark.page
@@ -107,13 +93,23 @@ async def test_the_page_survives_hostile_packets_and_outages(
         await house.pool.execute(CHANGE, sent.packet_id, -1)
         hidden.delenv("APC_LOG_KEY")
 
+    async def show_the_key() -> None:
+        hidden.undo()
+
+    async def send_a_packet() -> None:
+        async with house.persister(), house.gate():
+            await house.publish(make_packet("red-1", SignalPayload(signal=Signal.QUERY), parent=opening))
+            await house.quiet()
+
     acts = {
+        "send a packet": send_a_packet,
         "change the row": change_the_row,
         "hide the key": hide_the_key,
+        "show the key": show_the_key,
         "stop the server": site.stop,
         "start the server": site.start,
-        "stop the database": lambda: _allow(house, postgres_url, allowed=False),
-        "start the database": lambda: _allow(house, postgres_url, allowed=True),
+        "stop the database": lambda: allow_connections(house.pool, postgres_url, allowed=False),
+        "start the database": lambda: allow_connections(house.pool, postgres_url, allowed=True),
     }
     with monkeypatch.context() as hidden:
         await browse("bad-input.mjs", given, acts)

@@ -90,6 +90,7 @@ COLUMNS: Mapping[str, frozenset[str]] = {
         "SystemHealth": "looked_at is_complete words services agents alive alerts",
         "StreamEntries": "heads items",
         "StreamReset": "heads",
+        "StreamState": "is_readable",
         "TaskList": "items",
         "TaskSummary": """task_id agent_id session_id action status progress attempt created_at started_at
             finished_at""",

@@ -18,6 +18,7 @@ from apc_web.models.timeline import FoldEntry
 Heads = dict[int, int]
 """Shard -> last seq."""
 PERIOD_SECONDS = 0.1
+_AWAY_SECONDS = 1.0
 _SHARED = 512
 """Ranges of entries that are kept for the streams that read the same ones."""
 _log = structlog.get_logger("apc_web")
@@ -36,7 +37,8 @@ class Feed:
         self._contract = contract
         self._heads: Heads = {}
         self._streams = 0
-        self._grown = asyncio.Condition()
+        self._changed = asyncio.Event()
+        self._is_away = False
         self._reader: asyncio.Task[None] | None = None
         self._ranges: dict[tuple[int, int, int], asyncio.Future[list[FoldEntry]]] = {}
         self.written = WrittenEvents()
@@ -45,6 +47,11 @@ class Feed:
     def heads(self) -> Heads:
         """Return the heads that were read last."""
         return dict(self._heads)
+
+    @property
+    def is_away(self) -> bool:
+        """Return whether the database did not answer the last time."""
+        return self._is_away
 
     @property
     def streams(self) -> int:
@@ -68,13 +75,17 @@ class Feed:
         finally:
             self._streams -= 1
 
-    async def until_grown(self, seen: Mapping[int, int], patience: float) -> bool:
-        """Wait until a shard's log is longer than `seen`; return False after `patience` seconds."""
-        async with self._grown:
-            try:
-                await asyncio.wait_for(self._grown.wait_for(lambda: self._is_longer(seen)), patience)
-            except TimeoutError:
-                return False
+    async def until_changed(self, seen: Mapping[int, int], was_away: bool, patience: float) -> bool:
+        """Wait until a shard's log is longer than `seen`, or the database goes or comes back; False after `patience` s.
+
+        Each change has an event, and no lock is taken: a server that stops cancels its streams again and again.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                while not self._is_longer(seen) and self._is_away == was_away:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
         return True
 
     async def entries(self, shard: int, after: int, last: int) -> list[FoldEntry]:
@@ -106,12 +117,16 @@ class Feed:
                 heads = await read_heads(self._pool)
             except DATABASE_AWAY as error:
                 _log.warning("feed_waits", reason=f"{type(error).__name__}: {error}")
-                await asyncio.sleep(1.0)
+                self._tell(self._heads, is_away=True)
+                await asyncio.sleep(_AWAY_SECONDS)
                 continue
-            if heads != self._heads:
-                async with self._grown:
-                    self._heads = heads
-                    self._grown.notify_all()
+            self._tell(heads, is_away=False)
             await asyncio.sleep(PERIOD_SECONDS)
         self._ranges.clear()
         self.written.clear()
+
+    def _tell(self, heads: Heads, *, is_away: bool) -> None:
+        if (heads, is_away) != (self._heads, self._is_away):
+            self._heads, self._is_away = heads, is_away
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()

@@ -14,7 +14,7 @@ from apc_web.access.viewer import narrowed
 from apc_web.errors import ApiError, invalid
 from apc_web.live.feed import Heads
 from apc_web.live.shared_events import EventKey
-from apc_web.models.log import StreamEntries, StreamReset
+from apc_web.models.log import StreamEntries, StreamReset, StreamState
 from apc_web.models.timeline import FoldEntry
 from apc_web.route_services import Services
 
@@ -88,8 +88,13 @@ async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) 
             yield _event("reset", StreamReset(heads=_named(seen)), seen)
         else:
             yield _event("entries", StreamEntries(heads=_named(seen), items=[]), seen)
+        is_away = False
         while True:
-            if not await feed.until_grown(seen, _PATIENCE_SECONDS):
+            if not await feed.until_changed(seen, is_away, _PATIENCE_SECONDS):
+                continue
+            if feed.is_away != is_away:
+                is_away = feed.is_away
+                yield _event("state", StreamState(is_readable=not is_away), seen)
                 continue
             heads = feed.heads
             if _is_too_far(seen, heads):
@@ -140,7 +145,7 @@ def _is_too_far(seen: Heads, heads: Heads) -> bool:
     return behind > MOST_BEHIND or any(seq > heads.get(shard, 0) for shard, seq in seen.items())
 
 
-def _event(name: str, data: StreamEntries | StreamReset, heads: Heads) -> bytes:
+def _event(name: str, data: StreamEntries | StreamReset | StreamState, heads: Heads) -> bytes:
     if caller().role is AccountRole.VIEWER:
         data = narrowed(data)
     return ServerSentEvent(data.model_dump_json(), event=name, id=orjson.dumps(_named(heads)).decode()).encode()

@@ -124,3 +124,9 @@ class StreamReset(ApiModel):
     """The data of an event `reset`: the client is too far behind; reload, and go on from `heads`."""
 
     heads: dict[str, int]
+
+
+class StreamState(ApiModel):
+    """The data of an event `state`: whether the database answers; nothing that comes after it is lost."""
+
+    is_readable: bool

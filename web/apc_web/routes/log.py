@@ -15,6 +15,7 @@ from apc_web.models.log import (
     ServerAbout,
     StreamEntries,
     StreamReset,
+    StreamState,
 )
 from apc_web.parameters import OfRun, OfSession
 from apc_web.reading.shards import about, checkpoint_list
@@ -26,7 +27,8 @@ router = APIRouter(tags=["log"], route_class=RoleRoute)
 _LARGEST_SHARD = (1 << 31) - 1
 _LARGEST = (1 << 53) - 1
 _EVENTS = (
-    "Events `entries` (StreamEntries), `reset` (StreamReset) and comments every 15 s; `id` lists the shards' heads."
+    "Events `entries` (StreamEntries), `reset` (StreamReset), `state` (StreamState: the database goes or comes) and "
+    "comments every 15 s; `id` lists the shards' heads."
 )
 
 
@@ -81,7 +83,11 @@ async def cancel_verification(services: Serving) -> LogVerification:
     "/stream",
     response_class=EventSourceResponse,
     responses={
-        200: {"description": _EVENTS, "content": {"text/event-stream": {}}, "model": StreamEntries | StreamReset}
+        200: {
+            "description": _EVENTS,
+            "content": {"text/event-stream": {}},
+            "model": StreamEntries | StreamReset | StreamState,
+        }
     },
 )
 async def get_stream(

@@ -1,5 +1,6 @@
 /** The client of the API: types from the OpenAPI document, the token, and errors in plain words. */
 import createClient from "openapi-fetch";
+import { hearClock } from "../lib/clock";
 import type { components, paths } from "./schema";
 
 export type Schemas = components["schemas"];
@@ -46,19 +47,26 @@ export async function problemOf(response: Response, error: unknown): Promise<Api
 
 export const api = createClient<paths>({ baseUrl: "" });
 
+const asked = new WeakMap<Request, number>();
+
 api.use({
   onRequest({ request }) {
+    asked.set(request, Date.now());
     for (const [name, value] of Object.entries(authorization())) request.headers.set(name, value);
     return request;
+  },
+  onResponse({ request, response }) {
+    const arrived = Date.now();
+    hearClock(response.headers.get("Date"), asked.get(request) ?? arrived, arrived);
   },
   onError() {
     return new ApiProblem(0, "OFFLINE", OFFLINE);
   },
 });
 
-/** Ask again in 3 s while the server is away, so that it comes back without a reload; else after `otherwise`. */
+/** Ask again in 3 s while the server or its database is away, so that it comes back without a reload; else after `otherwise`. */
 export function againAfter(error: unknown, otherwise: number | false): number | false {
-  return error instanceof ApiProblem && error.status === 0 ? 3_000 : otherwise;
+  return error instanceof ApiProblem && (error.status === 0 || error.code === "DATABASE_AWAY") ? 3_000 : otherwise;
 }
 
 /** The data of an answer. Throws ApiProblem for everything else. */

@@ -45,9 +45,9 @@ export function duration(ms: number): string {
   return rest > 0 ? `${head} ${rest} ${next![1]}` : head;
 }
 
+/** How long ago something was. What a clock that is ahead wrote is not in the future: it was just now. */
 export function ago(at: string | number, now: number): string {
   const past = now - new Date(at).getTime();
-  if (past < 0) return past > -5000 ? "now" : `in ${duration(-past)}`;
   if (past < 5000) return "now";
   return `${duration(past).split(" ").slice(0, 2).join(" ")} ago`;
 }

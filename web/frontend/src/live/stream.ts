@@ -1,7 +1,8 @@
 /** The live stream: server-sent events by fetch, because EventSource cannot send the token. */
 import type { Schemas } from "../api/client";
 
-export type StreamState = "live" | "waiting" | "off";
+/** away: the server answers, and its database does not. */
+export type StreamState = "live" | "waiting" | "away" | "off";
 
 /** Entries of one session, or of everything. */
 export interface Scope {
@@ -72,15 +73,18 @@ export const follow: Follow = (scope, handlers, headers, since = null) => {
     if (event.id) lastId = event.id;
     if (event.event === "entries") handlers.entries((JSON.parse(event.data) as Schemas["StreamEntries"]).items);
     if (event.event === "reset") handlers.reset();
+    if (event.event === "state") handlers.state((JSON.parse(event.data) as Schemas["StreamState"]).is_readable ? "live" : "away");
   }
 
-  async function once(): Promise<void> {
+  /** Follow one connection to its end; returns whether the database is away. */
+  async function once(): Promise<boolean> {
     const sent: Record<string, string> = { Accept: "text/event-stream", ...headers() };
     if (lastId) sent["Last-Event-ID"] = lastId;
     const given = new URLSearchParams(scope as Record<string, string>);
     connection = new AbortController();
     heard = Date.now();
     const response = await fetch(`/api/v1/stream?${given}`, { headers: sent, signal: AbortSignal.any([ended.signal, connection.signal]) });
+    if (response.status === 503) return true;
     if (!response.ok || !response.body) throw new Error(`stream: ${response.status}`);
     handlers.state("live");
     // What came while there was no stream is in the answers of the other routes.
@@ -91,7 +95,7 @@ export const follow: Follow = (scope, handlers, headers, since = null) => {
     for (;;) {
       const { done, value } = await reader.read();
       heard = Date.now();
-      if (done) return;
+      if (done) return false;
       const found = readEvents(rest + value);
       rest = found.rest;
       found.events.forEach(take);
@@ -100,9 +104,9 @@ export const follow: Follow = (scope, handlers, headers, since = null) => {
 
   async function keep(): Promise<void> {
     while (!ended.signal.aborted) {
-      await once().catch(() => undefined);
+      const isAway = await once().catch(() => false);
       if (ended.signal.aborted) return;
-      handlers.state("waiting");
+      handlers.state(isAway ? "away" : "waiting");
       await new Promise((resolve) => setTimeout(resolve, pause * (0.75 + Math.random() / 2)));
       pause = Math.min(pause * 2, LONGEST_PAUSE);
     }

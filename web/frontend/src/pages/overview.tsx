@@ -7,6 +7,7 @@ import { agents, approvals, dead, effects, runs } from "../api/queries";
 import { Card, useNow, usePageTitle } from "../parts/bits";
 import { Empty, Loaded } from "../parts/states";
 import { Table, type Column } from "../parts/table";
+import { serverNow } from "../lib/clock";
 import type { Agent } from "../lib/agents";
 import { count, plural } from "../lib/format";
 import { codeWord } from "../lib/words";
@@ -28,12 +29,12 @@ interface Seen {
 function useRecent(): { seen: readonly Seen[]; take: (entries: Schemas["FoldEntry"][]) => void } {
   const [seen, change] = useState<readonly Seen[]>([]);
   const take = useCallback((entries: Schemas["FoldEntry"][]) => {
-    const now = Date.now();
+    const now = serverNow();
     const fresh = entries.filter((entry) => entry.kind === "packet").map((entry) => ({ at: now, code: entry.refusal_code ?? null }));
     if (fresh.length > 0) change((old) => [...old.filter((one) => one.at > now - WINDOW), ...fresh].slice(-50_000));
   }, []);
   useEffect(() => {
-    const timer = setInterval(() => change((old) => (old.length ? old.filter((one) => one.at > Date.now() - WINDOW) : old)), STEP);
+    const timer = setInterval(() => change((old) => (old.length ? old.filter((one) => one.at > serverNow() - WINDOW) : old)), STEP);
     return () => clearInterval(timer);
   }, []);
   return { seen, take };

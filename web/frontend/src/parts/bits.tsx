@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState, type ReactNode } from "react";
 import { about } from "../api/queries";
+import { serverNow } from "../lib/clock";
 import { ago, dateTime, shortId, visible } from "../lib/format";
 import { codeWord, stateTone, stateWord, typeColour, typeShape, verdictTone, type Shape, type Tone } from "../lib/words";
 
@@ -65,11 +66,11 @@ export function TypeName({ type, isHollow }: { type: string; isHollow?: boolean 
   );
 }
 
-/** The present, refreshed every `every` milliseconds. */
+/** The present by the server's clock, refreshed every `every` milliseconds. */
 export function useNow(every = 10_000): number {
-  const [now, change] = useState(Date.now);
+  const [now, change] = useState(serverNow);
   useEffect(() => {
-    const timer = setInterval(() => change(Date.now()), every);
+    const timer = setInterval(() => change(serverNow()), every);
     return () => clearInterval(timer);
   }, [every]);
   return now;

@@ -6,6 +6,7 @@ import { api, ApiProblem } from "../api/client";
 import { about, approvals, dead } from "../api/queries";
 import { plural, shortId } from "../lib/format";
 import { Card } from "../parts/bits";
+import type { StreamState } from "../live/stream";
 import { Failed } from "../parts/states";
 import { useLive } from "../state/live";
 import { Icon } from "./icons";
@@ -21,7 +22,7 @@ const PAGES = [
   { to: "/chat", name: "Chat", icon: "chat" },
 ] as const;
 
-const LIVE_WORDS = { live: "Live", waiting: "Reconnecting", off: "Not live" };
+const LIVE_WORDS = { live: "Live", waiting: "Reconnecting", away: "Log not readable", off: "Not live" };
 
 function Side() {
   const questions = useQuery({ ...approvals, refetchInterval: 30_000 }).data?.items.length ?? 0;
@@ -104,6 +105,19 @@ function Updated() {
   );
 }
 
+/** The server answers, and cannot read the log. */
+function Away({ live }: { live: StreamState }) {
+  return (
+    <div role="status">
+      {live === "away" && (
+        <p className="notice warn" style={{ marginBottom: 14 }}>
+          <span>The server cannot read the log: its database does not answer. What you see may be old. This page continues by itself.</span>
+        </p>
+      )}
+    </div>
+  );
+}
+
 export function Shell() {
   const [isSearching, search] = useState(false);
   const theme = useTheme();
@@ -134,6 +148,7 @@ export function Shell() {
           </button>
         </header>
         <main id="content" tabIndex={-1}>
+          <Away live={live} />
           <Updated />
           {isOut ? (
             <Card>

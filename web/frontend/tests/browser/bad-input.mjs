@@ -4,7 +4,7 @@ import { accessible, must, runSteps, settled } from "./steps.mjs";
 
 const { url, token, run, hostile, sealed } = JSON.parse(process.argv[2]);
 const browser = await launch();
-const { page, faults } = await openPage(browser, url);
+const { context, page, faults } = await openPage(browser, url);
 page.setDefaultTimeout(60_000);
 let dialogs = 0;
 page.on("dialog", (dialog) => {
@@ -73,6 +73,7 @@ const steps = {
     await page.reload();
     await page.getByText("This server has no key of the log").waitFor();
     must((await start.count()) === 0, "a server without a key offers to verify");
+    await ask("show the key");
   },
   async "a server that goes away leaves what is shown, and comes back by itself"() {
     await page.goto(`${url}/runs/${run}`);
@@ -84,6 +85,33 @@ const steps = {
     await page.getByRole("heading", { name: run }).waitFor();
     await ask("start the server");
     await page.locator(".live", { hasText: "Live" }).waitFor();
+  },
+  async "a database that goes away while a page is open is told, what is shown stays, and the page goes on"() {
+    await page.goto(`${url}/runs/${run}?session=s-1`);
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+    await page.locator(".timeline canvas").waitFor();
+    await ask("stop the database");
+    await page.locator(".live", { hasText: "Log not readable" }).waitFor();
+    await page.getByText("its database does not answer").waitFor();
+    await page.locator(".timeline canvas").waitFor();
+    await accessible(page, "a log that cannot be read");
+    await ask("start the database");
+    await page.locator(".live", { hasText: "Live" }).waitFor();
+    await page.getByText("its database does not answer").waitFor({ state: "detached" });
+    const before = Number(await page.getByRole("grid", { name: "Packets" }).getAttribute("aria-rowcount"));
+    await ask("send a packet");
+    await page.waitForFunction((count) => Number(document.querySelector('[role="grid"][aria-label="Packets"]').getAttribute("aria-rowcount")) > count, before);
+  },
+  async "a browser whose clock is wrong tells no packet of the future"() {
+    for (const hours of [-3, 3]) {
+      const other = await context.newPage();
+      await other.clock.setFixedTime(Date.now() + hours * 3_600_000);
+      await other.goto(`${url}/runs`);
+      await other.getByRole("gridcell", { name: run }).waitFor();
+      const times = await other.locator("main time").allInnerTexts();
+      must(times.length > 0 && times.every((one) => /^(now|\d+ (s|min)( \d+ s)? ago|\d+\.\d s ago)$/.test(one)), `${hours} h: ${times}`);
+      await other.close();
+    }
   },
   async "a database that goes away is told as one, and the page comes back"() {
     await ask("stop the database");

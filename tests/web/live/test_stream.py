@@ -10,6 +10,7 @@ from dataclasses import replace
 import asyncpg
 import httpx2 as httpx
 from tests.support.traffic.packets import make_packet
+from tests.support.web.outage import allow_connections
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_contracts import SignalPayload
@@ -128,3 +129,23 @@ async def test_streams_of_different_wishes_get_different_events(told: WebBench) 
                 items = data["items"]
                 assert isinstance(items, list)
                 assert {item["session_id"] for item in items} == {SESSION}
+
+
+async def test_a_stream_tells_that_the_database_went_and_that_it_came_back(told: WebBench, postgres_url: str) -> None:
+    async with _served(told) as client, client.stream("GET", "/stream") as response:
+        events = _events(response)
+        await anext(events)
+        await allow_connections(told.house.pool, postgres_url, allowed=False)
+        try:
+            gone = await anext(events)
+        finally:
+            await allow_connections(told.house.pool, postgres_url, allowed=True)
+        back = await anext(events)
+        await told.house.publish(make_packet("red-1", SignalPayload(signal=Signal.QUERY)))
+        kind, _, data = await anext(events)
+    assert [(one[0], one[2]) for one in (gone, back)] == [
+        ("state", {"is_readable": False}),
+        ("state", {"is_readable": True}),
+    ]
+    assert gone[1] == back[1], "no entry is skipped"
+    assert kind == "entries" and data["items"]

@@ -39,7 +39,7 @@ def delivery(
     return Message(
         body=received.body,
         message_id=str(packet.packet_id),
-        type=packet.packet_type.value,
+        type=str(packet.packet_type),
         correlation_id=str(packet.trace.root_packet_id),
         user_id=lease.user,
         expiration_ms=time_left_ms(packet, now),
@@ -176,7 +176,7 @@ def state_headers(session: Session) -> dict[str, HeaderValue]:
     """Return the headers that the SDK copies into its next packets."""
     state: dict[str, HeaderValue] = {
         headers.STATE_STEP: session.step,
-        headers.PHASE: session.run_phase.value,
+        headers.PHASE: str(session.run_phase),
         headers.ROUND: session.round,
         headers.GENERATION: session.generation,
     }

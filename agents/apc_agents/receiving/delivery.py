@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import msgspec
+
 from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.receiving.shared_packets import SharedPackets
 from apc_agents.session_phase import SessionPosition
@@ -22,8 +24,7 @@ _delivered = SharedPackets(parse_checked_packet)
 """Of all agents in this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryHeaders:
+class DeliveryHeaders(msgspec.Struct, frozen=True):
     """The gate's headers of one delivery."""
 
     shard: int

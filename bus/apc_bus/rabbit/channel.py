@@ -8,10 +8,10 @@ in flight get each other's result. Here many publishes are one write, confirms a
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 
 import aiormq
+import msgspec
 from aiormq.abc import ChannelFrame
 from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError
 
@@ -53,8 +53,7 @@ class Window:
             self.is_complete.set_result(None)
 
 
-@dataclass(slots=True)
-class _InFlight:
+class _InFlight(msgspec.Struct, eq=False):
     window: Window
     index: int
     key: _Key

@@ -6,14 +6,15 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import IdleChain, LoopState
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 
 
-@dataclass(slots=True)
-class Identity:
+class Identity(msgspec.Struct):
     """What is remembered of every packet of a session that took an id."""
 
     packet_hash: bytes

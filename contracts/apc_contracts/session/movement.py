@@ -1,9 +1,10 @@
 """The moves of a session: transitions, barriers, generations, rounds, the end."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
@@ -16,8 +17,7 @@ COORDINATION = "inter_agent_coordination"
 GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_CONVERGENCE"})
 
 
-@dataclass(slots=True)
-class Advance:
+class Advance(msgspec.Struct):
     """One call of `advance`: the session, the cause, and the effects."""
 
     session: Session

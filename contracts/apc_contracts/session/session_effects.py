@@ -1,7 +1,6 @@
 """The inputs and outputs of `advance`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -104,27 +103,26 @@ class FinalVerdict(msgspec.Struct, frozen=True):
     refusal_code: str | None
 
 
-@dataclass(slots=True)
-class Effects:
+class Effects(msgspec.Struct):
     """Everything one input caused, in order. The gate logs hops and transitions, then does the rest."""
 
-    hops: list[Hop] = field(default_factory=list)
-    transitions: list[Transition] = field(default_factory=list)
-    emissions: list[Packet] = field(default_factory=list)
+    hops: list[Hop] = msgspec.field(default_factory=list)
+    transitions: list[Transition] = msgspec.field(default_factory=list)
+    emissions: list[Packet] = msgspec.field(default_factory=list)
     """Packets of the orchestrator, to be sealed, judged and advanced in the same batch."""
-    routes: list[Route] = field(default_factory=list)
-    due: list[Route] = field(default_factory=list)
+    routes: list[Route] = msgspec.field(default_factory=list)
+    due: list[Route] = msgspec.field(default_factory=list)
     """Deferred routes of earlier inputs that are due: they count as outstanding already."""
-    denials: list[Denial] = field(default_factory=list)
-    final_verdicts: list[FinalVerdict] = field(default_factory=list)
-    verifications: list[Verification] = field(default_factory=list)
+    denials: list[Denial] = msgspec.field(default_factory=list)
+    final_verdicts: list[FinalVerdict] = msgspec.field(default_factory=list)
+    verifications: list[Verification] = msgspec.field(default_factory=list)
     """What to verify beside the gate; the result comes back as a receipt."""
-    misdirected: list[Receipt] = field(default_factory=list)
+    misdirected: list[Receipt] = msgspec.field(default_factory=list)
     """Receipts for packets that were not delivered to that recipient: security events."""
-    resumed: list[HeldPacket] = field(default_factory=list)
+    resumed: list[HeldPacket] = msgspec.field(default_factory=list)
     """Packets held by a pause that are to be judged now, in log order."""
-    ended: list[str] = field(default_factory=list)
+    ended: list[str] = msgspec.field(default_factory=list)
     """The recipient of every delivery that ended."""
-    ended_senders: list[str] = field(default_factory=list)
+    ended_senders: list[str] = msgspec.field(default_factory=list)
     """The sender of each of these deliveries."""
     is_sync_due: bool = False

@@ -77,8 +77,8 @@ class Following:
         """Log and send what follows from an input; queue what has to be judged because of it."""
         effects, session_id = advanced.effects, session.session_id
         batch.touched[session_id] = session
-        batch.entries.extend(hop_entry(session_id, hop) for hop in effects.hops)
-        batch.entries.extend(coordination_entry(session_id, row) for row in effects.transitions)
+        batch.entries += [hop_entry(session_id, hop) for hop in effects.hops]
+        batch.entries += [coordination_entry(session_id, row) for row in effects.transitions]
         batch.verifications.extend(effects.verifications)
         self._routing.count(effects)
         for route in (*effects.routes, *effects.due):

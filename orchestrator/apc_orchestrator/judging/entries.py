@@ -39,9 +39,9 @@ def packet_entry(
     identity = session.identity(packet.packet_id) if session is not None else None
     return PacketEntry(
         packet_id=packet.packet_id,
-        packet_type=packet.packet_type.value,
-        channel=packet.channel.value,
-        run_phase=packet.run_phase.value,
+        packet_type=str(packet.packet_type),
+        channel=str(packet.channel),
+        run_phase=str(packet.run_phase),
         session_id=trace.session_id,
         run_id=trace.run_id,
         task_id=trace.task_id,
@@ -58,7 +58,7 @@ def packet_entry(
         confidence=packet.confidence,
         created_at=packet.created_at,
         expires_at=packet.expires,
-        verdict=verdict.kind.value,
+        verdict=str(verdict.kind),
         refusal=None if refusal is None else orjson.dumps(refusal.document),
         contract_hash=contract_hash,
         facts=orjson.dumps(verdict.facts),

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 from tests.contracts.session.conftest import HANDLED, REGISTRY, Simulation
 from tests.contracts.session.walk import Walk
@@ -17,6 +18,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.topology import RETRY
 from apc_contracts import Packet, load_contract, read_packet
 from apc_contracts.contract.collection import Contracts
+from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol.ledger import ProtocolLedger
@@ -145,7 +147,7 @@ def as_seen(session: Session) -> dict[str, Any]:
     """Everything that the future of a session depends on."""
     return {
         "document": decode_document(session.document.encode()),
-        "identities": {key: asdict(one) for key, one in session.identities.items()},
+        "identities": {key: as_document(one) for key, one in session.identities.items()},
         "open": {
             packet_id: (
                 opened.round,
@@ -171,6 +173,11 @@ def as_seen(session: Session) -> dict[str, Any]:
         "tasks": session.tasks,
         "members": session.members,
     }
+
+
+def as_document(identity: Identity) -> dict[str, Any]:
+    refusal = None if identity.refusal is None else asdict(identity.refusal)
+    return msgspec.structs.asdict(identity) | {"refusal": refusal}
 
 
 def hide_late_refusals(found: dict[str, Any], expected: dict[str, Any]) -> None:

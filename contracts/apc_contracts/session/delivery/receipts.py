@@ -1,9 +1,10 @@
 """How receipts change a delivery: they move its machine, end or restart it, and charge what handling it cost."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
+
+import msgspec
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
@@ -51,13 +52,12 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     return opened
 
 
-@dataclass(slots=True)
-class _Moves:
+class _Moves(msgspec.Struct):
     """The effect of receipts on the machine of one delivery."""
 
     before: str
-    events: list[str] = field(default_factory=list)
-    times: list[datetime] = field(default_factory=list)
+    events: list[str] = msgspec.field(default_factory=list)
+    times: list[datetime] = msgspec.field(default_factory=list)
     ended: Receipt | None = None
     """The receipt that ended the delivery."""
     told: Receipt | None = None

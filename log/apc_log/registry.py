@@ -1,6 +1,6 @@
 """The registry as the log holds it: view `agents`, which follows from the logged changes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -11,15 +11,6 @@ from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, R
 from apc_contracts.schemas.schema import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
-_AGENTS = """
-SELECT agent.agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked,
-       event.change ->> 'kind' AS kind,
-       ARRAY(SELECT jsonb_array_elements_text(coalesce(event.change -> 'via', '[]'))) AS via
-FROM apc_log.agents AS agent
-LEFT JOIN LATERAL (
-    SELECT change FROM apc_log.registry_events AS one WHERE one.change_id = agent.change_id LIMIT 1
-) AS event ON true ORDER BY agent.agent_id
-"""
 # Of each agent the change that view `agents` shows, and each schema as shard 0 has it, or the first shard that does.
 _LOGGED = """
 SELECT event.shard, event.seq, event.agent_id, event.change, event.change ->> 'action' AS action,
@@ -29,6 +20,17 @@ FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shar
 _ACCEPTED = f"""
 SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas, change -> 'speaks' AS speaks
 FROM ({_LOGGED}) AS logged WHERE action = 'add' ORDER BY agent_id, changes DESC, shard, seq DESC
+"""
+# One question: an agent that registers between two would stand in one answer only.
+_AGENTS = f"""
+SELECT agent.agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked, schemas, speaks,
+       event.change ->> 'kind' AS kind,
+       ARRAY(SELECT jsonb_array_elements_text(coalesce(event.change -> 'via', '[]'))) AS via
+FROM apc_log.agents AS agent
+LEFT JOIN ({_ACCEPTED}) AS accepted USING (agent_id)
+LEFT JOIN LATERAL (
+    SELECT change FROM apc_log.registry_events AS one WHERE one.change_id = agent.change_id LIMIT 1
+) AS event ON true ORDER BY agent.agent_id
 """
 _SCHEMAS = f"""
 SELECT DISTINCT ON (agent_id) change ->> 'schema' AS schema_id, change -> 'document' AS document
@@ -46,8 +48,7 @@ _RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_eve
 
 async def read_registry(pool: asyncpg.Pool) -> dict[str, Registration]:
     """Return every agent that was ever registered, revoked ones too, by its id."""
-    accepted = {row["agent_id"]: row for row in await pool.fetch(_ACCEPTED)}
-    return {row["agent_id"]: _registration(row, accepted) for row in await pool.fetch(_AGENTS)}
+    return {row["agent_id"]: _registration(row) for row in await pool.fetch(_AGENTS)}
 
 
 async def read_schemas(pool: asyncpg.Pool) -> dict[str, RegisteredSchema]:
@@ -96,8 +97,7 @@ async def count_recorded(pool: asyncpg.Pool, changes: Iterable[UUID]) -> int:
     return recorded
 
 
-def _registration(row: asyncpg.Record, accepted: Mapping[str, asyncpg.Record]) -> Registration:
-    added = accepted[row["agent_id"]]
+def _registration(row: asyncpg.Record) -> Registration:
     return Registration(
         agent_id=row["agent_id"],
         broker_user=row["broker_user"],
@@ -107,8 +107,8 @@ def _registration(row: asyncpg.Record, accepted: Mapping[str, asyncpg.Record]) -
         handles=frozenset(PacketType(packet_type) for packet_type in row["handles"]),
         public_keys=orjson.loads(row["public_keys"]),
         is_revoked=row["is_revoked"],
-        schemas=frozenset(orjson.loads(added["schemas"] or "[]")),
+        schemas=frozenset(orjson.loads(row["schemas"] or "[]")),
         kind=Kind(row["kind"] or Kind.AGENT),
         via=frozenset(row["via"]),
-        speaks=frozenset(orjson.loads(added["speaks"] or "[]")) or SPEAKS_OLDEST,
+        speaks=frozenset(orjson.loads(row["speaks"] or "[]")) or SPEAKS_OLDEST,
     )

@@ -2,8 +2,10 @@
 
 import json
 from datetime import timedelta
+from typing import Any, cast
 from uuid import uuid4
 
+import asyncpg
 from tests.persister.writing.test_writer import conflicts
 from tests.support.log import (
     LogBench,
@@ -19,6 +21,7 @@ from apc_log.batch import (
     EpochOpen,
     RegistryEntry,
 )
+from apc_log.registry import read_registry
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
@@ -87,3 +90,27 @@ async def test_a_change_that_came_twice_is_a_conflict(bench: LogBench) -> None:
     assert await bench.pool.fetchval("SELECT is_revoked FROM apc_log.agents")
     assert await bench.count("registry_events") == 2
     assert [row["kind"] for row in await conflicts(bench)] == ["duplicate_event"]
+
+
+class _Interrupted:
+    """A pool: after each question somebody else registers an agent."""
+
+    def __init__(self, bench: LogBench) -> None:
+        self._bench = bench
+        self._questions = 0
+
+    async def fetch(self, *question: Any) -> list[asyncpg.Record]:
+        rows: list[asyncpg.Record] = await self._bench.pool.fetch(*question)
+        self._questions += 1
+        await self._bench.gate.log([change(f"late-{self._questions}")])
+        await self._bench.write()
+        return rows
+
+
+async def test_an_agent_that_registers_meanwhile_does_not_disturb_the_reader(bench: LogBench) -> None:
+    await bench.gate.open()
+    await bench.gate.log([change("a-1")])
+    await bench.write()
+    known = await read_registry(cast(asyncpg.Pool, _Interrupted(bench)))
+    assert known["a-1"].role == "explorer"
+    assert "late-1" in await read_registry(bench.pool)

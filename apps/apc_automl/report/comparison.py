@@ -28,6 +28,8 @@ def worth_of(outcome: Outcome) -> str | None:
     if outcome.review is None or outcome.judged is None:
         return None
     plain, ours = outcome.review["plain"], outcome.judged.loss
+    if not outcome.is_promoted and ours <= plain["loss"] * (1 + EVEN):
+        return "No: the gate refused this model, and the plain one is no better."
     share = abs(1 - ours / plain["loss"]) if plain["loss"] > 0 else 0.0
     if share < EVEN:
         return "Hardly: the plain model is as good."

@@ -80,6 +80,12 @@ def test_whether_the_search_was_worth_it_is_said(outcome: Outcome, found: dict[s
     assert worth_of(replace(outcome, review=found)) == words
 
 
+def test_a_refused_model_is_worth_nothing_even_where_the_plain_one_is_worse(outcome: Outcome) -> None:
+    refused = replace(outcome, model_file=None, review=review(0.9))
+    assert worth_of(refused) == "No: the gate refused this model, and the plain one is no better."
+    assert str(worth_of(replace(refused, review=review(0.01)))).startswith("No: the logarithmic loss is 500% higher")
+
+
 def test_a_refused_candidate_has_its_reasons(
     outcome: Outcome, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -87,6 +87,11 @@ def test_only_who_can_read_its_file_reaches_it(apc: ApcCommand) -> None:
         own = psutil.Process(running.pid)
         assert not [one for one in (own, *own.children(recursive=True)) if token in " ".join(one.cmdline())]
         assert answer_of(f"{url}/runs").status_code == 401
+        known = {"Authorization": f"Bearer {token}"}
+        assert answer_of(f"{url}/runs", known).status_code == 200
+        for foreign in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
+            assert answer_of(f"{url}/runs", known | foreign).status_code in (403, 421), foreign
+        assert answer_of(f"{url}/runs?token={token}").status_code == 401, "an address with it opens nothing"
         assert token not in line + end(running)
 
 

@@ -21,12 +21,16 @@ export const STATE_HINTS: Record<AgentState, string> = {
   person: "A person has no inbox and no heartbeat",
 };
 
-/** "10,000 packets a second", with what may come at once. */
-export function quotaWords(agent: Agent): string {
+/** "10,000 a second": packets that the gate admits. */
+export function rateWords(agent: Agent): string {
   if (!agent.quota) return "no quota";
-  const { packets_per_second, burst } = agent.quota;
-  const rate = packets_per_second >= 1 ? `${count(packets_per_second)} a second` : `one every ${count(Math.round(1 / packets_per_second))} s`;
-  return `${rate}, ${count(burst)} at once`;
+  const rate = agent.quota.packets_per_second;
+  return rate >= 1 ? `${count(rate)} a second` : `one every ${count(Math.round(1 / rate))} s`;
+}
+
+/** The same with how many may come at once. */
+export function quotaWords(agent: Agent): string {
+  return agent.quota ? `${rateWords(agent)}, ${count(agent.quota.burst)} at once` : rateWords(agent);
 }
 
 /** The share of the deliveries that an agent may have open, and how it looks. */

@@ -1,7 +1,7 @@
 /** Whether gate and log writer work, how far they are behind, and the alerts that fire. */
 import { useQuery } from "@tanstack/react-query";
 import { system } from "../api/queries";
-import { Badge, Card, Foreign } from "../parts/bits";
+import { Badge, Card, Words } from "../parts/bits";
 import { Loaded } from "../parts/states";
 import { count, plural, sentence } from "../lib/format";
 import type { Schemas } from "../api/client";
@@ -41,7 +41,7 @@ export function Alerts() {
       {alerts.map((one, index) => (
         <li key={index} className={`notice ${one.severity === "critical" ? "bad" : "warn"}`}>
           <span>
-            <b>{one.severity === "critical" ? "Critical" : "Warning"}</b>: <Foreign>{sentence(one.words)}</Foreign> <code className="quiet">{one.name}</code>
+            <b>{one.severity === "critical" ? "Critical" : "Warning"}</b>: <Words>{sentence(one.words)}</Words> <code className="quiet">{one.name}</code>
           </span>
         </li>
       ))}
@@ -59,7 +59,7 @@ export function Services() {
           const shown = found.is_complete ? [...found.services].sort((a, b) => Number(a.state === "running") - Number(b.state === "running")).slice(0, MOST) : [];
           return (
             <div className="stack" style={{ gap: 8 }}>
-              {!found.is_complete && <p className="soft"><Foreign>{sentence(found.words)}</Foreign></p>}
+              {!found.is_complete && <p className="soft"><Words>{sentence(found.words)}</Words></p>}
               <dl className="facts">
                 {shown.map((one) => <ServiceRow key={`${one.service} ${one.shard}`} one={one} hasSeveral={shards > 1} />)}
                 <dt>Agents</dt>

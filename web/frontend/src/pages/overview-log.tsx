@@ -2,7 +2,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, data as answered } from "../api/client";
 import { about, checkpoints, verification } from "../api/queries";
-import { Ago, Badge, Card, Foreign, useIsViewer } from "../parts/bits";
+import { Ago, Badge, Card, Foreign, useIsViewer, Words } from "../parts/bits";
 import { Loaded } from "../parts/states";
 import { download } from "../lib/export";
 import { compact, count, plural, sentence } from "../lib/format";
@@ -105,12 +105,12 @@ function Verifying() {
         {told && (
           <p className={`notice ${told.tone}`}>
             <span>
-              <Foreign>{told.words}</Foreign> {job.ended_at && <span className="quiet"><Ago at={job.ended_at} />, by {job.by}.</span>}
+              <Words>{told.words}</Words> {job.ended_at && <span className="quiet"><Ago at={job.ended_at} />, by {job.by}.</span>}
             </span>
           </p>
         )}
         {job?.state === "none" && !problem && <p className="soft">Not verified since this server started.</p>}
-        {problem && <p className="soft"><Foreign>{sentence(problem)}</Foreign></p>}
+        {problem && <p className="soft"><Words>{sentence(problem)}</Words></p>}
       </div>
       {job && <Findings job={job} />}
       {job && role === "operator" && (isRunning || !job.why_not) && (

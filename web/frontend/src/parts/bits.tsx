@@ -20,6 +20,17 @@ export function Foreign({ children }: { children: string }) {
   return <bdi className="foreign">{visible(children)}</bdi>;
 }
 
+/** Words of the server, with what stands in backticks as code. */
+export function Words({ children }: { children: string }) {
+  return (
+    <bdi className="foreign">
+      {visible(children)
+        .split("`")
+        .map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part))}
+    </bdi>
+  );
+}
+
 /** The verdict in words. In lists `isQuiet` leaves an accepted packet without a background, so that the others stand out. */
 export function Verdict({ verdict, code, isQuiet = false }: { verdict: string; code?: string | null; isQuiet?: boolean }) {
   const isBare = isQuiet && verdict === "accepted";

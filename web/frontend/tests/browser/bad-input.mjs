@@ -1,6 +1,6 @@
 // What a page must survive: node tests/browser/bad-input.mjs '{"url", "token", "run", "hostile", "sealed"}'. Exit code 1 = a step failed.
 import { ask, launch, openPage } from "./launch.mjs";
-import { accessible, must, runSteps, settled } from "./steps.mjs";
+import { accessible, accessibleInBoth, must, runSteps, settled } from "./steps.mjs";
 
 const { url, token, run, hostile, sealed } = JSON.parse(process.argv[2]);
 const browser = await launch();
@@ -20,10 +20,7 @@ const steps = {
     for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/agents", "/agents?agent=sentinel", "/chat", "/no-such-page"]) {
       await page.goto(`${url}${path.replace("PACKET", hostile.split("-")[1])}`);
       await settled(page);
-      await accessible(page, `${path}, light`);
-      await page.getByRole("button", { name: "Use dark colours" }).click();
-      await accessible(page, `${path}, dark`);
-      await page.getByRole("button", { name: "Use light colours" }).click();
+      await accessibleInBoth(page, path);
     }
     await page.keyboard.press("Control+k");
     await page.getByRole("combobox").waitFor();
@@ -50,7 +47,7 @@ const steps = {
   },
   async "agents whose queues nobody can reach are unknown, and the keyboard selects one"() {
     await page.goto(`${url}/agents?state=silent`);
-    await page.getByText("Some queues are unknown: This server has no way to the queues.").waitFor();
+    await page.getByText("Queues are unknown. This server has no way to the queues.").waitFor();
     await page.getByRole("gridcell", { name: "unknown" }).first().waitFor();
     await page.getByRole("grid", { name: "Agents" }).focus();
     await page.keyboard.press("ArrowDown");

@@ -13,6 +13,14 @@ export async function accessible(page, name) {
   if (grave.length > 0) throw new Error(`axe-core on ${name}: ${words.join("\n")}`);
 }
 
+/** The same in both themes; it begins and ends with light colours. */
+export async function accessibleInBoth(page, name) {
+  await accessible(page, `${name}, light`);
+  await page.getByRole("button", { name: "Use dark colours" }).click();
+  await accessible(page, `${name}, dark`);
+  await page.getByRole("button", { name: "Use light colours" }).click();
+}
+
 export function must(condition, words) {
   if (!condition) throw new Error(words);
 }

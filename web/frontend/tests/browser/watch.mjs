@@ -1,6 +1,6 @@
 // A run is watched to its end: node tests/browser/watch.mjs '{"url", "token", "run", "key"}'. Exit code 1 = a step failed.
 import { ask, launch, openPage } from "./launch.mjs";
-import { must, runSteps, settled } from "./steps.mjs";
+import { accessibleInBoth, must, runSteps, settled } from "./steps.mjs";
 
 const { url, token, run, key } = JSON.parse(process.argv[2]);
 const browser = await launch();
@@ -57,6 +57,15 @@ const steps = {
     await page.getByText("Paste the key you trust", { exact: true }).click();
     await page.getByLabel("Public key of the log").fill(key);
     await page.getByRole("button", { name: "Check with this key" }).click();
+    await page.locator('[data-proof="proven"]').waitFor();
+  },
+  async "its decisions and the path of a packet are accessible"() {
+    for (const path of ["/arbitrations", `/packets/${refused.packet_id}`]) {
+      await page.goto(`${url}${path}`);
+      await settled(page);
+      await page.locator("main svg.chart, main svg.lifecycle").first().waitFor();
+      await accessibleInBoth(page, path);
+    }
     await page.locator('[data-proof="proven"]').waitFor();
   },
   async "a changed row is red"() {

@@ -2,10 +2,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { agentsWithQueues } from "../../api/queries";
-import { Badge, Card, Foreign, usePageTitle } from "../../parts/bits";
+import { Badge, Card, Foreign, usePageTitle, Words } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
 import { ExportMenu, Table, type Column } from "../../parts/table";
-import { isStuck, loadOf, quotaWords, stateOf, type Agent, type AgentState } from "../../lib/agents";
+import { isStuck, loadOf, quotaWords, rateWords, stateOf, type Agent, type AgentState } from "../../lib/agents";
 import { count, plural, sentence } from "../../lib/format";
 import { useStream } from "../../state/live";
 import { AgentCard } from "./card";
@@ -21,6 +21,7 @@ function Waiting({ row }: { row: Agent }) {
 
 function Open({ row }: { row: Agent }) {
   const { share, tone } = loadOf(row);
+  if (row.kind === "person") return <span className="quiet">–</span>;
   return (
     <span className="row" style={{ gap: 8, flexWrap: "nowrap" }} title={`${count(row.open_deliveries)} of at most ${count(row.most_open)}`}>
       <span className={`meter ${tone}`} style={{ flex: 1, minWidth: 24 }}>
@@ -40,9 +41,9 @@ const COLUMNS: Column<Agent>[] = [
   { name: "waiting", title: <span title="Messages in its queues that no process has taken">Waiting</span>, value: (row) => row.waiting ?? null, cell: (row) => <Waiting row={row} />, width: "84px", isNumber: true },
   { name: "consumers", title: <span title="Processes that read its queues">Readers</span>, value: (row) => row.consumers ?? null, cell: (row) => (row.kind === "person" ? <span className="quiet">–</span> : row.consumers == null ? <span className="quiet">unknown</span> : count(row.consumers)), width: "84px", isNumber: true, isExtra: true },
   { name: "open_deliveries", title: <span title="Deliveries that have not ended, of those that it may have">Open</span>, value: (row) => row.open_deliveries, cell: (row) => <Open row={row} />, width: "110px", isExtra: true },
-  { name: "quota", title: <span title="Packets that the gate admits">Quota</span>, value: quotaWords, width: "minmax(150px, 1fr)", isExtra: true },
+  { name: "quota", title: <span title="Packets that the gate admits">Quota</span>, value: quotaWords, cell: (row) => <span className="num" title={quotaWords(row)}>{rateWords(row)}</span>, width: "110px", isExtra: true },
   { name: "rights", title: "Rights", value: (row) => row.rights.join(" "), cell: (row) => (row.rights.length ? row.rights.join(", ") : <span className="quiet">none</span>), width: "minmax(90px, 1fr)", isExtra: true },
-  SEEN!,
+  { ...SEEN!, isExtra: true },
 ];
 
 export function AgentsPage() {
@@ -74,7 +75,7 @@ export function AgentsPage() {
             <>
               {!data.is_complete && (
                 <p className="notice neutral">
-                  <span>Some queues are unknown: <Foreign>{sentence(data.words ?? "nobody can say")}</Foreign></span>
+                  <span>{data.items.some((row) => row.waiting != null) ? "Some queues" : "Queues"} are unknown. <Words>{sentence(data.words ?? "nobody can say")}</Words></span>
                 </p>
               )}
               <Card flush>

@@ -35,7 +35,7 @@ export function bestByGeneration(points: readonly Point[]): Map<string, { genera
 
 function ChartOfScores({ points, transfers }: { points: Point[]; transfers: Transfer[] }) {
   const box = useRef<HTMLDivElement>(null);
-  const WIDTH = Math.max(560, useWidth(box) - 28);
+  const WIDTH = Math.max(300, useWidth(box) - 28);
   const lines = useMemo(() => [...bestByGeneration(points)], [points]);
   const all = lines.flatMap(([, line]) => line);
   const top = Math.max(...all.map((one) => one.value));

@@ -3,14 +3,27 @@
 import os
 import platform
 import sys
+from pathlib import Path
 
 IDLE_LOAD = 0.5
 """Load per core up to which the machine counts as idle."""
+GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
+"""Of Linux: whether the scheduler shares the cores among sessions (1) or among processes (0)."""
 
 
 def describe(load: float, cores: int) -> str:
-    """Return interpreter, cores and load in one line; `load` is the average of the last minute."""
-    return f"{platform.python_implementation()} {platform.python_version()}, {cores} cores, load {load:.1f}"
+    """Return interpreter, cores, load and scheduling in one line; `load` is the average of the last minute."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{python}, {cores} cores, load {load:.1f}{scheduling()}"
+
+
+def scheduling() -> str:
+    """Return how Linux shares the cores, after a comma; "" where it does not say."""
+    try:
+        groups = GROUPS.read_text().strip()
+    except OSError:
+        return ""
+    return f", autogroup {'on' if groups == '1' else 'off'}"
 
 
 def warning(load: float, cores: int) -> str | None:

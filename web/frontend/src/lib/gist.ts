@@ -26,10 +26,16 @@ const SAYS: Record<string, (payload: Json) => string> = {
   ERROR: (payload) => `${text(payload.error_code)}: ${text(payload.message)}`,
 };
 
+/** A signal with its reason, what it asks, or what it answers. */
+function signalWords(payload: Json): string {
+  const { question, answer } = payload as { question?: Json; answer?: Json };
+  return [text(payload.signal), text(payload.reason), text(question?.text), text(answer?.outcome), text(answer?.note)].filter(Boolean).join(": ");
+}
+
 /** The gist of a packet's document; empty where there is nothing to say. */
 export function gistOf(type: string, document: unknown): string {
   const payload = (document as { payload?: Json } | null)?.payload;
   if (typeof payload !== "object" || payload === null) return "";
   const say = SAYS[type];
-  return short(say ? say(payload) : [text(payload.signal), text(payload.reason)].filter(Boolean).join(": "));
+  return short(say ? say(payload) : signalWords(payload));
 }

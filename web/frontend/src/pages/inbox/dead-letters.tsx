@@ -6,7 +6,7 @@ import { about, dead } from "../../api/queries";
 import { Ago, Foreign, PacketLink, TypeName } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
 import { ExportMenu, type Column } from "../../parts/table";
-import { count, plain, plural, time } from "../../lib/format";
+import { plain, plural, sentence, time } from "../../lib/format";
 
 type Letter = Schemas["DeadLetterDetail"];
 
@@ -43,7 +43,7 @@ function LetterItem({ letter, canAct, act, isPending }: { letter: Letter; canAct
         )}
       </div>
       <p>
-        <Foreign>{letter.words}</Foreign>
+        <Foreign>{sentence(letter.words)}</Foreign>
       </p>
       <p className="soft row">
         <PacketLink id={letter.packet_id} session={letter.session_id}>Open packet</PacketLink>·
@@ -101,7 +101,7 @@ export function DeadLetters() {
               <>
                 <div className="filters" style={{ justifyContent: "space-between" }}>
                   <span className="quiet num">
-                    {count(letters.length)}
+                    {plural(letters.length, "dead letter")}
                     {answer.hasNextPage && " and more"}
                     {server && !server.can_act && ` · ${server.why_not ?? "This server allows no acts."}`}
                   </span>

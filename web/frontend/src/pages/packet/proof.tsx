@@ -4,19 +4,28 @@ import { useEffect, useState } from "react";
 import type { Schemas } from "../../api/client";
 import { ApiProblem } from "../../api/client";
 import { proof } from "../../api/queries";
-import { Card, Foreign } from "../../parts/bits";
-import { count, shortId } from "../../lib/format";
+import { Card, Foreign, Words } from "../../parts/bits";
+import { count, sentence, shortId } from "../../lib/format";
 import { download } from "../../lib/export";
 import { checkProof, differenceOf, type ProofResult, type ProofState } from "../../lib/proof";
 
 const KEY = "apc.key";
 
-const LOOKS: Record<ProofState, { tone: string; title: string }> = {
+type Shown = Omit<ProofResult, "state"> & { state: ProofState | "unchecked" };
+
+const LOOKS: Record<Shown["state"], { tone: string; title: string }> = {
   proven: { tone: "good", title: "Proven" },
   unpinned: { tone: "warn", title: "Consistent, not proven" },
   unsigned: { tone: "warn", title: "Consistent, signature not checked" },
   false: { tone: "bad", title: "Not proven" },
+  unchecked: { tone: "bad", title: "Not checked" },
 };
+
+/** Red in any case; but a server that does not answer has disproved nothing, and the title says so. */
+function withoutProof(error: Error): Shown {
+  if (!(error instanceof ApiProblem)) return { state: "unchecked", reason: "The proof could not be loaded." };
+  return { state: error.code === "TREE_BROKEN" ? "false" : "unchecked", reason: error.detail };
+}
 
 function KeyForm({ pinned, pin }: { pinned: string; pin: (key: string) => void }) {
   const [key, type] = useState(pinned);
@@ -65,8 +74,8 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
   }
 
   const isWithheld = answer.error instanceof ApiProblem && answer.error.code === "NO_ROLE";
-  const failed: ProofResult | null = answer.error ? { state: "false", reason: answer.error instanceof ApiProblem ? answer.error.detail : "The proof could not be loaded." } : null;
-  const shown = answer.data ? result : failed;
+  const failed = answer.error ? withoutProof(answer.error) : null;
+  const shown: Shown | null = answer.data ? result : failed;
   const looks = shown && LOOKS[shown.state];
   return (
     <Card
@@ -85,7 +94,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
         ) : shown && looks ? (
           <div className={`notice ${looks.tone}`} role="status" data-proof={shown.state}>
             <div>
-              <strong>{looks.title}.</strong> <Foreign>{shown.reason}</Foreign>
+              <strong>{looks.title}.</strong> <Words>{sentence(shown.reason)}</Words>
             </div>
           </div>
         ) : (

@@ -45,7 +45,8 @@ $(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(
 
 test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log
 	$(NPM) run --silent test
-	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web
+	.ci/broker
+	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/console
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	@test -f $(PAGE) || $(MAKE) page || echo "make demo: the page of the web console is not built (see above); the run goes on without it"

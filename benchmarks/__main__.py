@@ -22,6 +22,7 @@ from benchmarks.services.sessions import measure_sessions
 from benchmarks.services.shards import measure_shards
 from benchmarks.services.starting import measure_start
 from benchmarks.services.takeover import measure_takeover
+from benchmarks.support.amounts import at_least
 from benchmarks.support.figures import Figures
 from benchmarks.support.machine import tell_machine
 from benchmarks.support.processes import ROOT
@@ -95,12 +96,12 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
 def main() -> int:
     """Return the command; 0 whatever the figures are: they are reported, not tuned."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run")
-    parser.add_argument("--rows", type=int, default=50_000, help="packets in the log of part `log`")
+    parser.add_argument("--packets", type=at_least(1_000), default=10_000, help="packets of a throughput run")
+    parser.add_argument("--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`")
     parser.add_argument("--only", action="append", choices=PARTS + LONG, help="measure this part; may be repeated")
     parser.add_argument(
         "--growth",
-        type=int,
+        type=at_least(1_000),
         nargs="?",
         const=10_000,
         metavar="N",

@@ -14,6 +14,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.support.amounts import at_least
 from benchmarks.support.processes import ROOT
 
 FOLDER = ROOT / ".against"
@@ -25,9 +26,9 @@ def main() -> int:
     """Run the comparison; 0 whatever it shows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
     parser.add_argument("ref", help="the commit to compare with")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each (default 5)")
+    parser.add_argument("--runs", type=at_least(1), default=5, help="runs of each (default 5)")
     parser.add_argument("--only", default="pipeline", help="the part of the benchmarks (default pipeline)")
-    parser.add_argument("--packets", type=int, default=10_000, help="packets of a throughput run (default 10,000)")
+    parser.add_argument("--packets", type=at_least(1_000), default=10_000, help="of a throughput run (default 10,000)")
     arguments = parser.parse_args()
     try:
         old = checkout(arguments.ref)

@@ -32,6 +32,7 @@ from apc_persister.evidence.verification.chunks import check_note
 from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.verify import verify_shard
 from benchmarks.database.log_load import open_loader
+from benchmarks.support.amounts import at_least
 
 VERSION = 18
 DATABASE = "apc"
@@ -199,8 +200,8 @@ def _signer() -> Signer:
 def main() -> None:
     """Run the drill and print its figures as JSON; exit 1 when a restored log is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packets", type=int, default=20_000)
-    parser.add_argument("--lost-packets", type=int, default=1_000)
+    parser.add_argument("--packets", type=at_least(1_000), default=20_000)
+    parser.add_argument("--lost-packets", type=at_least(1), default=1_000)
     given = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="apc-drill-"))

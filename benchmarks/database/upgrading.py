@@ -22,6 +22,7 @@ import asyncpg
 from tests.support.servers import PrivateNode
 from tests.support.servers.private_postgres import PrivatePostgres, find_binaries
 
+from benchmarks.support.amounts import at_least
 from benchmarks.support.processes import ROOT
 
 VERSION = 18
@@ -249,7 +250,7 @@ def main() -> None:
     """Run the drill and print its figures as JSON; exit 1 when a session did not close or something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.database.upgrading", description=__doc__)
     parser.add_argument("--from", dest="ref", help="a tag or commit; default that in which the changelog names 0.1.0")
-    parser.add_argument("--sessions", type=int, default=50, help="open sessions (default 50)")
+    parser.add_argument("--sessions", type=at_least(1), default=50, help="open sessions (default 50)")
     given = parser.parse_args()
     found = drill(commit_of(given.ref), given.sessions)
     print(json.dumps(asdict(found), indent=2))

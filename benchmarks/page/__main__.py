@@ -22,6 +22,7 @@ from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader
 from benchmarks.page.browser import first_view, large_view, live_view
 from benchmarks.page.from_demo import demo_view
 from benchmarks.page.large_run import SESSION, load_run
+from benchmarks.support.amounts import at_least
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers, start_servers
 
@@ -115,7 +116,7 @@ async def _best(act: Callable[[], Awaitable[object]]) -> float:
 def main() -> int:
     """Measure, print, and write build/bench-page.json; return 1 when a bar is missed."""
     parser = argparse.ArgumentParser(prog="make bench-page")
-    parser.add_argument("--packets", type=int, default=PACKETS)
+    parser.add_argument("--packets", type=at_least(1_000), default=PACKETS)
     figures = Figures()
     asyncio.run(measure(parser.parse_args().packets, figures))
     figures.print()

@@ -17,6 +17,7 @@ from apc_web.app import make_app
 from benchmarks.page.__main__ import run_of
 from benchmarks.page.browser import ROWS, run_part
 from benchmarks.page.large_run import SESSION
+from benchmarks.support.amounts import at_least
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import start_servers
 
@@ -97,7 +98,7 @@ async def _read_list(client: httpx.AsyncClient, figures: Figures) -> None:
 def main() -> int:
     """Measure, print, and write build/bench-table.json; return 1 when there are too many rows."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page.long_table", description=__doc__)
-    parser.add_argument("--packets", type=int, default=PACKETS, help="packets of the run (default 1,000,000)")
+    parser.add_argument("--packets", type=at_least(20_000), default=PACKETS, help="of the run (default 1,000,000)")
     figures = Figures()
     asyncio.run(measure(parser.parse_args().packets, figures))
     figures.print()

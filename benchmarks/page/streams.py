@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.page.from_demo import console_with
 from benchmarks.support import agents, packets
+from benchmarks.support.amounts import at_least
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.metering import Meter
 from benchmarks.support.processes import Service, running
@@ -104,9 +105,9 @@ def _tell(pairs: list[tuple[dict[str, float], dict[str, float]]], clients: int, 
 def main() -> int:
     """Measure, print, and write build/bench-streams.json; return 1 when the pipeline needs too much."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page.streams", description=__doc__)
-    parser.add_argument("--clients", type=int, default=CLIENTS, help="open streams (default 100)")
-    parser.add_argument("--rate", type=int, default=RATE, help="packets a second (default 300)")
-    parser.add_argument("--runs", type=int, default=RUNS, help="runs without and with them, in turn (default 5)")
+    parser.add_argument("--clients", type=at_least(1), default=CLIENTS, help="open streams (default 100)")
+    parser.add_argument("--rate", type=at_least(1), default=RATE, help="packets a second (default 300)")
+    parser.add_argument("--runs", type=at_least(1), default=RUNS, help="without and with them, in turn (default 5)")
     given = parser.parse_args()
     figures = Figures()
     asyncio.run(measure(given.clients, given.rate, given.runs, figures))

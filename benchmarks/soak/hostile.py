@@ -37,6 +37,7 @@ from benchmarks.soak.hostile_acts import (
     work,
 )
 from benchmarks.soak.hostile_system import PATIENCE_SECONDS, HostileSystem, hostile_system
+from benchmarks.support.amounts import at_least
 
 SAMPLE_SECONDS = 2.0
 HONEST_PAUSE_SECONDS = 0.2
@@ -258,7 +259,7 @@ async def soak(minutes: int, seed: int, folder: Path) -> Report:
 def main() -> int:
     """Exit code 1 when something was lost, grew or restarted."""
     parser = argparse.ArgumentParser(prog="benchmarks.soak.hostile", description=__doc__)
-    parser.add_argument("--minutes", type=int, default=30, help="how long to send (default 30)")
+    parser.add_argument("--minutes", type=at_least(1), default=30, help="how long to send (default 30)")
     parser.add_argument("--seed", type=int, default=1, help="of what the hostile senders choose (default 1)")
     arguments = parser.parse_args()
     configure_logs("ERROR")

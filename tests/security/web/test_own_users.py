@@ -71,18 +71,23 @@ async def test_its_login_reads_tasks_and_effects_and_does_nothing_else(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("is_guarded", [False, True])
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_server_with_every_right_reads_tasks_and_effects_with_few(act: str, postgres_url: str) -> None:
-    """As on the embedded server, where the URL's user owns everything."""
+async def test_a_server_with_every_right_reads_tasks_and_effects_with_few(
+    act: str, is_guarded: bool, postgres_url: str
+) -> None:
+    """As on the embedded server, where the URL's user owns everything; unguarded, without its role."""
     pool = await open_state_reader(postgres_url, PATIENCE)
     try:
         async with pool.acquire() as connection:
             await connection.execute(READ_ONLY)
             assert await connection.fetch("SELECT * FROM apc_app.agent_effects") == []
+            if not is_guarded:
+                await connection.execute("SET ROLE NONE")
+                await connection.execute(ACTS[act])
+                return
             with pytest.raises(asyncpg.InsufficientPrivilegeError):
                 await connection.execute(ACTS[act])
-            await connection.execute("SET ROLE NONE")
-            await connection.execute(ACTS[act])
     finally:
         pool.terminate()
 

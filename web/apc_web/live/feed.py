@@ -13,6 +13,7 @@ from apc_log.queries.pages.entries import entries_of_shard
 from apc_log.queries.pages.shards import read_heads
 from apc_web.fold.entries import fold_entry
 from apc_web.live.shared_events import WrittenEvents
+from apc_web.live.stream_seats import StreamSeats
 from apc_web.models.timeline import FoldEntry
 
 Heads = dict[int, int]
@@ -42,6 +43,7 @@ class Feed:
         self._reader: asyncio.Task[None] | None = None
         self._ranges: dict[tuple[int, int, int], asyncio.Future[list[FoldEntry]]] = {}
         self.written = WrittenEvents()
+        self.seats = StreamSeats()
 
     @property
     def heads(self) -> Heads:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 
 import orjson
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,15 +11,14 @@ from apc_bus.database import DATABASE_AWAY
 from apc_log.queries.pages.sessions import page_of_sessions
 from apc_web.access.caller import AccountRole, caller
 from apc_web.access.viewer import narrowed
-from apc_web.errors import ApiError, invalid
+from apc_web.errors import invalid
 from apc_web.live.feed import Heads
 from apc_web.live.shared_events import EventKey
+from apc_web.live.stream_seats import SeatedStream
 from apc_web.models.log import StreamEntries, StreamReset, StreamState
 from apc_web.models.timeline import FoldEntry
 from apc_web.route_services import Services
 
-MOST_STREAMS = 128
-"""Streams of one server at the same time."""
 MOST_BEHIND = 20_000
 """Entries that a stream catches up with; a client that is further behind gets `reset`."""
 _STEP = 500
@@ -38,13 +37,11 @@ async def stream(
     Raises ApiError for a position that cannot be used, and when too many streams are open; errors of the database.
     """
     begin = None if since is None else _read_heads(since)
-    if services.feed.streams >= MOST_STREAMS:
-        raise ApiError(429, "TOO_MANY", f"{MOST_STREAMS} streams are open: close one")
     await services.feed.look()
     narrowed = _Narrowed(services, session_id, run_id)
-    return EventSourceResponse(
-        _events(services, narrowed, begin), ping=_PING_SECONDS, send_timeout=30, headers={"Cache-Control": "no-store"}
-    )
+    events = _events(services, narrowed, begin)
+    options = {"ping": _PING_SECONDS, "send_timeout": 30, "headers": {"Cache-Control": "no-store"}}
+    return SeatedStream(services.feed.seats, caller().name, events, **options)
 
 
 class _Narrowed:

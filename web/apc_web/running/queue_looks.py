@@ -10,6 +10,8 @@ from apc_bus.port import QueueDepth
 from apc_web.errors import InputUnusable, ServiceAway
 
 KEPT_SECONDS = 3.0
+LONGEST_SECONDS = 10.0
+"""That a look takes before everybody who waits for it is told that nobody knows."""
 MOST_INBOXES = 200
 """Agents whose queues are looked at: each needs two questions to the broker."""
 NO_WAY = "this server has no way to the queues"
@@ -68,10 +70,11 @@ class _Kept:
         async with self._asking:
             if time.monotonic() - self._asked >= KEPT_SECONDS or of != self._of:
                 try:
-                    self._found = await ask()
+                    async with asyncio.timeout(LONGEST_SECONDS):
+                        self._found = await ask()
                 except (InputUnusable, ServiceAway) as error:
                     self._found = str(error)
-                except BusError:  # its words may name nodes and users
+                except (BusError, TimeoutError):  # the words of a broker may name nodes and users
                     self._found = "the broker does not answer"
                 self._asked, self._of = time.monotonic(), of
             return self._found

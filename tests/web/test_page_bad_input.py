@@ -14,14 +14,16 @@ from tests.support.web.outage import allow_connections
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_contracts import IdeaPayload, SignalPayload
+from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.http.server import make_server
 from apc_web.verifying.verifier import LogVerifier
 
-HOSTILE = "<script>alert(1)</script> \u202egnp.exe \x1b[2J <img src=x onerror=alert(2)> " + "w" * 200_000
-
+WORD = "w" * (DEFAULT_LIMITS.size_bytes - 8_192)
+"""One word as long as a packet can be: 256 KiB with its envelope; the gate refuses 1 MB."""
+HOSTILE = f"<script>alert(1)</script> \u202egnp.exe \x1b[2J <img src=x onerror=alert(2)> {WORD}"
 CHANGE = "UPDATE apc_log.agent_packets SET generation = generation + $2 WHERE packet_id = $1"
 
 

@@ -39,6 +39,20 @@ async def test_sizes_and_shards_that_are_not_there_are_told(told: WebBench) -> N
     assert (await told.get("/log/checkpoints/9/consistency", status=404))["code"] == "NOT_FOUND"
 
 
+async def test_a_size_that_cannot_be_is_refused_and_one_that_was_never_signed_is_told(told: WebBench) -> None:
+    size = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
+    assert (await told.get(PATH, old=size, new=size))["path"] == []
+    for old, new in ((size, 1), (size, 10**15), ((1 << 53) - 1, (1 << 53) - 1)):
+        assert (await told.get(PATH, status=409, old=old, new=new))["code"] == "PROOF_IMPOSSIBLE"
+    for value in (0, -1, 1 << 53, 1 << 64, "1.5", "1e3", "", "' OR 1=1 --"):
+        for name in ("old", "new"):
+            assert (await told.get(PATH, status=422, **{name: value}))["code"] == "INVALID"
+    for shard in (-1, 1 << 31, "all", "0.5"):
+        assert (await told.get(f"/log/checkpoints/{shard}/consistency", status=422))["field"] == "shard"
+    missing = await told.get(f"/log/checkpoints/{(1 << 31) - 1}/consistency", status=404, old=1, new=2)
+    assert missing["code"] == "NOT_FOUND"
+
+
 async def test_a_server_without_the_key_says_so(told: WebBench) -> None:
     old = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
     await told.get(PATH, old=old)

@@ -260,6 +260,9 @@ NO_ACT: Table = {
     "web/test_verification.py": {
         "test_a_verification_ends_with_its_server": "what ends with it",
     },
+    "web/test_verification_held.py": {
+        "test_a_key_that_broke_is_told_without_its_place": "what is told",
+    },
     "web/test_chat_abuse.py": {
         "test_a_server_without_an_agent_says_why": "what is told",
         "test_a_conversation_of_nobody_cannot_be_stopped": "answers to names that do not exist",

@@ -26,7 +26,7 @@ from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.evidence.verification.verify import verify_shard
 from apc_web.reading.pool import READER
-from apc_web.verifying.verifier import MOST_FINDINGS
+from apc_web.verifying.verifier import LONGEST_MESSAGE, LONGEST_PLACE, MOST_FINDINGS
 
 _SETTINGS = {"role": READER, "default_transaction_read_only": "on", "application_name": "apc-web-verify"}
 _BEHIND = 10
@@ -52,11 +52,20 @@ async def verify(url: str) -> None:
         findings += await _beside(connection)
     finally:
         await connection.close()
-    listed = [
-        {"shard": one.shard, "seq": one.seq, "message": one.message, "place": one.place}
-        for one in findings[:MOST_FINDINGS]
-    ]
+    listed = [_listed(one) for one in findings[:MOST_FINDINGS]]
     _tell({"findings": listed, "unlisted": unlisted + len(findings) - len(listed)})
+
+
+def _listed(one: LogFinding) -> dict[str, Any]:
+    message, place = (
+        shorten(text, most) for text, most in ((one.message, LONGEST_MESSAGE), (one.place, LONGEST_PLACE))
+    )
+    return {"shard": one.shard, "seq": one.seq, "message": message, "place": place}
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most so many characters; an ellipsis says that there is more."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 async def _beside(connection: AnyConnection) -> list[LogFinding]:

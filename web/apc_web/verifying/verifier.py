@@ -17,8 +17,12 @@ MOST_FINDINGS = 100
 """That are listed; what is more is counted."""
 _END = timedelta(seconds=5)
 """From SIGTERM to SIGKILL."""
+LONGEST_MESSAGE = 1_000
+"""Characters of a finding's message: it may quote what somebody wrote into the database."""
+LONGEST_PLACE = 300
+"""Characters of its place."""
 _LINE_LIMIT = 1 << 20
-"""Bytes of one line of the process."""
+"""Bytes of one line of the process: the most findings, each as long as it can be."""
 
 
 class LogVerifier:
@@ -34,6 +38,7 @@ class LogVerifier:
         self._reading: asyncio.Task[None] | None = None
         self._job = LogVerification(state="none")
         self._is_cancelled = False
+        self._turn = asyncio.Lock()  # a verification that still starts cannot be ended yet
 
     @property
     def job(self) -> LogVerification:
@@ -42,6 +47,15 @@ class LogVerifier:
 
     async def start(self, by: str) -> LogVerification:
         """Start a verification. Raises ApiError (409) while one runs, and without the log's key."""
+        async with self._turn:
+            return await self._start(by)
+
+    async def cancel(self) -> LogVerification:
+        """End the verification that runs; without one nothing happens."""
+        async with self._turn:
+            return await self._cancel()
+
+    async def _start(self, by: str) -> LogVerification:
         if self._job.state == "running":
             raise ApiError(409, "ALREADY_RUNS", "a verification runs: wait for it, or cancel it")
         if (problem := why_no_key()) is not None:
@@ -59,8 +73,7 @@ class LogVerifier:
         self._reading = asyncio.create_task(self._follow(process))
         return self._job
 
-    async def cancel(self) -> LogVerification:
-        """End the verification that runs; without one nothing happens."""
+    async def _cancel(self) -> LogVerification:
         process, reading = self._process, self._reading
         if self._job.state == "running" and process is not None and reading is not None:
             self._is_cancelled = True

@@ -261,6 +261,7 @@ NO_ACT: Table = {
         "test_a_verification_ends_with_its_server": "what ends with it",
     },
     "web/test_verification_held.py": {
+        "test_a_database_that_fails_is_told_of_without_its_address": "what is told",
         "test_a_key_that_broke_is_told_without_its_place": "what is told",
     },
     "web/test_chat_abuse.py": {

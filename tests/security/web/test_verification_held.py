@@ -76,6 +76,19 @@ async def test_a_foreign_page_and_a_form_start_and_end_no_verification(
                 assert (await client.post(PATH, headers=cookie)).json()["state"] == "running"
 
 
+async def test_a_database_that_fails_is_told_of_without_its_address(told: WebBench) -> None:
+    away = LogVerifier("postgresql://owner@127.0.0.1:1/secret")
+    object.__setattr__(told.services, "verifier", away)
+    await away.start("local")
+
+    async def ended() -> bool:
+        return away.job.state != "running"
+
+    await until(ended, PATIENCE)
+    job = await told.get("/log/verify")
+    assert (job["state"], job["words"]) == ("failed", "the database does not answer: try again when it does")
+
+
 async def test_a_key_that_broke_is_told_without_its_place(
     told: WebBench, verifier: LogVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:

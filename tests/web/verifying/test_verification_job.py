@@ -43,7 +43,7 @@ async def test_a_whole_log_is_whole_and_a_changed_row_is_found(told: WebBench, p
 async def test_a_database_that_is_away_is_said(told: WebBench) -> None:
     job = await _verified(told, "postgresql://nobody@127.0.0.1:1/none")
     assert (job["state"], job["is_whole"]) == ("failed", None)
-    assert job["words"].startswith("the database failed")
+    assert job["words"].startswith("the database does not answer")
 
 
 async def test_a_server_without_a_verifier_says_what_to_do(told: WebBench) -> None:

@@ -25,6 +25,7 @@ from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.findings import LogFinding
 from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.evidence.verification.verify import verify_shard
+from apc_web.problem_details import error_of
 from apc_web.reading.pool import READER
 from apc_web.verifying.verifier import LONGEST_MESSAGE, LONGEST_PLACE, MOST_FINDINGS
 
@@ -104,7 +105,8 @@ def main() -> None:
     try:
         asyncio.run(verify(url))
     except DATABASE_AWAY as error:
-        _tell({"words": f"the database failed: {first_line(error)}"})
+        reason = f"{type(error).__name__}: {first_line(error)}"  # for the server's log: it may name hosts and users
+        _tell({"words": error_of(error).detail, "reason": reason})
     except ApcError as error:
         _tell({"words": str(error)})
     sys.stdout.flush()

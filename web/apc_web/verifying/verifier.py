@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
+import structlog
 
 from apc_web.errors import ApiError
 from apc_web.models.log import LogVerification, VerificationFinding
@@ -23,6 +24,7 @@ LONGEST_PLACE = 300
 """Characters of its place."""
 _LINE_LIMIT = 1 << 20
 """Bytes of one line of the process: the most findings, each as long as it can be."""
+_log = structlog.get_logger("apc_web")
 
 
 class LogVerifier:
@@ -104,6 +106,7 @@ class LogVerifier:
 
     def _take(self, told: dict[str, Any]) -> None:
         if "words" in told:
+            _log.error("web_request_failed", path="log/verify", error=told.get("reason", told["words"]))
             self._finish("failed", words=told["words"])
         elif "findings" in told:
             found = [VerificationFinding(**one) for one in told["findings"]]

@@ -138,10 +138,9 @@ class DeliveryEnds:
                 # A run that goes on: the ordinals of its packet may be taken by what an earlier run has emitted.
                 draft = Draft(payload, to=packet.sender.agent_id, parent=packet)
                 await emitter.emit(draft, answer, inbound.attempt - 1)
-            elif inbound.attempt > 1:  # requeued: the end of an earlier attempt may have been told
-                await emitter.emit(Draft(payload), packet, _BEYOND_HANDLERS + inbound.attempt)
             else:
-                await invocation.answer(payload)
+                # An attempt that an operator requeues makes the handler's packets and its own end under other ids.
+                await emitter.emit(Draft(payload), packet, _BEYOND_HANDLERS + inbound.attempt)
         except EmitUnconfirmed:
             raise
         except EmitError as refused:

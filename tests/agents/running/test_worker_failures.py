@@ -179,6 +179,31 @@ async def test_each_attempt_of_a_requeued_packet_is_told_when_it_fails(
     assert len(set(told())) == 3
 
 
+async def test_what_a_requeued_packet_makes_has_not_the_id_of_an_earlier_error(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """The gate would drop it as a rerun of the ERROR, and the session would wait for it forever."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    is_mended = False
+
+    @agent.on(PacketType.IDEA)
+    async def review(packet: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
+        if not is_mended:
+            raise ValueError("not now")
+        return idea("mended")
+
+    gate = await (await make_stage(agent)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet, attempt=1)
+    await gate.until(lambda: [one.packet_type for one in gate.packets] == [PacketType.ERROR])
+    is_mended = True
+    await gate.deliver(packet, attempt=2)
+    await gate.until(lambda: len(gate.packets) == 2)
+    error, answer = gate.packets
+    assert answer.packet_type is PacketType.IDEA
+    assert answer.packet_id == reply_id(packet.packet_id, "sentinel-1", 0) != error.packet_id
+
+
 async def test_a_handler_that_may_crash_has_no_packet_behind_it(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 import asyncpg
 
-from apc_contracts.identity.registry import SPEAKS_ALL, Kind, Registration, Right
+from apc_contracts.identity.registry import CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration, Right
 from apc_log.registry import read_registry, registered_agents
 from apc_web.errors import InputUnusable
 
@@ -13,9 +13,6 @@ OPERATOR: Final = "operator"
 """The person in whose name acts are done when nobody else is named, and their role."""
 PEOPLE: Final = "people"
 """The swarm of people."""
-CLIENT: Final = "client"
-"""Role of the agents in whose name runs start sessions; their agent_ids begin with it."""
-_SWARM: Final = "clients"
 _RANDOM_BYTES: Final = 6
 
 
@@ -30,16 +27,11 @@ def client_registration(user: str) -> Registration:
         agent_id=new_client_id(),
         broker_user=user,
         role=CLIENT,
-        swarm_id=_SWARM,
+        swarm_id=CLIENTS,
         rights=frozenset({Right.OPERATE}),
         handles=frozenset(),
         speaks=SPEAKS_ALL,
     )
-
-
-def is_run_client(agent: Registration) -> bool:
-    """Return whether an agent is the client of a run: it ends with the run, and has no inbox."""
-    return agent.swarm_id == _SWARM and agent.agent_id.startswith(f"{CLIENT}-") and not agent.handles
 
 
 async def acting_operator(pool: asyncpg.Pool, user: str, named: str | None = None) -> Registration:
@@ -95,7 +87,7 @@ async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = N
             raise InputUnusable(f"--as: agent {agent_id} is not registered")
         return named
     for agent in agents:
-        if agent.broker_user == user and agent.has(Right.OPERATE) and not is_run_client(agent):
+        if agent.broker_user == user and agent.has(Right.OPERATE) and not agent.is_run_client:
             return agent
     raise InputUnusable(
         f"no agent with the right operate is registered for the broker user {user}: "

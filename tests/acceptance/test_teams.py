@@ -37,6 +37,8 @@ def test_in_one_process(review: ApcCommand) -> None:
     assert (content["number"], content["merge"]) == (4711, False)
     assert sorted(one["reader"] for one in content["opinions"]) == ["security", "style"]
     assert _run(review, "--key", "pr-4711") == first, "the session of the key, also after a restart"
+    letters = json.loads(review("dead-letter", "list", "--json").stdout)
+    assert not letters, "nothing is delivered to the client of a run, which has no inbox"
 
 
 def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:

@@ -14,10 +14,10 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
 from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
-from apc_client.operator import CLIENT, PEOPLE
+from apc_client.operator import PEOPLE
 from apc_client.registry.run_client import RunClient
 from apc_client.session import ClientSession
-from apc_contracts.identity.registry import Kind, Registration
+from apc_contracts.identity.registry import CLIENT, Kind, Registration
 from apc_log.queries import get_session
 from apc_web.errors import InputUnusable
 

@@ -13,7 +13,6 @@ from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import RECEIPTS, AgentQueues
 from apc_client.errors import ShardsUnconfirmed
-from apc_client.operator import is_run_client
 from apc_client.waiting import until
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
@@ -67,7 +66,7 @@ def queues_of(registration: Registration) -> AgentQueues:
 
 def inboxes_of(registered: Iterable[Registration]) -> list[AgentQueues]:
     """Return the inboxes that registered agents need; the client of a run has none."""
-    return [queues_of(one) for one in registered if not is_run_client(one)]
+    return [queues_of(one) for one in registered if not one.is_run_client]
 
 
 async def publish_changes(bus: Bus, changes: Sequence[AnyChange], shards: int) -> None:

@@ -11,7 +11,6 @@ from apc_agents.typed.team import Team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
-from apc_client.operator import CLIENT
 from apc_client.registry.contracts import register_folder
 from apc_client.registry.run_client import registered_client
 from apc_client.registry.schemas import register_schemas
@@ -24,6 +23,7 @@ from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
 from apc_console.system.team_input import read_input, result_document
 from apc_console.system.terminal_questions import answer_here
+from apc_contracts.identity.registry import CLIENT
 
 
 async def run_team(

@@ -11,6 +11,10 @@ SPEAKS_OLDEST = frozenset({PROTOCOL_VERSION})
 SPEAKS_ALL = frozenset(PROTOCOL_VERSIONS)
 ANY_SCHEMA = "*"
 """Among the schemas of a registration: its handlers take content of every schema."""
+CLIENT = "client"
+"""Role of the agents in whose name runs start sessions; their agent_ids begin with it."""
+CLIENTS = "clients"
+"""Their swarm."""
 
 
 class Right(StrEnum):
@@ -54,6 +58,16 @@ class Registration:
     """Broker users that may speak for a person, beside `broker_user`."""
     speaks: frozenset[str] = SPEAKS_OLDEST
     """The protocol versions of packets that it reads."""
+
+    @property
+    def is_run_client(self) -> bool:
+        """Whether this is the client of a run: it ends with the run, and has no inbox."""
+        return self.swarm_id == CLIENTS and self.agent_id.startswith(f"{CLIENT}-") and not self.handles
+
+    @property
+    def has_inbox(self) -> bool:
+        """Whether packets can be delivered to it: people and the clients of runs read the log."""
+        return self.kind is Kind.AGENT and not self.is_run_client
 
     def accepts(self, schema_id: str) -> bool:
         """Return whether the agent takes MESSAGEs of this schema."""

@@ -15,7 +15,7 @@ from apc_client import operator as operators
 from apc_client.keyed_start import KeyedStart
 from apc_client.registry.run_client import RunClient, registered_client
 from apc_contracts import MessagePayload
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import CLIENT, Registration, Right
 from apc_log.registry import registered_agents
 
 __all__ = ["house"]
@@ -35,7 +35,7 @@ async def ready(house: House) -> AsyncIterator[House]:
 
 
 def client_of(house: House, run: RunClient) -> Client:
-    return Client(house.client("operator"), house.pool, run.registration, 1, key=run.key, owner=operators.CLIENT)
+    return Client(house.client("operator"), house.pool, run.registration, 1, key=run.key, owner=CLIENT)
 
 
 async def registered_ids(house: House) -> set[str]:
@@ -73,7 +73,7 @@ async def test_the_session_of_anothers_start_is_not_taken_for_ones_own(
     if not is_guarded:
         monkeypatch.setattr(keyed_start, "is_by", lambda *_: True)
     rival = Registration("rival", "agent.rival", "role", "clients", rights=frozenset({Right.OPERATE}))
-    theirs = Client(ready.client("agent.rival"), ready.pool, rival, 1, owner=operators.CLIENT)
+    theirs = Client(ready.client("agent.rival"), ready.pool, rival, 1, owner=CLIENT)
     await theirs.start(team(), Order(number=1), key=KEY)
     await the_key_is_in_use(ready, "by rival, which this broker user does not speak for", is_guarded)
 
@@ -128,7 +128,7 @@ async def test_the_key_of_a_run_that_ended_before_its_input_is_told(
 def order() -> KeyedStart:
     payload = payload_of(Order(number=1))
     assert isinstance(payload, MessagePayload)
-    return KeyedStart.of(operators.CLIENT, "orders", KEY, payload)
+    return KeyedStart.of(CLIENT, "orders", KEY, payload)
 
 
 async def opener_of(house: House, session_id: str) -> str:

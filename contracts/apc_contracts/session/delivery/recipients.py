@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from apc_contracts.admission.rules.routing import asks_role, with_role
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.identity.registry import Kind, Registration
+from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, ORCHESTRATOR, PacketType
@@ -37,7 +37,7 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
         registration = registry.get(agent_id)
         if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
             continue
-        if registration.kind is Kind.PERSON:  # has no inbox
+        if not registration.has_inbox:
             continue
         is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
         if is_meant and _takes(registration, packet):

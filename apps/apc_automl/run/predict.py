@@ -10,7 +10,7 @@ from apc_automl.loading import find_record
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
-from apc_automl.run.written_model import Record, WrittenModel
+from apc_automl.run.written_model import OtherBytes, Record, WrittenModel
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, LogDiffers
 from apc_console.output.files import write_bytes
@@ -59,16 +59,19 @@ async def verify_model(folder: Path) -> JsonObject:
 
     Raises:
         InputUnusable: the folder has no model.
-        LogDiffers: the log knows no such packet, or it promises other bytes.
+        LogDiffers: the file is not the one of its record, the log knows no such packet, or it promises other bytes.
     """
-    verified = await _verify(await asyncio.to_thread(WrittenModel.read, folder))
+    verified = await _verify(folder, "model")
     if find_record(folder, "all_rows") is None:
         return verified
-    return verified | {"all_rows": await _verify(await asyncio.to_thread(WrittenModel.read, folder, "all_rows"))}
+    return verified | {"all_rows": await _verify(folder, "all_rows")}
 
 
-async def _verify(written: WrittenModel) -> JsonObject:
-    record = written.record
+async def _verify(folder: Path, name: str) -> JsonObject:
+    try:
+        record = (await asyncio.to_thread(WrittenModel.read, folder, name)).record
+    except OtherBytes as error:
+        raise LogDiffers(str(error)) from error
     async with open_log() as pool:
         run = await read_run(pool, record.run_id)
     packet = checked_promise(record, run)

@@ -15,6 +15,10 @@ from apc_contracts.contract_model import Id
 Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
+class OtherBytes(InputUnusable):
+    """A model file that is not the one that its record names."""
+
+
 class _File(BaseModel):
     hash: Sha256
 
@@ -53,7 +57,8 @@ class WrittenModel:
         """Read the model in a folder of `apc automl run`.
 
         Raises:
-            InputUnusable: no model is there, or its bytes are not those that the record names.
+            InputUnusable: no model is there, or its record cannot be read.
+            OtherBytes: the bytes are not those that the record names.
         """
         path = find_record(folder, name)
         if path is None:
@@ -72,9 +77,9 @@ class WrittenModel:
         except OSError as error:
             raise InputUnusable(f"{error.filename}: {error.strerror}; `apc automl report` writes it again") from error
         if _hash_of(data) != record.model.hash:
-            raise InputUnusable(
+            raise OtherBytes(
                 f"{file} is not the model that {path.name} names ({record.model.hash}); "
-                "`apc automl report` writes both again"
+                f"`apc automl report --run-id {record.run_id}` writes both again"
             )
         return cls(record, data)
 

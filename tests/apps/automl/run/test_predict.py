@@ -11,13 +11,13 @@ import pytest
 
 from apc_automl.data.new_rows import differences
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.run.predict import predict_table
+from apc_automl.run.predict import predict_table, verify_model
 from apc_automl.run.written_model import WrittenModel
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES, default_settings
-from apc_console.errors import InputUnusable
+from apc_console.errors import InputUnusable, LogDiffers
 
 WORDS = ("refund", "late", "thanks", "broken", "parcel")
 ROWS = [
@@ -118,10 +118,12 @@ def test_a_folder_without_a_model_names_the_remedy(tmp_path: Path) -> None:
         WrittenModel.read(tmp_path)
 
 
-def test_a_model_that_is_not_the_one_of_its_record_is_refused(folder: Path, tmp_path: Path) -> None:
+async def test_a_model_that_is_not_the_one_of_its_record_is_refused(folder: Path, tmp_path: Path) -> None:
     for name in ("model.json", "model.skops"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     WrittenModel.read(tmp_path)
     (tmp_path / "model.skops").write_bytes((folder / "model.skops").read_bytes() + b"x")
     with pytest.raises(InputUnusable, match="is not the model that"):
         WrittenModel.read(tmp_path)
+    with pytest.raises(LogDiffers, match="`apc automl report --run-id"):  # exit code 4
+        await verify_model(tmp_path)

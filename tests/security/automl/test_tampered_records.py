@@ -104,7 +104,7 @@ def test_a_broken_record_is_a_refusal_with_the_remedy(change: Callable[[Document
     assert WrittenModel.read(tmp_path).data == MODEL.data, "unchanged it is read"
     change(record)
     (tmp_path / "model.json").write_text(json.dumps(record))
-    with pytest.raises(InputUnusable, match="`apc automl report.*` writes"):
+    with pytest.raises(InputUnusable, match=r"`apc automl report.*` writes"):
         WrittenModel.read(tmp_path)
 
 

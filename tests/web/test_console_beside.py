@@ -67,6 +67,39 @@ def test_a_finished_run_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
     assert not any(child.is_running() for child in children)
 
 
+def test_a_run_that_halts_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
+    broken = (
+        (EXAMPLE / "review.py")
+        .read_text()
+        .replace("    opinions = ", "    raise RuntimeError('not now')\n    opinions = ", 1)
+    )
+    assert "not now" in broken
+    (apc.folder / "review.py").write_text(broken)
+    (apc.folder / "pr.json").write_text(FOREIGN)
+    running = apc.start("run", TEAM, "--input", "pr.json", "--ui")
+    try:
+        line = wait_for(running, "it has the token")
+        while not all(one["is_terminal"] for one in asked(line, "/sessions")["items"]):
+            pass
+        assert len(runs_at(line)) == 1
+        assert running.poll() is None
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert running.returncode == 3
+
+
+@pytest.mark.parametrize("command", [("up", "--ui"), ("run", TEAM, "--input", "pr.json", "--ui")])
+def test_accounts_without_tls_are_refused_before_anything_starts(apc: ApcCommand, command: tuple[str, ...]) -> None:
+    shutil.copy(EXAMPLE / "review.py", apc.folder / "review.py")
+    (apc.folder / "pr.json").write_text(FOREIGN)
+    done = apc(*command, given={"APC_WEB_USERS_FILE": "users.json"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("apc: passwords need TLS: set APC_WEB_TLS_CERT and APC_WEB_TLS_KEY")
+    assert not (apc.folder / ".apc/postgres").exists()
+
+
 def test_up_serves_it_and_takes_it_along(apc: ApcCommand) -> None:
     with up(apc, "--ui") as running:
         line = wait_for(running, "it has the token")

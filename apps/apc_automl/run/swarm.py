@@ -28,7 +28,7 @@ from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
 from apc_console.output.terminal import echo
-from apc_console.system.beside import ConsoleBeside, console_beside
+from apc_console.system.beside import ConsoleBeside, check_console, console_beside
 from apc_console.system.running import stop_on_signals
 from apc_console.system.system import System, has_broker
 from apc_log.queries import list_agent_packets
@@ -64,6 +64,8 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
         NothingPassed: the run ended without a promoted model.
         TableInvalid, InputUnusable: the table or an option cannot be used; nothing was started.
     """
+    if shown.ui:
+        check_console()
     async with console_beside() as console:
         outcome, form = await _run(form, shown, console)
         print_summary(outcome, form, as_json=shown.as_json)

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
+from apc_bus.settings import WebSettings
+from apc_console.commands.web.reaching import reach_of
 from apc_console.system.running import stop_on_signals
 
 PORT = 8083
@@ -60,6 +62,11 @@ class ConsoleBeside:
             return
         process.kill()
         await process.wait()
+
+
+def check_console() -> None:
+    """Raise InputUnusable when the web console could not serve with these settings: before anything is started."""
+    reach_of(f"127.0.0.1:{PORT}", WebSettings())
 
 
 @asynccontextmanager

@@ -11,13 +11,15 @@ from apc_agents.typed.team import Team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
+from apc_client.errors import SessionHalted
 from apc_client.registry.contracts import register_folder
 from apc_client.registry.run_client import registered_client
 from apc_client.registry.schemas import register_schemas
 from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
-from apc_console.system.beside import console_beside
+from apc_console.output.output import tell
+from apc_console.system.beside import check_console, console_beside
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
 from apc_console.system.system import has_broker
@@ -54,17 +56,25 @@ async def run_team(
     if people and str(file) == "-":
         raise InputUnusable("--person: answers come from the standard input; give --input a file")
     content = read_input(team, read_bytes(file))
+    if ui:
+        check_console()
     async with console_beside() as console:
-        async with open_team(name, team, people) as client:
+        try:
+            async with open_team(name, team, people) as client:
+                if ui:
+                    await console.open()
+                session = await client.start(team, content, key=key)
+                asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
+                try:
+                    found = await session.outcome()
+                finally:
+                    if asking is not None:
+                        await cancelled(asking)
+        except SessionHalted as halted:
             if ui:
-                await console.open()
-            session = await client.start(team, content, key=key)
-            asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
-            try:
-                found = await session.outcome()
-            finally:
-                if asking is not None:
-                    await cancelled(asking)
+                tell([str(halted)])
+                await console.stay()
+            raise
         show({"session": session.session_id, "result": result_document(found)})
         await console.stay()
 

@@ -11,7 +11,7 @@ from apc_agents.agent_loading import load_documents, load_members
 from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
 from apc_console.output.terminal import echo
-from apc_console.system.beside import console_beside
+from apc_console.system.beside import check_console, console_beside
 from apc_console.system.chaos import Scorer, prepare
 from apc_console.system.logs import configure
 from apc_console.system.running import stop_on_signals
@@ -28,6 +28,7 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None, *,
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
+        InputUnusable: the web console cannot serve with these settings; nothing was started.
     """
     configure(ConsoleSettings().log_level)
     began = time.monotonic()
@@ -36,6 +37,8 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None, *,
     if profile is not None:
         load_profile(profile)
         settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
+    if ui:
+        check_console()
     async with _system(modules, settings) as system, console_beside() as console:
         started_in = timedelta(seconds=time.monotonic() - began)
         scores = settings.chaos_scores

@@ -1,6 +1,7 @@
 """The log is verified by a job with progress."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,13 +52,14 @@ async def test_a_server_without_a_verifier_says_what_to_do(told: WebBench) -> No
 
 
 async def test_a_server_without_the_log_key_says_what_to_do(
-    told: WebBench, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    told: WebBench, postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     verifier = LogVerifier(postgres_url)
     object.__setattr__(told.services, "verifier", verifier)
     assert (await told.client.post("/api/v1/log/verify")).status_code == 200
     await verifier.cancel()
     monkeypatch.delenv("APC_LOG_KEY")
+    monkeypatch.chdir(tmp_path)  # a demo in the checkout has left a key
     job, refused = await told.get("/log/verify"), await told.client.post("/api/v1/log/verify")
     assert job["why_not"].startswith("this server has no key of the log") and "apc log verify" in job["why_not"]
     assert (refused.status_code, refused.json()["code"]) == (409, "NO_LOG_KEY")

@@ -7,7 +7,7 @@ from apc_bus.settings import AutomlSettings
 
 
 async def check_table(settings: AutomlSettings, workbench: Workbench) -> None:
-    """Read the table in the first process, before others start: to refuse one shall not wait for them.
+    """Read the table in the first process, before others start, so that a refusal does not wait for them.
 
     Raises:
         TableInvalid: nothing can be learned from it.

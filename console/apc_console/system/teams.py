@@ -15,6 +15,7 @@ from apc_client.errors import SessionHalted
 from apc_client.registry.contracts import register_folder
 from apc_client.registry.run_client import registered_client
 from apc_client.registry.schemas import register_schemas
+from apc_client.session import ClientSession
 from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
@@ -64,12 +65,7 @@ async def run_team(
                 if ui:
                     await console.open()
                 session = await client.start(team, content, key=key)
-                asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
-                try:
-                    found = await session.outcome()
-                finally:
-                    if asking is not None:
-                        await cancelled(asking)
+                found = await _outcome(client, session, people)
         except SessionHalted as halted:
             if ui:
                 tell([str(halted)])
@@ -77,6 +73,16 @@ async def run_team(
             raise
         show({"session": session.session_id, "result": result_document(found)})
         await console.stay()
+
+
+async def _outcome(client: Client, session: ClientSession, people: Mapping[str, str]) -> Any:
+    """Wait for the session's end; meanwhile people answer at this terminal."""
+    asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
+    try:
+        return await session.outcome()
+    finally:
+        if asking is not None:
+            await cancelled(asking)
 
 
 @asynccontextmanager

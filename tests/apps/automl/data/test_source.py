@@ -5,7 +5,7 @@ import os
 import random
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -168,8 +168,11 @@ def test_what_is_no_file_is_said_and_no_pipe_is_waited_for(tmp_path: Path) -> No
             read_source(path)
 
 
-@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow reads it")
-def test_parquet_without_its_library_names_it(tmp_path: Path) -> None:
+def test_parquet_without_its_library_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("apc_automl.data.files.parquet.version", absent)
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     with pytest.raises(TableInvalid, match="pip install pyarrow"):

@@ -11,7 +11,7 @@ import type { Schemas } from "../api/client";
 
 const MOST = 8;
 
-/** The proof that the log only grew since the exported checkpoint; whoever distrusts this server checks it elsewhere. */
+/** The proof that the log only grew since the exported checkpoint; it can be checked without trust in this server. */
 function ConsistencyFile({ shard }: { shard: number }) {
   const isViewer = useIsViewer();
   const load = useMutation({

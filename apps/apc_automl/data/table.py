@@ -11,6 +11,7 @@ import pandas as pd
 from apc_automl.data.features import read_features
 from apc_automl.data.source import SourceOptions, read_source
 from apc_automl.data.table_schema import ColumnKind, ProblemKind, Schema
+from apc_automl.data.target_column import find_target
 from apc_automl.errors import TableInvalid
 
 MINIMUM_ROWS = 40
@@ -49,10 +50,7 @@ def read_table(
     """
     source = read_source(path, options)
     raw = source.frame
-    target = target.strip()
-    if target not in raw.columns:
-        known = ", ".join(str(name) for name in raw.columns[:12])
-        raise TableInvalid(f"{path} has no column {target!r} to predict; its columns are: {known}")
+    target = find_target(path, target, list(raw.columns))
     notes = [source.words]
     raw = _drop_unlabelled(raw, target, notes)
     if len(raw) < MINIMUM_ROWS:

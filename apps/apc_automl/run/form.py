@@ -7,9 +7,13 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from apc_bus.settings import AutomlSettings
 from apc_console.errors import InputUnusable
+
+if TYPE_CHECKING:
+    from apc_automl.data.source import TableFile
 
 BUDGET_SECONDS = 120
 FIXED_BUDGET_SECONDS = 3600
@@ -46,9 +50,15 @@ class SourceForm:
         """Return the table as every role reads it: rewritten if an option says how to read it."""
         if self == SourceForm():
             return path
-        from apc_automl.data.source import SourceOptions, read_source, write_plain
+        from apc_automl.data.source import write_plain
 
-        return write_plain(read_source(path, SourceOptions(*astuple(self))), folder / f"{path.stem}.csv")
+        return write_plain(self.read(path), folder / f"{path.stem}.csv")
+
+    def read(self, path: Path) -> "TableFile":
+        """Read the table. Raises TableInvalid."""
+        from apc_automl.data.source import SourceOptions, read_source
+
+        return read_source(path, SourceOptions(*astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,8 @@ class RunForm:
         """Return the run as the roles know it, its ids fixed once; the sample table is written when none is named.
 
         Raises:
-            InputUnusable: no --target, the table cannot be read, or the libraries for training are not installed.
+            TableInvalid: no --target; names the columns of the table.
+            InputUnusable: the table cannot be read, or the libraries for training are not installed.
         """
         if self.resume is not None and not self.priors:
             raise InputUnusable("--resume begins with what that run found: leave out --no-priors")
@@ -136,12 +147,16 @@ class RunForm:
 
     def _table(self, data_dir: Path) -> tuple[Path, str]:
         if self.data is not None:
-            if self.target is None:
-                raise InputUnusable(f"which column of {self.data} shall be predicted? Name it with --target")
-            return self.source.rewrite(self.data, data_dir / "tables" / secrets.token_hex(4)), self.target
+            target = self.target or self._ask_for_target(self.data)
+            return self.source.rewrite(self.data, data_dir / "tables" / secrets.token_hex(4)), target
         from apc_automl.data.default_data import DEFAULT_TARGET
 
         return self.sample(data_dir), self.target or DEFAULT_TARGET
+
+    def _ask_for_target(self, data: Path) -> str:
+        from apc_automl.data.target_column import find_target
+
+        return find_target(data, None, list(self.source.read(data).frame.columns))
 
     @staticmethod
     def sample(data_dir: Path) -> Path:

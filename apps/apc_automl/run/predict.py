@@ -91,6 +91,11 @@ def checked_promise(record: Record, run: RunLog) -> LoggedPacket:
     Raises:
         LogDiffers: the log knows no such packet, or promises other bytes, columns or classes.
     """
+    if not run.packets:
+        raise LogDiffers(
+            f"the log holds nothing of run {record.run_id}: change to the folder where `apc automl run` ran, "
+            "or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"
+        )
     packet = next((one for one in run.packets if str(one.packet_id) == record.log.packet_id), None)
     if packet is None:
         raise LogDiffers(f"the log holds no packet {record.log.packet_id} of run {record.run_id}")

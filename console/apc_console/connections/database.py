@@ -38,8 +38,8 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
         return
     if not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
         raise InputUnusable(
-            f"there is no log in {bus.data_dir}: run `apc automl run` or `apc up` there first, "
-            "or set APC_DATA_DIR or APC_DATABASE_URL"
+            f"there is no log in {bus.data_dir.absolute()}: change to the folder where `apc automl run` or `apc up` "
+            "ran, or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"
         )
     from apc_persister.database.embedded import start_embedded
 

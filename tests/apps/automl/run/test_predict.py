@@ -11,7 +11,8 @@ import pytest
 
 from apc_automl.data.new_rows import differences
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.run.predict import predict_table, verify_model
+from apc_automl.report.run_log import RunLog
+from apc_automl.run.predict import checked_promise, predict_table, verify_model
 from apc_automl.run.written_model import WrittenModel
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
@@ -127,3 +128,9 @@ async def test_a_model_that_is_not_the_one_of_its_record_is_refused(folder: Path
         WrittenModel.read(tmp_path)
     with pytest.raises(LogDiffers, match="`apc automl report --run-id"):  # exit code 4
         await verify_model(tmp_path)
+
+
+def test_a_log_without_the_run_says_where_to_look(folder: Path) -> None:
+    record = WrittenModel.read(folder).record
+    with pytest.raises(LogDiffers, match=r"change to the folder where .* ran, or set APC_DATA_DIR"):
+        checked_promise(record, RunLog(record.run_id, (record.run_id,), (), (), (), {}))

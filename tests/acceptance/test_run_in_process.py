@@ -74,9 +74,10 @@ def test_each_transfer_is_a_line_of_the_progress(finished_run: FinishedRun) -> N
     assert any("best accuracy " in line for line in said)
 
 
-def test_the_summary_ends_with_three_things_to_try(finished_run: FinishedRun) -> None:
-    see, use, read = finished_run.process.stdout.splitlines()[-3:]
+def test_the_summary_ends_with_things_to_try(finished_run: FinishedRun) -> None:
+    see, use, read, check = finished_run.process.stdout.splitlines()[-4:]
     assert "apc ui --run" in see and "apc packet replay" in read
+    assert check == f"  check every verdict:   {read.split(':', 1)[1].strip()} --verify"
 
     predicted = finished_run.apc(*shlex.split(use.split(":", 1)[1])[1:])
 
@@ -105,9 +106,9 @@ def test_the_run_comes_out_again_as_it_was_recorded(finished_run: FinishedRun) -
 
 
 def test_replay_prints_the_run_in_causal_order(finished_run: FinishedRun) -> None:
-    last = finished_run.process.stdout.splitlines()[-1]
-    assert last.startswith("  read every step:")
-    command = last.split(":", 1)[1]
+    read = finished_run.process.stdout.splitlines()[-2]
+    assert read.startswith("  read every step:")
+    command = read.split(":", 1)[1]
 
     replayed = finished_run.apc(*shlex.split(command)[1:])
 

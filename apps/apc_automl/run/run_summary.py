@@ -113,7 +113,8 @@ def _to_try(outcome: Outcome, form: RunForm | None) -> list[str]:
         folder, target = outcome.model_file.parent, outcome.model_file.with_name("predictions.csv")
         words = ["automl", "predict", "--model", str(folder), "--data", data, "--out", str(target)]
         lines.append(f"  predict new rows:      {_program()} {shlex.join(words)}")
-    return ["Try next:", *lines, f"  read every step:       {replay_command(outcome.run_id)}"]
+    replay = replay_command(outcome.run_id)
+    return ["Try next:", *lines, f"  read every step:       {replay}", f"  check every verdict:   {replay} --verify"]
 
 
 def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:

@@ -81,7 +81,7 @@ LINES: dict[str, Sequence[str]] = {
     "packet lineage-summary": (),
     "packet refused": (),
     "packet tree": (str(PACKET),),
-    "packet replay": ("--run-id", "run-1"),
+    "packet replay": ("--run-id", "run-1", "--events"),
     "packet impact": (str(PACKET),),
     "packet retract": (str(PACKET), "--reason", HOSTILE, "--yes"),
     "log key": (),

@@ -147,6 +147,7 @@ def replay(
         int | None, typer.Option(min=1, help="Print at most this many entries; default: the whole run.")
     ] = None,
     after: After = None,
+    events: Annotated[bool, typer.Option("--events", help="At a terminal, print the usual transitions, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a whole run in causal order: packets, their transitions, the steps of the session."""
@@ -157,7 +158,7 @@ def replay(
             raise InputUnusable("name the run with --run-id; a bundle is read by --verify and --what-if")
         from apc_console.commands.packet.packets_view import print_replay
 
-        run_quietly(print_replay(run_id, task_id, out, limit=limit, after=after, as_json=as_json))
+        run_quietly(print_replay(run_id, task_id, out, limit=limit, after=after, with_events=events, as_json=as_json))
         return
     if task_id is not None or limit is not None or after is not None:
         raise InputUnusable("--verify and --what-if take a run whole: leave --task-id, --limit and --after out")

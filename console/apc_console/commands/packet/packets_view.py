@@ -1,7 +1,7 @@
 """`apc packet trace` and `apc packet replay`: print rows of the log as tables or JSON."""
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_console.commands.packet.replay_view import print_lines
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.cursors import read_cursor, write_cursor
@@ -110,9 +111,18 @@ async def _check_names(pool: asyncpg.Pool, named: Mapping[str, Any]) -> None:
 
 
 async def print_replay(
-    run_id: str, task_id: str | None, out: Path | None, *, limit: int | None, after: str | None, as_json: bool
+    run_id: str,
+    task_id: str | None,
+    out: Path | None,
+    *,
+    limit: int | None,
+    after: str | None,
+    with_events: bool,
+    as_json: bool,
 ) -> None:
     """Print a run as it streams from the log: everything after `after`, or a page of `limit` entries.
+
+    JSON has every entry; lines for a terminal leave the usual transitions out unless `with_events`.
 
     Raises InputUnusable when the log holds nothing of it there.
     """
@@ -132,7 +142,7 @@ async def print_replay(
             if out is not None:
                 echo(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
         else:
-            await _print_lines(first, rows)
+            await print_lines(_chain(first, rows), with_events=with_events)
     if more is not None:
         echo(f"more entries: --after {write_cursor(*more)}", file=sys.stderr)
 
@@ -155,73 +165,12 @@ async def _write_json(first: LogRow, rows: AsyncIterator[LogRow], out: Path | No
     return count
 
 
-async def _print_lines(first: LogRow, rows: AsyncIterator[LogRow]) -> None:
-    from rich.text import Text
-
-    from apc_console.output.safe_console import SafeConsole
-
-    console = SafeConsole()
-    async for row in _chain(first, rows):
-        line = Text()
-        line.append(f"{row.shard}/{row.seq:<7}", style="dim")
-        line.append_text(_LINES[type(row)](row))
-        console.print(line, soft_wrap=True)
-
-
 async def _chain(first: LogRow, rows: AsyncIterator[LogRow]) -> AsyncIterator[LogRow]:
     yield first
     async for row in rows:
         yield row
 
 
-def _packet_line(row: PacketRow) -> Any:
-    from rich.text import Text
-
-    style = {"accepted": "green", "refused": "red", "held": "yellow"}[row.verdict]
-    text = Text(f"{show(row.judged_at)}  ")
-    text.append(f"{row.verdict:<9}", style=style)
-    text.append(f"{row.packet_type:<12}", style="bold")
-    text.append(f"{row.sender_agent_id} → {', '.join(row.recipients) or '-'}  ")
-    text.append(f"{row.run_phase} r{row.round} g{row.generation}  {row.packet_id}", style="dim")
-    if row.refusal is not None:
-        text.append(f"  {row.refusal['code']} at {row.refusal['path']}: {row.refusal['message']}", style="red")
-    if row.facts.get("warnings"):
-        text.append(f"  warning: {', '.join(row.facts['warnings'])}", style="yellow")
-    return text
-
-
-def _transition_line(row: TransitionRow) -> Any:
-    from rich.text import Text
-
-    to_whom = f" [{row.recipient} #{row.attempt}]" if row.recipient else ""
-    text = Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}{to_whom}  {row.packet_id}", style="dim")
-    refusal = (row.metadata or {}).get("refusal")
-    if refusal is not None and row.to_state == "REJECTED_POLICY":
-        text.append(f"  {refusal['code']} at {refusal['path']}: {refusal['message']}", style="not dim red")
-    return text
-
-
-def _coordination_line(row: CoordinationRow) -> Any:
-    from rich.text import Text
-
-    place = f"step {row.step}, round {row.round}, generation {row.generation}"
-    return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}  ({place})", style="bold cyan")
-
-
-def _conflict_line(row: ConflictRow) -> Any:
-    from rich.text import Text
-
-    code = f"{row.code} " if row.code else ""
-    by = f" by {row.user_id}" if row.user_id else ""
-    return Text(f"{show(row.recorded_at)}  {row.conflict}{by}  {row.packet_id or ''}  {code}{row.reason}", style="red")
-
-
-_LINES: Mapping[type, Callable[[Any], Any]] = {
-    PacketRow: _packet_line,
-    TransitionRow: _transition_line,
-    CoordinationRow: _coordination_line,
-    ConflictRow: _conflict_line,
-}
 _KINDS = {PacketRow: "packet", TransitionRow: "transition", CoordinationRow: "coordination", ConflictRow: "conflict"}
 
 

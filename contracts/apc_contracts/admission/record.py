@@ -25,7 +25,7 @@ from apc_contracts.judging.session_view import Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.vocabulary import ALL_RECIPIENTS, PROTOCOL_VERSION, PacketType
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType
 
 Record = dict[str, Any]
 
@@ -65,12 +65,12 @@ def note_warnings(record: Record, case: Case, warnings: Sequence[Refusal]) -> No
     record["drift"] = _drift_facts(case)
 
 
-def note_place(record: Record, packet: Packet, session: SessionView | None) -> None:
-    """Add what an entry needs beside its verdict: a resolved BROADCAST; the phase, if the packet named another."""
-    if packet.recipients[0].agent_id == ALL_RECIPIENTS:
-        record["to"] = ALL_RECIPIENTS
-    elif asks_role(packet):
-        record["to"] = packet.recipients[0].agent_id
+def note_place(record: Record, packet: Packet, session: SessionView | None, recipients: tuple[str, ...]) -> None:
+    """Add what an entry needs beside its verdict: whom the packet names, and its phase, where the entry has others."""
+    named = packet.recipients[0].agent_id
+    is_resolved = recipients == (ORCHESTRATOR,) and len(packet.recipients) == 1 and named != ORCHESTRATOR
+    if named == ALL_RECIPIENTS or asks_role(packet) or is_resolved:
+        record["to"] = named
     if session is not None and packet.run_phase is not session.run_phase:
         record["in_phase"] = session.run_phase.value
 

@@ -12,7 +12,7 @@ from apc_contracts.admission.session_values import SessionSnapshot
 from apc_contracts.admission.stage import Stage
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
-from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, CLIENTS, Kind, Registration, Right
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity, Part, QuestionPlaces, SessionView, TaskPlaces, WakePlaces
@@ -107,8 +107,8 @@ def _registry(packet: Packet, record: Record) -> dict[str, Registration]:
             agent_id,
             broker_user="",
             role=first.role or "",
-            swarm_id=swarms.get(agent_id, usual_swarm),
-            handles=frozenset() if broken.get(agent_id) == "deaf" else _EVERY_TYPE,
+            swarm_id=CLIENTS if broken.get(agent_id) == "client" else swarms.get(agent_id, usual_swarm),
+            handles=frozenset() if broken.get(agent_id) in ("deaf", "client") else _EVERY_TYPE,
             is_revoked=broken.get(agent_id) == "revoked",
             schemas=frozenset() if broken.get(agent_id) == "foreign" else _EVERY_SCHEMA,
             kind=_kind(packet, broken.get(agent_id)),

@@ -42,9 +42,16 @@ from apc_contracts.session import (
     timer,
     timer_kind,
 )
+from apc_contracts.session.delivery.recipients import ends_at_gate
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.sealing import seal
+
+
+def _is_resolved(packet: Packet, recipients: tuple[str, ...]) -> bool:
+    """Return whether an entry has other recipients than its packet: of a BROADCAST, a role, or the client of a run."""
+    is_told = recipients == (ORCHESTRATOR,) and ends_at_gate(packet)
+    return packet.recipients[0].agent_id == ALL_RECIPIENTS or asks_role(packet) or is_told
 
 
 class SessionReplay:
@@ -125,7 +132,7 @@ class SessionReplay:
             self.session = open_session(packet, entry.judged_at, contract, verdict.facts.get("places"))
             for packet_id, identity in self._before_session.items():
                 self.session.remember(packet_id, identity)
-        note_place(verdict.facts, packet, self.session)
+        note_place(verdict.facts, packet, self.session, tuple(entry.recipients))
         compare(entry, "facts", dict(entry.facts), as_json(verdict.facts))
         self._check_recipients(entry, packet)
         self.packets += 1
@@ -188,11 +195,11 @@ class SessionReplay:
         return timer(session, kind, entry.judged_at, contract)
 
     def _check_recipients(self, entry: RecordedPacket, packet: Packet) -> None:
-        """Check the recipients; the registry alone knows whom a BROADCAST or a role reaches: taken as recorded."""
-        if self.session is None or not (asks_role(packet) or packet.recipients[0].agent_id == ALL_RECIPIENTS):
+        """Check the recipients; whom only the registry knows is taken as recorded: BROADCAST, role, client of a run."""
+        if self.session is None or not _is_resolved(packet, entry.recipients):
             named = tuple(recipient.agent_id for recipient in packet.recipients)
             compare(entry, "recipients", entry.recipients, named)
-        elif not asks_role(packet) and not {*entry.recipients} <= self.session.members:
+        elif packet.recipients[0].agent_id == ALL_RECIPIENTS and not {*entry.recipients} <= self.session.members:
             nobody = resolve_recipients(packet, self.session, {})
             differ(entry, "agent_packets.recipients", entry.recipients, f"members only, or {nobody}")
 

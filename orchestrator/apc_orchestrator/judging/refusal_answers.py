@@ -16,7 +16,7 @@ from apc_orchestrator.judging.nack import nack_packet
 
 
 class Answers:
-    """Puts NACKs into a batch. There is no NACK when the broker does not know the sender, or it was revoked."""
+    """Puts NACKs into a batch; none for a sender that the broker does not know, was revoked, or has no inbox."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
@@ -47,7 +47,7 @@ class Answers:
     def _answer(
         self, batch: Batch, refused_id: UUID, refused: Packet | None, refusal: Refusal, sender: Registration
     ) -> None:
-        if sender.is_revoked:
+        if sender.is_revoked or not sender.has_inbox:
             return
         sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._memory.contract))
         session = self._memory.sessions.get(refused.trace.session_id) if refused is not None else None

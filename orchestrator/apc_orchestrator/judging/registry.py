@@ -130,6 +130,6 @@ class Registry:
             return None  # a person has no inbox: it reads the verdict in the log
         if found is not None and found.broker_user == user_id:
             return found
-        agents = [one for one in self.by_id.values() if one.kind is Kind.AGENT and one.agent_id != ORCHESTRATOR]
+        agents = [one for one in self.by_id.values() if one.has_inbox and one.agent_id != ORCHESTRATOR]
         having = [one for one in agents if one.broker_user == user_id]
         return having[0] if len(having) == 1 else None

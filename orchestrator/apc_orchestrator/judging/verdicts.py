@@ -102,7 +102,7 @@ class Verdicts:
             batch.contracts.add(contract.body)
         session = self._session_for(batch, packet, verdict, contract)
         recipients = _recipients(packet, session, self._memory.registry)
-        note_place(verdict.facts, packet, session)
+        note_place(verdict.facts, packet, session, recipients)
         advanced = None
         if session is not None:
             decayed = self._memory.protocols.decayed(batch.now)

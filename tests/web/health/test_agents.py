@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.orchestrator.registering.test_run_clients import CLIENT, register_client
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import WebBench
 from tests.web.health.test_system_health import probed
@@ -59,6 +60,14 @@ async def test_an_agent_without_queues_is_unknown(probed: WebBench) -> None:
     found, items = await _agents(probed, queues=True)
     assert not found["is_complete"] and found["words"].startswith("nobody knows the queues of sentinel: ")
     assert items["sentinel"]["waiting"] is None and items["red-1"]["waiting"] is not None
+
+
+async def test_the_client_of_a_run_has_no_queues_to_look_at(probed: WebBench) -> None:
+    await register_client(probed.house)
+    await probed.house.quiet()
+    found, items = await _agents(probed, queues=True)
+    assert found["is_complete"] and found["words"] is None
+    assert items[CLIENT]["waiting"] is None
 
 
 async def test_more_agents_than_are_looked_at_are_told_of(probed: WebBench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ CAUSES: Mapping[str, str] = {
         "role or swarm differ from the registration, the sender is no member of the session, or a right is missing"
     ),
     "UNROUTABLE": (
-        "a recipient does not exist, is revoked or does not handle the type or the schema; or the recipient of a "
-        "TRANSFER is not in to_swarm"
+        "a recipient does not exist, is revoked or does not handle the type or the schema; or an ASK or a "
+        "MULTICAST names the client of a run; or the recipient of a TRANSFER is not in to_swarm"
     ),
     "PHASE_MISMATCH": "run_phase is neither the session's nor the parent's",
     "GENERATION_MISMATCH": "trace.generation is above the session's, or a TRANSFER's differs from it",

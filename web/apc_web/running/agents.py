@@ -35,8 +35,9 @@ async def agent_list(services: Services) -> AgentList:
 
 async def agents_with_queues(services: Services) -> AgentList:
     """Return every agent as above, with the depths of its queues, as far as they are known."""
-    found = await agent_list(services)
-    have_inbox = [one for one in found.items if one.kind == "agent" and not one.is_revoked]
+    found, registry = await agent_list(services), await read_registry(services.pool)
+    reading = {agent_id for agent_id, one in registry.items() if one.has_inbox and not one.is_revoked}
+    have_inbox = [one for one in found.items if one.agent_id in reading]
     asked = sorted(have_inbox, key=lambda one: not one.is_alive)[:MOST_INBOXES]
     if services.probe is None:
         return found.model_copy(update={"is_complete": not have_inbox, "words": NO_WAY})

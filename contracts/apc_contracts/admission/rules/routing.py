@@ -22,7 +22,7 @@ from apc_contracts.vocabulary import (
     Signal,
 )
 
-Unreachable = Literal["unknown", "revoked", "deaf", "foreign", "person", "agent", "nobody"]
+Unreachable = Literal["unknown", "revoked", "deaf", "foreign", "person", "client", "agent", "nobody"]
 
 _ADVICE: dict[Unreachable, str] = {
     "unknown": "is not registered: name a registered agent",
@@ -30,6 +30,7 @@ _ADVICE: dict[Unreachable, str] = {
     "deaf": "does not handle {}: name an agent that does",
     "foreign": "does not take this schema: register the agent with it",
     "person": "is a person, and has no inbox: only a question reaches it",
+    "client": "is the client of a run, which reads the log and has no inbox: name an agent",
     "agent": "is an agent: a question goes to people, and a request to agents",
     "nobody": "reaches nobody: a question needs a registered person with this role, a request a member that takes it",
 }
@@ -164,6 +165,8 @@ def unreachable(registration: Registration | None, packet: Packet) -> Unreachabl
     packet_type = packet.packet_type
     if packet_type not in registration.handles and packet_type not in CONTROL_TYPES:
         return "deaf"
+    if registration.is_run_client and (is_ask(packet) or len(packet.recipients) > 1):
+        return "client"
     if packet_type is PacketType.MESSAGE and not registration.accepts(packet.payload_as(MessagePayload).schema_id):
         return "foreign"
     request = request_of(packet) if packet_type is PacketType.SIGNAL else None

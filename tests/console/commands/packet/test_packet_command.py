@@ -60,7 +60,7 @@ def test_the_packet_may_come_from_a_pipe(apc: ApcCommand) -> None:
 def test_the_example_of_the_protocol_page_is_accepted(apc: ApcCommand) -> None:
     from pathlib import Path
 
-    page = (Path(__file__).parents[3] / "docs/reference/protocol.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/reference/protocol.md").read_text()
     packet = page.split("```json\n")[1].split("```")[0]
 
     assert apc("packet", "validate", "-", stdin=packet).stdout == "accepted\n"

@@ -9,15 +9,17 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_contracts.vocabulary import CONTROL_TYPES
 from apc_log.queries.rows import Position
 
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
 DEAD = """
 SELECT hop.session_id, hop.packet_id, hop.recipient, hop.attempt, hop.metadata ->> 'error' AS reason,
        hop.recorded_at AS died_at, packet.packet_type, packet.sender_agent_id AS sender, packet.run_id,
-       packet.task_id, packet.expires_at, hop.shard, hop.seq
+       packet.task_id, packet.expires_at, hop.shard, hop.seq, session.document ->> 'halt_reason' AS halt_reason
 FROM apc_log.packet_events AS hop
 JOIN apc_log.agent_packets AS packet ON packet.session_id = hop.session_id AND packet.packet_id = hop.packet_id
+LEFT JOIN apc_log.sessions AS session ON session.session_id = hop.session_id AND session.document ->> 'state' = 'HALTED'
 WHERE hop.to_state = 'DEAD_LETTERED'
   AND NOT EXISTS (
     SELECT FROM apc_log.packet_events AS later
@@ -70,11 +72,18 @@ class DeadDelivery:
     shard: int
     seq: int
     """Position of the hop that ended it."""
+    halt_reason: str | None = None
+    """Why its session has halted; None = it has not."""
 
     @property
     def id(self) -> DeliveryId:
         """Which delivery it is."""
         return DeliveryId(self.session_id, self.packet_id, self.recipient)
+
+    @property
+    def is_in_halted_session(self) -> bool:
+        """Whether it is work of a session that has halted: the gate refuses all that its handler would send."""
+        return self.halt_reason is not None and self.packet_type not in CONTROL_TYPES
 
 
 @dataclass(frozen=True, slots=True)

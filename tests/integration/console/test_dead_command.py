@@ -17,6 +17,8 @@ from apc_bus.topology import agent_queue
 from apc_console.commands.dead_letter.dead_letters_control import settle_dead
 from apc_console.commands.dead_letter.dead_letters_view import Filter, dead_documents, dead_rows
 from apc_console.errors import InputUnusable
+from apc_contracts import SignalPayload
+from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 
 SAID = """
@@ -128,6 +130,21 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch
     monkeypatch.setenv("APC_AMQP_URL", "")
     with pytest.raises(InputUnusable, match="set APC_AMQP_URL"):
         await settle_dead(DISCARD, [], ANY, is_all=True)
+
+
+async def test_nothing_is_requeued_in_a_session_that_has_halted(running: House) -> None:
+    """Its handler would run, and all that it sends would be refused."""
+    dead = await die(running, "blue-1")
+    stop = make_packet("librarian", SignalPayload(signal=Signal.STOP), parent=running.opening)
+    await running.agents.publish(stop)
+    await until(running.is_logged(stop.packet_id))
+    with pytest.raises(InputUnusable) as raised:
+        await settle_dead(REQUEUE, [str(dead.packet_id)], ANY)
+    words = f"session {SESSION} has halted (STOP by librarian), so all that a handler sends there would be refused"
+    assert words in str(raised.value)
+    assert await settle_dead(REQUEUE, [], ANY, is_all=True) == [], "it stays, for a discard"
+    (rested,) = await settle_dead(DISCARD, [], ANY, is_all=True)
+    assert (rested["packet_id"], rested["state"]) == (dead.packet_id, "ARCHIVED")
 
 
 async def test_the_command_prints_json_and_one_line_of_error(running: House, postgres_url: str, tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from tests.integration.conftest import House
-from tests.support.traffic import SESSION, make_idea, make_packet, until
+from tests.integration.console.test_dead_command import die
+from tests.support.traffic import SESSION
 
 from apc_bus.settings import BusSettings
-from apc_bus.topology import agent_queue
 from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import load_contract
 from apc_web.app import make_app
@@ -50,12 +50,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert (await act(f"/sessions/{SESSION}/pause", reason="lunch"))["detail"]["state"] == "paused in SESSION_OPEN"
         assert (await client.get(f"/sessions/{SESSION}")).json()["waits"][0]["kind"] == "paused"
         assert (await act(f"/sessions/{SESSION}/resume"))["detail"]["state"] == "SESSION_OPEN"
-        sent = make_packet("red-1", make_idea(), ("blue-1",), parent=house.opening)
-        await house.agents.publish(sent)
-        async with house.agents.bus.subscribe(agent_queue("blue-1", urgent=False)) as inbox:
-            (delivery,) = await inbox.receive()
-            await inbox.nack(delivery, requeue=False)
-            await until(house.has_come_to("DEAD_LETTERED", sent.packet_id, "blue-1"))
+        await die(house, "blue-1")
         (dead,) = (await client.get("/dead")).json()["items"]
         assert dead["words"] == "the handler of the recipient failed" and dead["can_requeue"]
         name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
@@ -73,4 +68,12 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert again["code"] == "NOT_POSSIBLE" and "is not dead" in again["detail"]
         assert (await act("/sessions/elsewhere/stop", 404))["code"] == "NOT_FOUND"
         assert (await act("/dead/discard", 409, deliveries=[name], note="n" * 301))["code"] == "NOT_POSSIBLE"
+        kept = await die(house, "sentinel")
+        assert (await client.get("/dead")).json()["items"][0]["can_requeue"]
+        await act(f"/sessions/{SESSION}/stop", reason="enough")
+        (dead,) = (await client.get("/dead")).json()["items"]
+        assert (dead["packet_id"], dead["can_requeue"]) == (str(kept.packet_id), False)
+        name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
+        halted = await act("/dead/requeue", 409, deliveries=[name])
+        assert halted["code"] == "NOT_POSSIBLE" and "has halted (STOP by librarian)" in halted["detail"]
     pool.terminate()

@@ -39,7 +39,7 @@ class DeadLetterDetail(ApiModel):
     died_at: datetime
     expires_at: datetime
     can_requeue: bool
-    """False once the packet has expired."""
+    """False once the packet has expired, and for work of a session that has halted."""
     attempts: list[DeliveryAttempt]
 
 

@@ -141,7 +141,7 @@ def _dead(row: DeadDelivery, hops: list[DeliveryHop], now: datetime) -> DeadLett
         words=dead_words(row.reason),
         died_at=row.died_at,
         expires_at=row.expires_at,
-        can_requeue=row.expires_at > now,
+        can_requeue=row.expires_at > now and not row.is_in_halted_session,
         attempts=[_attempt(hop) for hop in hops],
     )
 

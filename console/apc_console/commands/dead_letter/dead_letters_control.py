@@ -32,11 +32,12 @@ async def settle_dead(
 ) -> list[Row]:
     """Requeue or discard dead deliveries as an operator; return the outcome of each.
 
-    A packet keeps its id: its next delivery is the next attempt. With `is_all`, expired packets are not requeued.
+    A packet keeps its id: its next delivery is the next attempt. With `is_all`, expired packets and those of
+    halted sessions are not requeued.
 
     Raises:
-        InputUnusable: a named delivery is not dead or has expired; no agent of this broker user has the right operate;
-    no broker.
+        InputUnusable: a named delivery is not dead, has expired, or its session has halted; no agent of this broker
+    user has the right operate; no broker.
         ServiceAway: broker, database or gate do not answer.
     """
     if bool(texts) == is_all:
@@ -83,7 +84,7 @@ async def _settle(
     is_all: bool = False,
 ) -> list[Row]:
     if kind is ReceiptKind.REQUEUE:
-        meant = _unexpired(meant, is_all=is_all)
+        meant = _of_use(meant, is_all=is_all)
     operator = await acting_operator(pool, door.user, named)
     if meant:
         async with door.open() as bus:
@@ -98,16 +99,25 @@ def _check_note(note: str | None) -> None:
         raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
 
 
-def _unexpired(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:
+def _of_use(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:
+    """Return the deliveries whose handlers can do something. Raises InputUnusable for others, unless `is_all`."""
     now = datetime.now(UTC)
-    expired = [one for one in meant if one.expires_at <= now]
-    if expired and not is_all:
-        one = expired[0]
-        raise InputUnusable(
+    useless = [one for one in meant if one.expires_at <= now or one.is_in_halted_session]
+    if useless and not is_all:
+        raise InputUnusable(_why_useless(useless[0], now))
+    return [one for one in meant if one not in useless]
+
+
+def _why_useless(one: DeadDelivery, now: datetime) -> str:
+    if one.expires_at <= now:
+        return (
             f"packet {one.packet_id} expired at {one.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
             "send a new packet, and `apc dead-letter discard` this one"
         )
-    return [one for one in meant if one.expires_at > now]
+    return (
+        f"session {one.session_id} has halted ({one.halt_reason}), so all that a handler sends there would be refused: "
+        f"do the work in a new session, and `apc dead-letter discard` packet {one.packet_id}"
+    )
 
 
 async def _report(

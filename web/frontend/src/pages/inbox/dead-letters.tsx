@@ -33,7 +33,7 @@ function LetterItem({ letter, canAct, act, isPending }: { letter: Letter; canAct
         </span>
         {canAct && (
           <span className="row" style={{ marginLeft: "auto" }}>
-            <button className="button small" disabled={isPending || !letter.can_requeue} title={letter.can_requeue ? undefined : "The packet has expired"} onClick={() => act("requeue", letter)}>
+            <button className="button small" disabled={isPending || !letter.can_requeue} title={letter.can_requeue ? undefined : "The packet has expired, or its session has halted"} onClick={() => act("requeue", letter)}>
               Deliver again
             </button>
             <button className="button small danger" disabled={isPending} onClick={() => act("discard", letter)}>

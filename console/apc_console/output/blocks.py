@@ -41,10 +41,10 @@ class BlockPrinter:
         self._console.print(block)
 
 
-def refusal_sentences(code: str | None, field: str | None, reason: str | None) -> list[str]:
-    """Return why something was refused, with the field, and the remedy of the code if there is one."""
+def refusal_sentences(code: str | None, field: str | None, reason: str | None, kind: str = "") -> list[str]:
+    """Return why something was refused, with the field, and the remedy of the code or kind if there is one."""
     place = f"{field}: " if field and field != "$" else ""
-    remedy = remedy_of(code or "")
+    remedy = remedy_of(code or "", kind)
     return [f"{place}{reason or ''}", f"Remedy: {remedy}" if remedy else ""]
 
 

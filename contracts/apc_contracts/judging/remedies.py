@@ -43,8 +43,15 @@ REMEDIES: Mapping[str, str] = {
     "BUDGET_EXHAUSTED": "open a session with a larger budget, or ask for less",
 }
 """The remedies of docs/reference/refusals.md."""
+CONFLICT_REMEDIES: Mapping[str, str] = {
+    "rerun": (
+        "the first packet stands and nothing is to be sent again; let the handler give the same in each attempt: "
+        "get what may change, such as a model's answer or the time, with `ctx.once`"
+    ),
+}
+"""What prevents a conflict that has no code, by its kind."""
 
 
-def remedy_of(code: str) -> str:
-    """Return what corrects a packet that was refused with this code; "" for a code that this version does not know."""
-    return REMEDIES.get(code, "")
+def remedy_of(code: str, kind: str = "") -> str:
+    """Return what corrects a packet that was refused with this code, or a conflict of this kind; "" when unknown."""
+    return REMEDIES.get(code) or CONFLICT_REMEDIES.get(kind, "")

@@ -12,6 +12,8 @@ import orjson
 from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, coordination, hop, packet_entry, session_row
 
+from apc_console.output.blocks import refusal_sentences
+from apc_contracts.judging.remedies import CONFLICT_REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
@@ -118,10 +120,16 @@ async def test_the_commands_name_field_and_remedy(bench: LogBench, postgres_url:
     (unroutable,) = [one for one in listed if one["code"] == "UNROUTABLE"]
     assert unroutable["packet_id"] == str(packets["refused"].packet_id)
     assert unroutable["remedy"] == "correct the recipients; `apc agent list` shows who handles what"
+    (rerun,) = [one for one in json.loads((await run("packet", "refused")).stdout) if one["kind"] == "rerun"]
+    assert rerun["remedy"] == CONFLICT_REMEDIES["rerun"]
+    assert refusal_sentences(None, None, "other", "rerun") == ["other", f"Remedy: {CONFLICT_REMEDIES['rerun']}"]
     lines = (await run("tail", "--last", "50", "--limit", "9")).stdout.splitlines()
     assert [json.loads(line)["what"] for line in lines].count("refused") == 3
     traced = await run("packet", "trace", "--packet-id", str(packets["sent"].packet_id))
-    assert "apc: rerun: packet" in traced.stderr and "another payload" in traced.stderr
+    assert (
+        "apc: rerun: packet" in traced.stderr
+        and f"another payload. Remedy: {CONFLICT_REMEDIES['rerun']}" in traced.stderr
+    )
     unknown = await asyncio.to_thread(apc, "tail", "no-such", given={"APC_DATABASE_URL": postgres_url})
     assert (unknown.returncode, unknown.stderr) == (
         2,

@@ -16,6 +16,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.cursors import read_cursor, write_cursor
 from apc_console.output.output import opened, print_json, show, tell
 from apc_console.output.terminal import echo
+from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import (
@@ -101,7 +102,9 @@ async def print_trace(
 def _sentence(conflict: ConflictRow) -> str:
     code = f"{conflict.code}: " if conflict.code else ""
     sender = conflict.user_id or "nobody known"
-    return f"{conflict.conflict}: packet {conflict.packet_id} by {sender}: {code}{conflict.reason}"
+    remedy = remedy_of(conflict.code or "", conflict.conflict)
+    done = f". Remedy: {remedy}" if remedy else ""
+    return f"{conflict.conflict}: packet {conflict.packet_id} by {sender}: {code}{conflict.reason}{done}"
 
 
 async def _check_names(pool: asyncpg.Pool, named: Mapping[str, Any]) -> None:

@@ -48,7 +48,7 @@ def _print_all(found: list[RefusedRow], write: Callable[[RefusedRow], None], *, 
 
 
 def _document(row: RefusedRow) -> dict[str, Any]:
-    return {**asdict(row), "remedy": remedy_of(row.code or "")}
+    return {**asdict(row), "remedy": remedy_of(row.code or "", row.kind)}
 
 
 def _write_line(row: RefusedRow) -> None:
@@ -61,7 +61,7 @@ def _block_writer() -> Callable[[RefusedRow], None]:
 
     def write(row: RefusedRow) -> None:
         facts = [row.code or "", row.packet_type or "", f"by {row.sender or row.user_id or 'an unknown user'}"]
-        sentences = refusal_sentences(row.code, row.field, row.reason)
+        sentences = refusal_sentences(row.code, row.field, row.reason, row.kind)
         printer.print(row.at, row.kind, facts, [*sentences, place_of(row.packet_id, row.session_id)])
 
     return write

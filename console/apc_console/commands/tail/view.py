@@ -83,7 +83,7 @@ def _block_writer(wanted: Wanted) -> Callable[[NewsRow], None]:
 
     def write(row: NewsRow) -> None:
         is_plain = row.what in ("accepted", "session")
-        sentences = [] if row.reason is None else refusal_sentences(row.code, row.field, row.reason)
+        sentences = [] if row.reason is None else refusal_sentences(row.code, row.field, row.reason, row.what)
         place = place_of(None if is_plain else row.packet_id, None if wanted.session_id is not None else row.session_id)
         if row.what == "session":
             printer.print(row.at, row.what, [row.reason or "", place])

@@ -21,7 +21,7 @@ from apc_persister.evidence.tree.merkle import Tree
 from apc_persister.evidence.tree.tree_signer import load_tree
 from apc_persister.session_rebuild import RebuiltSessions, rebuild_sessions
 
-COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies")
+COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies", "protocol_tasks", "protocol_runs")
 """Tables of schema apc_log that function `tally` fills."""
 _HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _SIGNED = """

@@ -15,6 +15,21 @@ from tests.support.servers import PostgresServer
 from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
 from apc_persister.errors import SchemaRetired, SchemaUnknown
 
+SINCE_0108 = (
+    "DROP INDEX apc_log.agent_packets_refused, apc_log.packet_conflicts_session",
+    "DROP TABLE apc_app.schedules",
+)
+SINCE_0110 = (
+    "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs",
+    "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
+)
+RULING = """
+INSERT INTO apc_log.transfer_rulings (shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id,
+    parent_protocol_ids, refusal_code, is_accepted, cross_use_case, transfer_mode)
+VALUES (0, $1, clock_timestamp(), 's', gen_random_uuid(), 'run', $2, 'p', '{}', $3::text, $3 IS NULL, false,
+    'COMMONS_SEED')
+"""
+
 
 @pytest.fixture
 async def empty_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
@@ -80,8 +95,8 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
 async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None:
     """The last of those revisions has the schema of 0108 but for two indexes; no migration is left of the others."""
     indexes = await _indexes(postgres_url)
-    await _drop_what_is_newer(postgres_url)
-    assert await _indexes(postgres_url) < indexes
+    await _drop(postgres_url, *SINCE_0108, *SINCE_0110)
+    assert await _indexes(postgres_url) != indexes
 
     await _set_revision(postgres_url, "0025")
     await migrate(postgres_url)
@@ -96,18 +111,34 @@ async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None
 
 async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
     """Its revision 0109 made the two indexes; today's makes the schedules, which such a database has not."""
-    connection = await asyncpg.connect(postgres_url)
-    async with connection.transaction():
-        await connection.execute("SELECT apc_guard.maintain('a test drops a table')")
-        await connection.execute("DROP TABLE apc_app.schedules")
+    await _drop(postgres_url, "DROP TABLE apc_app.schedules", *SINCE_0110)
     await _set_revision(postgres_url, "0109")
 
     await migrate(postgres_url)
 
+    connection = await asyncpg.connect(postgres_url)
     assert await connection.fetchval("SELECT to_regclass('apc_app.schedules')") is not None
     for role, table in (("apc_agent", "schedules"), ("apc_state_reader", "agent_tasks")):
         may = "SELECT has_table_privilege($1, $2, 'SELECT')"
         assert await connection.fetchval(may, role, f"apc_app.{table}")
+    await connection.close()
+
+
+async def test_where_protocols_were_used_follows_from_the_rulings(postgres_url: str) -> None:
+    await _drop(postgres_url, *SINCE_0110)
+    connection = await asyncpg.connect(postgres_url)
+    await connection.executemany(RULING, [(1, "task-1", None), (2, "task-1", None), (3, "task-2", "THROTTLE_SCORE")])
+    await _set_revision(postgres_url, "0110")
+
+    await migrate(postgres_url)
+
+    tasks = await connection.fetch("SELECT * FROM apc_log.protocol_tasks ORDER BY task_id")
+    assert [*map(tuple, tasks)] == [("p", "run", "task-1", "", 0), ("p", "run", "task-2", "THROTTLE_SCORE", 0)]
+    runs = await connection.fetch("SELECT refusal_code, last_judged_at FROM apc_log.protocol_runs ORDER BY 1")
+    newest = await connection.fetch(
+        "SELECT coalesce(refusal_code, ''), max(judged_at) FROM apc_log.transfer_rulings GROUP BY 1 ORDER BY 1"
+    )
+    assert [*map(tuple, runs)] == [*map(tuple, newest)]
     await connection.close()
 
 
@@ -145,12 +176,13 @@ async def _indexes(url: str) -> set[str]:
     return {row[0] for row in rows}
 
 
-async def _drop_what_is_newer(url: str) -> None:
+async def _drop(url: str, *statements: str) -> None:
+    """Undo in recorded maintenance what newer revisions made."""
     connection = await asyncpg.connect(url)
     async with connection.transaction():
-        await connection.execute("SELECT apc_guard.maintain('a test drops indexes')")
-        await connection.execute("DROP INDEX apc_log.agent_packets_refused, apc_log.packet_conflicts_session")
-        await connection.execute("DROP TABLE apc_app.schedules")
+        await connection.execute("SELECT apc_guard.maintain('a test goes back to an older schema')")
+        for statement in statements:
+            await connection.execute(statement)
     await connection.close()
 
 

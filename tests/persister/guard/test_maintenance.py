@@ -22,6 +22,7 @@ PROJECTIONS = {
     *("apc_log.shards", "apc_log.sessions"),
     *("apc_log.log_edges", "apc_log.checkpoint_exports"),
     *("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies"),
+    *("apc_log.protocol_tasks", "apc_log.protocol_runs"),
 }
 """Tables of apc_log whose rows may change. A new one belongs here, and its migration calls apc_guard.exempt."""
 

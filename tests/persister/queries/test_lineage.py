@@ -18,6 +18,7 @@ from tests.support.log import LogBench, ScriptedGate, packet_entry
 
 from apc_bus.database import open_pool
 from apc_bus.memory import MemoryBroker
+from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.protocol.effectiveness import effectiveness
@@ -32,6 +33,7 @@ from apc_log.queries import (
     list_protocol_propagation,
     list_protocols,
 )
+from apc_persister.rebuild import COUNTS as TALLIED
 from apc_persister.rebuild import rebuild_projections
 
 CONTRACT = load_contract()
@@ -44,6 +46,7 @@ TASKS = st.tuples(st.sampled_from(["run-a", "run-b"]), st.sampled_from(["task-1"
 
 @dataclass(frozen=True)
 class Transfer:
+    shard: int
     task: tuple[str, str]
     protocol_id: str
     mode: str
@@ -55,18 +58,20 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Eval:
+    shard: int
     task: tuple[str, str]
     outcome: float
     drift: float | None
     is_refused: bool
 
 
+SHARDS = st.integers(0, 1)
 TRANSFERS = st.builds(
-    Transfer, TASKS, st.sampled_from("pqr"), st.sampled_from(MODES), st.booleans(), SCORES, st.sampled_from(CODES),
-    st.booleans(),
+    Transfer, SHARDS, TASKS, st.sampled_from("pqr"), st.sampled_from(MODES), st.booleans(), SCORES,
+    st.sampled_from(CODES), st.booleans(),
 )  # fmt: skip
-EVALS = st.builds(Eval, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]))
-COUNTS = ("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies")
+EVALS = st.builds(Eval, SHARDS, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]))
+COUNTS = tuple(f"apc_log.{table}" for table in TALLIED)
 LOGS = st.lists(TRANSFERS | EVALS, min_size=1, max_size=25)
 
 
@@ -86,22 +91,28 @@ def test_every_figure_is_what_counting_gives(postgres_url: str) -> None:
 async def write_and_compare(url: str, more: Sequence[Transfer | Eval], said: Sequence[Transfer | Eval]) -> None:
     pool = await open_pool(url, max_size=4)
     try:
-        broker = MemoryBroker(build_topology())
-        bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
-        bench.gate.epoch = await pool.fetchval("SELECT coalesce(max(epoch), 0) FROM apc_log.shards")
-        await bench.gate.open()
-        entries = [entry for one in more for entry in entries_of(one)]
-        await bench.gate.log([one for one in entries if not isinstance(one, HopEntry)])
-        hops: list[Entry] = [one for one in entries if isinstance(one, HopEntry)]
-        if hops:
-            await bench.gate.log(hops)
-        await bench.write()
+        broker = MemoryBroker(build_topology(2))
+        gates = [ScriptedGate(broker.connect("orchestrator"), shard) for shard in (0, 1)]
+        for gate in gates:
+            epoch = "SELECT coalesce(max(epoch), 0) FROM apc_log.shards WHERE shard = $1"
+            gate.epoch = await pool.fetchval(epoch, gate.shard)
+            await gate.open()
+            await log(gate, [entry for one in more if one.shard == gate.shard for entry in entries_of(one)])
+        await LogBench(gates[0], broker.connect("persister"), pool, PersisterSettings(shards=2)).write()
         for run_id in (None, "run-a"):
             for protocol_id in (None, "q"):
                 await compare(pool, said, run_id, protocol_id)
         await compare_counts_with_the_log(pool)
     finally:
         await pool.close()
+
+
+async def log(gate: ScriptedGate, entries: Sequence[Entry]) -> None:
+    """Hops stand in a batch behind the packets: they end a wait."""
+    hops: list[Entry] = [one for one in entries if isinstance(one, HopEntry)]
+    for batch in ([one for one in entries if not isinstance(one, HopEntry)], hops):
+        if batch:
+            await gate.log(batch)
 
 
 async def compare_counts_with_the_log(pool: asyncpg.Pool) -> None:

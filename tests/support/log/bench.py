@@ -49,10 +49,18 @@ class LogBench:
             await self._running
 
     async def write(self) -> Persister:
-        """Run a persister until everything that waits in the queue is committed, or it stopped with an error."""
-        waiting = (await self.bus.depth(log_queue(0))).messages
+        """Run a persister until everything that waits in the queues is committed, or it stopped with an error."""
+        waiting = [(await self.bus.depth(log_queue(shard))).messages for shard in range(self.settings.shards)]
         async with self.writing() as persister:
-            await until(lambda: self._is_over or persister.writers[0].counts.messages >= waiting)
+            await until(
+                lambda: (
+                    self._is_over
+                    or all(
+                        writer.counts.messages >= messages
+                        for writer, messages in zip(persister.writers, waiting, strict=True)
+                    )
+                )
+            )
         return persister
 
     @property

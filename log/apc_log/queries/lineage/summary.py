@@ -1,7 +1,8 @@
 """Lineage analytics: how protocols spread, by which verdicts, and how the tasks did that they were sent to."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import asyncpg
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
+from apc_log.connection import AnyConnection
 from apc_log.queries.lineage import summary_statements as statements
 
 
@@ -176,15 +178,11 @@ async def get_protocol_effectiveness(
     ranked = statements.RANKED_OF_ALL if run_id is None else statements.RANKED
     rows = await pool.fetch(ranked, counted, run_id, protocol_id, *(after or (None, None)), limit)
     names = [row["protocol_id"] for row in rows]
-    async with pool.acquire() as connection, connection.transaction(readonly=True):
-        await connection.execute(statements.HASH_JOINS)
-        compared = {
-            row["protocol_id"]: row for row in await connection.fetch(statements.COMPARED, names, counted, run_id)
-        }
-        everywhere = {name: row["runs"] for name, row in compared.items()}
-        if run_id is not None:
-            everywhere = {name: runs for name, runs in await connection.fetch(statements.RUNS_IN_LOG, names, counted)}
-    return [_effectiveness(row, compared[row["protocol_id"]], everywhere[row["protocol_id"]], contract) for row in rows]
+    wanted = (names, ["", *counted], run_id)
+    async with _summing(pool) as connection:
+        compared = {found["protocol_id"]: found for found in await connection.fetch(statements.COMPARED, *wanted)}
+        seen = {found["protocol_id"]: found for found in await connection.fetch(statements.SEEN, *wanted)}
+    return [_effectiveness(row, compared[row["protocol_id"]], seen[row["protocol_id"]], contract) for row in rows]
 
 
 async def get_transfer_quality_rollup(
@@ -201,7 +199,8 @@ async def get_transfer_quality_rollup(
 
 async def get_transfer_eval_correlation(pool: asyncpg.Pool, *, run_id: str | None = None) -> list[TransferCorrelation]:
     """Return how outcome and drift of tasks correlate with their transfers, with and without crossing use cases."""
-    return [TransferCorrelation(**row) for row in await pool.fetch(statements.CORRELATION, run_id)]
+    async with _summing(pool) as connection:
+        return [TransferCorrelation(**row) for row in await connection.fetch(statements.CORRELATION, run_id)]
 
 
 async def get_transfer_refusals(
@@ -225,8 +224,16 @@ async def list_protocol_propagation(
     return [PropagationRow(**row) for row in rows]
 
 
+@asynccontextmanager
+async def _summing(pool: asyncpg.Pool) -> AsyncIterator[AnyConnection]:
+    """Lend a connection whose transaction has the memory to sum over the tasks of a long log."""
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(statements.IN_MEMORY)
+        yield connection
+
+
 def _effectiveness(
-    row: asyncpg.Record, compared: asyncpg.Record, runs_in_log: int, contract: Contract
+    row: asyncpg.Record, compared: asyncpg.Record, seen: asyncpg.Record, contract: Contract
 ) -> ProtocolEffectiveness:
     scores = EvalTally(
         compared["evals"], compared["outcome_billionths"], compared["drift_evals"], compared["drift_billionths"]
@@ -236,9 +243,9 @@ def _effectiveness(
         protocol_id=row["protocol_id"],
         transfers=figures.transfers,
         accepted=figures.accepted,
-        runs=compared["runs"],
-        runs_in_log=runs_in_log,
-        last_seen_at=compared["last_seen_at"],
+        runs=seen["runs"],
+        runs_in_log=seen["runs_in_log"],
+        last_seen_at=seen["last_seen_at"],
         tasks=compared["tasks"],
         cross_use_case=row["cross_use_case"],
         acceptance_rate=figures.acceptance_rate,

@@ -29,47 +29,45 @@ LIMIT $6
 # (docs/specification/contract.md section 6).
 COMPARED = """
 WITH used AS (
-    SELECT protocol_id, run_id, task_id, max(judged_at) AS judged_at FROM apc_log.transfer_rulings
-    WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
-      AND ($3::text IS NULL OR run_id = $3)
-    GROUP BY protocol_id, run_id, task_id
-), scores AS MATERIALIZED (
-    SELECT run_id, task_id, sum(evals::double precision) AS evals,
-           sum(outcome_billionths::double precision) / 1e9 AS outcome,
-           sum(drift_evals::double precision) AS drift_evals, sum(drift_billionths::double precision) / 1e9 AS drift
-    FROM apc_log.task_tallies
-    WHERE $3::text IS NULL OR task_id IN (SELECT task_id FROM apc_log.transfer_rulings WHERE run_id = $3)
-    GROUP BY run_id, task_id
+    SELECT DISTINCT protocol_id, run_id, task_id FROM apc_log.protocol_tasks
+    WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[]) AND ($3::text IS NULL OR run_id = $3)
 ), usual AS (
-    SELECT task_id, sum(outcome) / nullif(sum(evals), 0) AS outcome, sum(drift) / nullif(sum(drift_evals), 0) AS drift
-    FROM scores GROUP BY task_id
-), own AS MATERIALIZED (
-    SELECT run_id, task_id, scores.evals, scores.outcome, scores.drift_evals, scores.drift,
-           scores.outcome - scores.evals * usual.outcome AS lift,
-           scores.drift - scores.drift_evals * usual.drift AS delta
-    FROM scores JOIN usual USING (task_id)
-), by_run AS (
-    SELECT used.protocol_id, used.run_id, max(judged_at) AS judged_at, count(*) AS tasks, sum(evals) AS evals,
-           sum(outcome) AS outcome, sum(drift_evals) AS drift_evals, sum(drift) AS drift, sum(lift) AS lift,
-           sum(delta) AS delta
-    FROM used LEFT JOIN own USING (run_id, task_id)
-    GROUP BY used.protocol_id, used.run_id
+    SELECT task_id, sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) AS outcome,
+           sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) AS drift
+    FROM apc_log.task_tallies
+    WHERE $3::text IS NULL OR task_id IN (SELECT task_id FROM used)
+    GROUP BY task_id
+), own AS (
+    SELECT run_id, task_id, sum(evals::double precision) AS evals,
+           sum(outcome_billionths::double precision) AS outcome, sum(drift_evals::double precision) AS drift_evals,
+           sum(drift_billionths::double precision) AS drift,
+           sum(outcome_billionths - evals * usual.outcome) AS lift,
+           sum(drift_billionths - drift_evals * usual.drift) AS delta
+    FROM apc_log.task_tallies JOIN usual USING (task_id)
+    WHERE $3::text IS NULL OR run_id = $3
+    GROUP BY run_id, task_id
 )
-SELECT protocol_id, count(*) AS runs, max(judged_at) AS last_seen_at, sum(tasks)::bigint AS tasks,
-       coalesce(sum(evals), 0)::bigint AS evals,
-       coalesce(round(sum(outcome) * 1e9), 0)::bigint AS outcome_billionths,
-       coalesce(sum(drift_evals), 0)::bigint AS drift_evals,
-       coalesce(round(sum(drift) * 1e9), 0)::bigint AS drift_billionths,
-       coalesce(sum(lift) / nullif(sum(evals), 0), 0) AS outcome_lift,
-       coalesce(sum(delta) / nullif(sum(drift_evals), 0), 0) AS drift_delta
-FROM by_run GROUP BY protocol_id
-"""
-# The planner expects too few rows to hash them, and sorts tens of thousands.
-HASH_JOINS = "SET LOCAL enable_mergejoin = off"
-RUNS_IN_LOG = """
-SELECT protocol_id, count(DISTINCT run_id) AS runs FROM apc_log.transfer_rulings
-WHERE protocol_id = ANY ($1::text[]) AND (is_accepted OR refusal_code = ANY ($2::text[]))
+SELECT protocol_id, count(*) AS tasks, coalesce(sum(evals), 0)::bigint AS evals,
+       coalesce(sum(outcome), 0)::bigint AS outcome_billionths, coalesce(sum(drift_evals), 0)::bigint AS drift_evals,
+       coalesce(sum(drift), 0)::bigint AS drift_billionths,
+       coalesce(sum(lift) / nullif(sum(evals), 0), 0) / 1e9 AS outcome_lift,
+       coalesce(sum(delta) / nullif(sum(drift_evals), 0), 0) / 1e9 AS drift_delta
+FROM used LEFT JOIN own USING (run_id, task_id)
 GROUP BY protocol_id
+"""
+SEEN = """
+SELECT protocol_id, count(DISTINCT run_id) AS runs_in_log,
+       count(DISTINCT run_id) FILTER (WHERE $3::text IS NULL OR run_id = $3) AS runs,
+       max(last_judged_at) FILTER (WHERE $3::text IS NULL OR run_id = $3) AS last_seen_at
+FROM apc_log.protocol_runs
+WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[])
+GROUP BY protocol_id
+"""
+# Sums over tens of thousands of tasks: in memory, by hash, compiled by nobody. The planner expects too few rows to hash
+# them, sorts or spills them, and would compile what runs for a tenth of a second.
+IN_MEMORY = """
+SET LOCAL enable_mergejoin = off; SET LOCAL work_mem = '32MB'; SET LOCAL jit = off;
+SET LOCAL plan_cache_mode = force_custom_plan
 """
 QUALITY_OF_ALL = """
 SELECT transfer_mode, sum(transfers)::bigint AS transfers,
@@ -89,13 +87,39 @@ FROM apc_log.transfer_rulings
 WHERE run_id = $1 AND ($2::text IS NULL OR protocol_id = $2)
 GROUP BY transfer_mode ORDER BY count(*) DESC, transfer_mode
 """
+# As view transfer_eval_correlation says it, each task read once for both kinds.
 CORRELATION = """
-SELECT cross_use_case, count(*) AS tasks, sum(transfers)::bigint AS transfers, sum(accepted)::bigint AS accepted,
-       avg(average_outcome) AS average_outcome, avg(average_drift_risk) AS average_drift_risk,
-       corr(average_outcome, accepted) AS outcome_correlation, corr(average_drift_risk, accepted) AS drift_correlation
-FROM apc_log.transfer_eval_correlation
-WHERE $1::text IS NULL OR run_id = $1
-GROUP BY cross_use_case ORDER BY cross_use_case
+WITH summed AS (
+    SELECT sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) / 1e9 AS outcome,
+           sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) / 1e9 AS drift,
+           sum(transfers::double precision) AS transfers, sum(accepted::double precision) AS accepted,
+           sum(cross_transfers::double precision) AS crossing, sum(cross_accepted::double precision) AS cross_accepted
+    FROM apc_log.task_tallies WHERE $1::text IS NULL OR run_id = $1
+    GROUP BY run_id, task_id
+), figures AS (
+    SELECT count(*) FILTER (WHERE transfers > crossing) AS tasks, sum(transfers - crossing) AS transfers,
+           sum(accepted - cross_accepted) AS accepted,
+           avg(outcome) FILTER (WHERE transfers > crossing) AS outcome,
+           avg(drift) FILTER (WHERE transfers > crossing) AS drift,
+           corr(outcome, accepted - cross_accepted) FILTER (WHERE transfers > crossing) AS outcome_correlation,
+           corr(drift, accepted - cross_accepted) FILTER (WHERE transfers > crossing) AS drift_correlation,
+           count(*) FILTER (WHERE crossing > 0) AS cross_tasks, sum(crossing) AS crossing,
+           sum(cross_accepted) AS cross_accepted,
+           avg(outcome) FILTER (WHERE crossing > 0) AS cross_outcome,
+           avg(drift) FILTER (WHERE crossing > 0) AS cross_drift,
+           corr(outcome, cross_accepted) FILTER (WHERE crossing > 0) AS cross_outcome_correlation,
+           corr(drift, cross_accepted) FILTER (WHERE crossing > 0) AS cross_drift_correlation
+    FROM summed
+)
+SELECT kind.cross_use_case, kind.tasks, kind.transfers::bigint AS transfers, kind.accepted::bigint AS accepted,
+       kind.average_outcome, kind.average_drift_risk, kind.outcome_correlation, kind.drift_correlation
+FROM figures CROSS JOIN LATERAL (VALUES
+    (false, tasks, transfers, accepted, outcome, drift, outcome_correlation, drift_correlation),
+    (true, cross_tasks, crossing, cross_accepted, cross_outcome, cross_drift, cross_outcome_correlation,
+     cross_drift_correlation)
+) AS kind(cross_use_case, tasks, transfers, accepted, average_outcome, average_drift_risk, outcome_correlation,
+          drift_correlation)
+WHERE kind.tasks > 0 ORDER BY kind.cross_use_case
 """
 PROPAGATION = """
 SELECT shard, seq, judged_at, run_id, task_id, session_id, packet_id, protocol_id, parent_protocol_ids, from_swarm,

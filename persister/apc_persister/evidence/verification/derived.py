@@ -56,8 +56,22 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         GROUP BY shard, protocol_id, transfer_mode, cross_use_case, coalesce(refusal_code, '')
         """,
     ),
+    "protocol_tasks": (
+        "protocol_id, run_id, task_id, refusal_code, shard",
+        """
+        SELECT DISTINCT protocol_id, run_id, task_id, coalesce(refusal_code, ''), shard FROM apc_log.judged_transfers
+        """,
+    ),
+    "protocol_runs": (
+        "protocol_id, run_id, refusal_code, shard, last_judged_at",
+        """
+        SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at) FROM apc_log.judged_transfers
+        GROUP BY protocol_id, run_id, coalesce(refusal_code, ''), shard
+        """,
+    ),
 }
-"""Table -> its columns, and the query that says from the entries what they must hold (sql/0105_analytics.sql)."""
+"""Table -> its columns, and the query that says from the entries what they must hold (sql/0105_analytics.sql and
+0111_uses.sql)."""
 _DIFFERENCES = """
 WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table}), wanted ({columns}) AS MATERIALIZED ({wanted})
 SELECT 'stored and does not follow from the entries' AS what, to_jsonb(one)::text AS row

@@ -30,16 +30,10 @@ def place_of(line: str) -> tuple[Path, str, str]:
     return file, f"{address.scheme}://{address.netloc}/api/v1", address.fragment.removeprefix("token=")
 
 
-def answer_of(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
-    """Return the answer of a server that begins to listen just after it has said so."""
-    with httpx.Client(transport=httpx.HTTPTransport(retries=8)) as client:
-        return client.get(url, headers=headers)
-
-
 def asked(line: str, path: str) -> Any:
     """Return what the web console of this line answers who has the token of its file."""
     _, url, token = place_of(line)
-    answer = answer_of(f"{url}{path}", {"Authorization": f"Bearer {token}"})
+    answer = httpx.get(f"{url}{path}", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -119,12 +113,12 @@ def test_only_who_can_read_its_file_reaches_it(apc: ApcCommand) -> None:
         assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o077 == 0
         own = psutil.Process(running.pid)
         assert not [one for one in (own, *own.children(recursive=True)) if token in " ".join(one.cmdline())]
-        assert answer_of(f"{url}/runs").status_code == 401
+        assert httpx.get(f"{url}/runs").status_code == 401
         known = {"Authorization": f"Bearer {token}"}
-        assert answer_of(f"{url}/runs", known).status_code == 200
+        assert httpx.get(f"{url}/runs", headers=known).status_code == 200
         for foreign in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):
-            assert answer_of(f"{url}/runs", known | foreign).status_code in (403, 421), foreign
-        assert answer_of(f"{url}/runs?token={token}").status_code == 401, "an address with it opens nothing"
+            assert httpx.get(f"{url}/runs", headers=known | foreign).status_code in (403, 421), foreign
+        assert httpx.get(f"{url}/runs?token={token}").status_code == 401, "an address with it opens nothing"
         assert token not in line + end(running)
 
 

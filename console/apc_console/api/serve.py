@@ -10,6 +10,7 @@ from apc_console.chat.conversation_store import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
 from apc_web.http.listen_address import listen_address
+from apc_web.http.listeners import open_listeners
 from apc_web.http.local_names import is_loopback
 from apc_web.http.server import make_server
 
@@ -26,7 +27,8 @@ async def serve_chat(form: ChatServiceForm) -> None:
     """Serve until SIGTERM, then finish running requests.
 
     Raises:
-        InputUnusable: listen is no HOST:PORT, or is no loopback address while no tokens are set.
+        InputUnusable: listen is no HOST:PORT, another process listens there, or it is no loopback address while no
+            tokens are set.
     """
     agent, tokens = chat_agent(form.agent), Tokens.read(ConsoleSettings().chat_tokens)
     host, port = listen_address(form.listen)
@@ -35,4 +37,5 @@ async def serve_chat(form: ChatServiceForm) -> None:
         raise InputUnusable(f"--listen {form.listen}: {message}")
     async with open_memory(LOCAL_USER) as memory, running_tasks(agent, memory) as tasks:
         app = make_app(agent, memory.of, tokens, tasks)
-        await make_server(app, host, port).serve()
+        with open_listeners(host, port) as listeners:
+            await make_server(app, host, port).serve(listeners)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ from apc_console.commands.web.reaching import reach_of
 from apc_console.system.running import stop_on_signals
 
 PORT = 8083
-"""What `apc ui` listens on; another free one when it is taken."""
+"""What `apc ui` listens on; supervised, it takes a free one when this is taken."""
 _END = timedelta(seconds=10)
 """From SIGTERM to SIGKILL."""
 
@@ -33,7 +32,7 @@ class ConsoleBeside:
             "apc_console",
             "ui",
             "--listen",
-            f"127.0.0.1:{_free_port()}",
+            f"127.0.0.1:{PORT}",
             *options,
             env=os.environ | {"APC_SUPERVISED": "true"},
             stdin=PIPE,
@@ -77,12 +76,3 @@ async def console_beside() -> AsyncIterator[ConsoleBeside]:
         yield console
     finally:
         await console.close()
-
-
-def _free_port() -> int:
-    for port in (PORT, 0):
-        with socket.socket() as found, suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            found.bind(("127.0.0.1", port))
-            return int(found.getsockname()[1])
-    return PORT

@@ -19,6 +19,7 @@ from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.tree.merkle import TILE_WIDTH
 from apc_persister.evidence.tree.tiles import Tiles
 from apc_web.http.listen_address import listen_address
+from apc_web.http.listeners import open_listeners
 from apc_web.http.server import make_server
 
 _INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
@@ -95,4 +96,5 @@ async def serve_tiles(listen: str) -> None:
     """Serve at HOST:PORT until SIGTERM or SIGINT. Raises InputUnusable, DatabaseUnavailable."""
     host, port = listen_address(listen)
     async with open_log() as pool:
-        await make_server(make_app(pool), host, port).serve()
+        with open_listeners(host, port) as listeners:
+            await make_server(make_app(pool), host, port).serve(listeners)

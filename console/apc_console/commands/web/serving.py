@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from urllib.parse import quote
 
 import asyncpg
@@ -37,6 +38,7 @@ from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_web.access.token import write_private
 from apc_web.acts.operations import Acts
 from apc_web.app import make_app
+from apc_web.http.listeners import open_listeners
 from apc_web.http.server import HttpLimits, make_server
 from apc_web.live.feed import Feed
 from apc_web.reading.pool import open_reader, open_state_reader
@@ -71,17 +73,25 @@ async def serve_web(form: WebForm) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
-        InputUnusable: a setting does not fit (`reach_of`), there is no log, or it holds no such run.
+        InputUnusable: a setting does not fit (`reach_of`), another process listens there, there is no log, or it
+            holds no such run.
         ServiceAway: the database fails at the start.
     """
     reach = reach_of(form.listen, WebSettings())
     if ConsoleSettings().supervised:
         end_with_supervisor()
+    # Listens before it prints the address: another process there would be sent the token.
+    with open_listeners(reach.host, reach.port, or_free_port=ConsoleSettings().supervised) as listeners:
+        await _serve(form, reach, listeners)
+
+
+async def _serve(form: WebForm, reach: Reach, listeners: list[socket]) -> None:
+    port = int(listeners[0].getsockname()[1])
     async with _opened(form, reach) as services, health_pages(services.pool, is_wanted=form.is_service):
         server = make_server(
             reach.guarded(make_app(services)),
             reach.host,
-            reach.port,
+            port,
             limits=HttpLimits(connections=_CONNECTIONS),
             graceful_seconds=_GRACE_SECONDS,
             hosts=reach.hosts,
@@ -93,12 +103,12 @@ async def serve_web(form: WebForm) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-            await server.serve()
+            await server.serve(listeners)
             return
-        link = write_link(BusSettings().data_dir, reach.host, reach.port, form.run_id, reach.token)
+        link = write_link(BusSettings().data_dir, reach.host, port, form.run_id, reach.token)
         try:
-            say_link(reach.host, reach.port, link, opens_browser=form.opens_browser)
-            await server.serve()
+            say_link(reach.host, port, link, opens_browser=form.opens_browser)
+            await server.serve(listeners)
         finally:
             link.unlink(missing_ok=True)
 

@@ -29,7 +29,9 @@ log = structlog.get_logger(__name__)
 
 
 class Persister:
-    """The writers of all shards in one process.
+    """The writers of one process: of all shards, or of those that it serves.
+
+    Checkpoints of all shards are exported and attested by each process, behind locks: a killed writer's by the others.
 
     Raises:
         LogKeyMissing, LogKeyUnusable: no key to sign checkpoints with.
@@ -44,8 +46,7 @@ class Persister:
         self._settings = settings
         self._health = Health()
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption)
-            for shard in range(settings.shards)
+            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption) for shard in settings.own_shards
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
         self._backfill = TreeBackfill(

@@ -68,10 +68,10 @@ class House:
             yield orchestrator, running
 
     @asynccontextmanager
-    async def persister(self) -> AsyncIterator[Persister]:
+    async def persister(self, **settings: Any) -> AsyncIterator[Persister]:
         """A running persister; leaving stops it cleanly."""
         bus = await self.connect("persister")
-        persister = Persister(PersisterSettings(shards=self.shards), bus, self.pool)
+        persister = Persister(PersisterSettings(shards=self.shards, **settings), bus, self.pool)
         async with _running(bus, persister.run):
             yield persister
 

@@ -2,14 +2,12 @@
 
 from pydantic import Field
 
-from apc_bus.settings.deployment import DeploymentSettings
+from apc_bus.settings.deployment import ServedShards
 
 
-class GateSettings(DeploymentSettings):
+class GateSettings(ServedShards):
     """Shards and limits of a gate process."""
 
-    serve_shards: list[int] | None = None
-    """Shards that this process serves, as JSON, for example [0, 2]; default: all."""
     operator_user: str | None = None
     """Broker user whose registry changes the gate accepts; default: the gate's own."""
     batch_packets: int = Field(default=256, ge=1, le=2000)
@@ -34,8 +32,3 @@ class GateSettings(DeploymentSettings):
     """Maximum pending verifications of a shard, at most a quarter of them for one sender; more are refused."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Maximum sessions in memory; beyond it, the least recently used ones are evicted, and loaded again when needed."""
-
-    @property
-    def own_shards(self) -> list[int]:
-        """The shards to serve."""
-        return list(range(self.shards)) if self.serve_shards is None else self.serve_shards

@@ -285,14 +285,16 @@ async def run_embedded(
 
 def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> None:
     stop = asyncio.Event()
-    own = PersisterSettings(shards=settings.shards, data_dir=settings.data_dir)
+    own = PersisterSettings(shards=settings.shards, serve_shards=None, data_dir=settings.data_dir)
     ensure_key(own)
     system.start_service("persister", serve_persister(own, system.connect("persister"), pool, stop), stop)
 
 
 def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> Orchestrator:
     stop = asyncio.Event()
-    own = OrchestratorSettings(shards=settings.shards, operator_user=OPERATOR, contract=system.contract)
+    own = OrchestratorSettings(
+        shards=settings.shards, serve_shards=None, operator_user=OPERATOR, contract=system.contract
+    )
     orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
     system.start_service("orchestrator", orchestrator.run(stop), stop)
     return orchestrator

@@ -108,6 +108,25 @@ def test_a_heartbeat_out_of_bounds_is_refused(monkeypatch: pytest.MonkeyPatch, g
         BusSettings()
 
 
+@pytest.mark.parametrize("kind", [OrchestratorSettings, PersisterSettings])
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("[]", "at least one shard"),
+        ("[0, 0]", "each once"),
+        ("[0, 2]", r"names \[0, 2\], and APC_SHARDS=2 makes 0 to 1"),
+    ],
+)
+def test_shards_that_do_not_exist_are_not_served(
+    monkeypatch: pytest.MonkeyPatch, kind: type[OrchestratorSettings | PersisterSettings], given: str, complaint: str
+) -> None:
+    monkeypatch.setenv("APC_SHARDS", "2")
+    assert kind().own_shards == [0, 1]
+    monkeypatch.setenv("APC_SERVE_SHARDS", given)
+    with pytest.raises(ValidationError, match=complaint):
+        kind()
+
+
 @pytest.mark.parametrize(("seconds", "is_warned"), [("1", True), ("4", True), ("5", False), ("60", False)])
 def test_a_short_heartbeat_is_warned_of(monkeypatch: pytest.MonkeyPatch, seconds: str, is_warned: bool) -> None:
     monkeypatch.setenv("APC_HEARTBEAT", seconds)

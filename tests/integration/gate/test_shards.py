@@ -5,6 +5,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.integration.conftest import House
@@ -36,9 +37,10 @@ def shards() -> int:
 
 
 async def test_sessions_of_two_shards(house: House) -> None:
-    sent = Sent()
+    sent, of_shard = Sent(), dict[UUID, int]()
     workers = [ScriptedWorker(house.agents.bus, agent, shards=2) for agent in house.agents.cast]
-    async with house.persister(), house.gate() as (first, _), workers[0].working(), workers[1].working():
+    log_writers = (house.persister(serve_shards=[shard]) for shard in (0, 1))
+    async with next(log_writers), house.gate() as (first, _), workers[0].working(), workers[1].working():
         async with house.gate(), workers[2].working(), workers[3].working():
             await house.agents.register()
             for session_id in SESSIONS:
@@ -49,12 +51,16 @@ async def test_sessions_of_two_shards(house: House) -> None:
                 ]
                 await house.agents.publish(opening, *packets)
                 sent.confirmed.update(packet.packet_id for packet in (opening, *packets))
-            await until(house.is_logged(*sent.confirmed))
+                of_shard |= dict.fromkeys(sent.confirmed - of_shard.keys(), shard_of(session_id, 2))
+            await until(house.is_logged(*(one for one in sent.confirmed if of_shard[one] == 0)))
+            assert {row["shard"] for row in await house.pool.fetch(PLACES)} == {0}, "the other shard has no log writer"
+            async with next(log_writers):
+                await until(house.is_logged(*sent.confirmed))
 
-            async def is_done() -> bool:
-                return bool(await house.pool.fetchval(OPEN, len(SESSIONS)))
+                async def is_done() -> bool:
+                    return bool(await house.pool.fetchval(OPEN, len(SESSIONS)))
 
-            await until(is_done)
+                await until(is_done)
         assert {state.shard for state in first.shards} == {0, 1}
     assert await violated_equalities(house.pool, sent, workers) == []
     places = {row["session_id"]: row["shard"] for row in await house.pool.fetch(PLACES)}

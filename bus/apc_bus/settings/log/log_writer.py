@@ -4,12 +4,13 @@ from datetime import timedelta
 
 from pydantic import Field, field_validator
 
+from apc_bus.settings.deployment import ServedShards
 from apc_bus.settings.durations import Duration, Interval
 from apc_bus.settings.log.log_key import LogKeySettings
 from apc_bus.settings.setting_sources import check_scheme
 
 
-class LogWriterSettings(LogKeySettings):
+class LogWriterSettings(ServedShards, LogKeySettings):
     """Limits of the log writer, and where it exports checkpoints."""
 
     log_prefetch: int = Field(default=64, ge=1, le=65535)

@@ -56,16 +56,17 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         GROUP BY shard, protocol_id, transfer_mode, cross_use_case, coalesce(refusal_code, '')
         """,
     ),
+    # These two from the rulings, which are compared with the entries above, in the same snapshot.
     "protocol_tasks": (
         "protocol_id, run_id, task_id, refusal_code, shard",
         """
-        SELECT DISTINCT protocol_id, run_id, task_id, coalesce(refusal_code, ''), shard FROM apc_log.judged_transfers
+        SELECT DISTINCT protocol_id, run_id, task_id, coalesce(refusal_code, ''), shard FROM apc_log.transfer_rulings
         """,
     ),
     "protocol_runs": (
         "protocol_id, run_id, refusal_code, shard, last_judged_at",
         """
-        SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at) FROM apc_log.judged_transfers
+        SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at) FROM apc_log.transfer_rulings
         GROUP BY protocol_id, run_id, coalesce(refusal_code, ''), shard
         """,
     ),

@@ -8,7 +8,7 @@ import asyncpg
 
 from apc_contracts.contract.contract import load_contract
 from apc_log.queries import Position, get_packet_impact, get_packet_lineage_summary, replay_page, trace
-from benchmarks.database.log_load import RARE_PHASE
+from benchmarks.database.log_load import PROTOCOLS, RARE_PHASE
 from benchmarks.support.figures import Figure, Figures
 
 READ_BAR_MS = 200
@@ -24,6 +24,8 @@ _NOTES = {
     "log_replay_task_page": "the same, of one task",
     "log_impact": "what rests on a packet: some eighty packets",
     "log_lineage_run": "summary of one run",
+    "log_lineage_protocol": "summary of a protocol that is rarely transferred",
+    "log_lineage_no_protocol": "the same of one that never was",
     "log_lineage_all": "summary of the whole log",
 }
 # The 101st packet of a run in the middle of the log: four, then sixteen, then sixty-four rest on it.
@@ -53,6 +55,10 @@ async def read_log(pool: asyncpg.Pool) -> Readings:
         "log_replay_task_page": lambda: replay_page(pool, run_id, "task-100", limit=PAGE),
         "log_impact": lambda: get_packet_impact(pool, packet_id),
         "log_lineage_run": lambda: get_packet_lineage_summary(pool, contract, run_id=run_id),
+        "log_lineage_protocol": lambda: get_packet_lineage_summary(
+            pool, contract, protocol_id=f"protocol-{PROTOCOLS - 1}"
+        ),
+        "log_lineage_no_protocol": lambda: get_packet_lineage_summary(pool, contract, protocol_id="protocol-none"),
         "log_lineage_all": lambda: get_packet_lineage_summary(pool, contract),
     }
     return {name: await p95_ms(query, TIMES) for name, query in queries.items()}

@@ -28,6 +28,8 @@ INSERT INTO apc_log.protocol_runs
 SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at)
 FROM apc_log.transfer_rulings GROUP BY 1, 2, 3, 4;
 DROP INDEX apc_log.transfer_rulings_uses;
+-- Pages of one protocol's TRANSFERs, the newest first.
+CREATE INDEX transfer_rulings_protocol ON apc_log.transfer_rulings (protocol_id, judged_at, shard, seq);
 
 DO $$
 BEGIN

@@ -21,6 +21,7 @@ SINCE_0108 = (
 )
 SINCE_0110 = (
     "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs",
+    "DROP INDEX apc_log.transfer_rulings_protocol",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )
 RULING = """

@@ -56,7 +56,10 @@ async def acting_operator(pool: asyncpg.Pool, user: str, named: str | None = Non
 def why_no_acts(found: Registration | None, user: str) -> str | None:
     """Return why somebody may not act through a broker user, to be read after their name; None when they may."""
     if found is None:
-        return f"is not registered: `apc agent add NAME --person --role operator --rights operate --via {user}`"
+        return (
+            f"is not registered: `apc agent add NAME --person --role operator --rights operate --via {user}`; "
+            "without a broker start `apc up --person NAME:operator`"
+        )
     if found.is_revoked:
         return "was revoked and may not act any more"
     if not found.has(Right.OPERATE):
@@ -68,8 +71,13 @@ def why_no_acts(found: Registration | None, user: str) -> str | None:
 
 def operator_person(name: str, user: str) -> Registration:
     """Return the registration of a person who operates through a broker user."""
-    rights = frozenset({Right.OPERATE})
-    return Registration(name, user, OPERATOR, PEOPLE, rights=rights, kind=Kind.PERSON, via=frozenset({user}))
+    return person(name, OPERATOR, user)
+
+
+def person(name: str, role: str, user: str) -> Registration:
+    """Return the registration of a person for whom a broker user speaks; one of the role OPERATOR may operate."""
+    rights = frozenset({Right.OPERATE} if role == OPERATOR else ())
+    return Registration(name, user, role, PEOPLE, rights=rights, kind=Kind.PERSON, via=frozenset({user}))
 
 
 async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = None) -> Registration:

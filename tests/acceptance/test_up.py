@@ -1,6 +1,7 @@
 """`apc up`: everything around an agent, in one process or supervised."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,35 @@ import pytest
 from tests.support.apc_command import NONE, ApcCommand, Settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples/reviewer.py"
+SHOP = """
+from datetime import timedelta
+
+from pydantic import BaseModel
+
+from apc_agents import Agent, HandlerContext, Role, Team, message
+
+
+@message("order/1")
+class Order(BaseModel):
+    amount: int
+
+
+@message("receipt/1")
+class Receipt(BaseModel):
+    by: str
+
+
+cashier = Agent("cashier", role="cashier", swarm="shop")
+
+
+@cashier.on(Order)
+async def pay(order: Order, ctx: HandlerContext) -> None:
+    approval = await ctx.ask(f"Pay {order.amount}?", to=Role("manager"), timeout=timedelta(hours=1))
+    await ctx.complete(Receipt(by=approval.by))
+
+
+team = Team("shop", agents=[cashier], entry="cashier")
+"""
 
 
 @pytest.fixture
@@ -190,3 +220,42 @@ def test_without_services_a_change_waits_and_says_so(apc: ApcCommand, amqp_vhost
     with up(apc, given=given) as running:
         assert "a" in listed(apc, given)
         end(running)
+
+
+def test_people_act_and_answer_beside_a_system_and_a_run(apc: ApcCommand) -> None:
+    """Who is named once stays registered: `apc run` then says that a question waits for somebody elsewhere."""
+    with up(apc, "--person", "alice:operator", "--person", "bob:manager") as running:
+        rights = {name: row["rights"] for name, row in listed(apc).items()}
+        assert (rights["alice"], rights["bob"]) == (["operate"], [])
+        end(running)
+    (apc.folder / "shop.py").write_text(SHOP)
+    (apc.folder / "order.json").write_text('{"amount": 700}')
+    running = apc.start("run", "shop:team", "--input", "order.json")
+    line = wait_for(running, "apc approval")
+    asked = re.fullmatch(
+        r"cashier asks bob: Pay 700\? It waits until [-0-9]+ [0-9:]+ UTC: "
+        r"`apc approval approve ([-0-9a-f]+)`, or deny, in another terminal\n",
+        line,
+    )
+    assert asked is not None, line
+    approved = apc("approval", "approve", asked[1])
+    result, said = running.communicate(timeout=60)
+    assert (approved.returncode, running.returncode) == (0, 0), approved.stderr + said
+    assert json.loads(result)["result"]["content"] == {"by": "bob"}
+    assert "Pay 700" not in said, "a question is said once"
+
+
+@pytest.mark.parametrize(
+    ("given", "broker", "said"),
+    [
+        ("alice", "", "'alice': write NAME:ROLE, each name once"),
+        ("alice:operator", "amqp://127.0.0.1:1/", "--person goes without a broker: `apc agent add NAME --person"),
+    ],
+)
+def test_people_that_cannot_be_used_are_refused_before_anything_starts(
+    apc: ApcCommand, given: str, broker: str, said: str
+) -> None:
+    done = apc("up", "--person", given, given={"APC_AMQP_URL": broker, "APC_DATABASE_URL": "postgres://127.0.0.1:1/x"})
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (apc.folder / ".apc").exists()

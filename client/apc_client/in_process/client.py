@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError
@@ -14,10 +14,9 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
 from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
-from apc_client.operator import PEOPLE
 from apc_client.registry.run_client import RunClient
 from apc_client.session import ClientSession
-from apc_contracts.identity.registry import CLIENT, Kind, Registration
+from apc_contracts.identity.registry import CLIENT
 from apc_log.queries import get_session
 from apc_web.errors import InputUnusable
 
@@ -110,18 +109,10 @@ async def connect_in_process(
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: as `run_embedded`.
     """
     async with run_embedded(settings, database) as system:
-        try:
-            await system.register([_person(name, role) for name, role in people.items()])
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise InputUnusable(f"people: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        await system.register_people(people)
         async with system.registered_client() as own:
             client = InProcessClient(system, system.connect(OPERATOR), own, settings.shards)
             try:
                 yield client
             finally:
                 await client.tell_what_is_left()
-
-
-def _person(name: str, role: str) -> Registration:
-    return Registration(name, OPERATOR, role, PEOPLE, kind=Kind.PERSON, via=frozenset({OPERATOR}))

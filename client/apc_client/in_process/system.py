@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import structlog
+from pydantic import ValidationError
 
 from apc_agents.agent import Agent
 from apc_agents.effects import PostgresEffectStore
@@ -42,6 +43,7 @@ from apc_bus.topology import gate_queue, log_queue
 from apc_client.acts.act_server import serve_acts
 from apc_client.acts.act_socket import OPERATOR_USER
 from apc_client.in_process.migrating import migrate_url
+from apc_client.operator import person
 from apc_client.registry.agents import addition, inboxes_of, publish_changes, wait_until_recorded, with_keys
 from apc_client.registry.contracts import register_folder
 from apc_client.registry.operator_registration import register_operator
@@ -159,6 +161,17 @@ class EmbeddedSystem:
     async def register_operator(self) -> None:
         """Register the person in whose name acts from other processes are done, unless the name was ever registered."""
         await register_operator(self._operator, self.pool, self._settings.shards, WebSettings().web_operator, None)
+
+    async def register_people(self, people: Mapping[str, str]) -> None:
+        """Register the people for whom this process speaks, by id with their roles; an `operator` may operate.
+
+        Raises InputUnusable for an id or a role that cannot be used, and as `register`.
+        """
+        try:
+            await self.register([person(name, role, OPERATOR) for name, role in people.items()])
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise InputUnusable(f"people: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
 
     async def start_agents(self, agents: Sequence[Agent]) -> None:
         """Register agents as they describe themselves and start a worker for each, in order. Raises as `register`."""

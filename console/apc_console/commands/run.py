@@ -1,12 +1,12 @@
 """`apc run`: a team on one input."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
+from apc_console.commands.person_option import people_of
 from apc_console.commands.web.beside_option import WithUi
 from apc_console.output.terminal import echo
 
@@ -21,7 +21,11 @@ def run(
     ] = None,
     person: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME:ROLE", help="Somebody who answers questions to this role here; repeatable."),
+        typer.Option(
+            metavar="NAME:ROLE",
+            help="Somebody who answers questions to this role here and, as NAME:operator, may act on sessions; "
+            "repeatable.",
+        ),
     ] = None,
     ui: WithUi = False,
 ) -> None:
@@ -35,14 +39,4 @@ def run(
     def show(outcome: dict[str, Any]) -> None:
         echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
 
-    run_coroutine(run_team(team, file, show, key=key, people=_people(person or ()), ui=ui))
-
-
-def _people(given: Sequence[str]) -> dict[str, str]:
-    people = dict[str, str]()
-    for one in given:
-        name, colon, role = one.partition(":")
-        if not (name and colon and role) or name in people:
-            raise typer.BadParameter(f"{one!r}: write NAME:ROLE, each name once", param_hint="--person")
-        people[name] = role
-    return people
+    run_coroutine(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from apc_console.commands.person_option import people_of
 from apc_console.commands.web.beside_option import WithUi
 
 
@@ -18,6 +19,14 @@ def up(
             metavar="PROFILE", help="Inject the faults of this TOML file into the agents' messages; prints a scorecard."
         ),
     ] = None,
+    person: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:ROLE",
+            help="Somebody who may answer questions to this role and, as NAME:operator, act on sessions; repeatable. "
+            "Without a broker only.",
+        ),
+    ] = None,
     ui: WithUi = False,
 ) -> None:
     """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
@@ -27,4 +36,4 @@ def up(
     from apc_console.system.running import run
     from apc_console.system.up import run_everything
 
-    run(run_everything(agent or [], chaos, ui=ui))
+    run(run_everything(agent or [], chaos, people_of(person or ()), ui=ui))

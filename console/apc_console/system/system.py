@@ -1,6 +1,7 @@
 """What commands need of a running system, in this process or in supervised ones."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 import asyncpg
@@ -37,3 +38,12 @@ def has_broker(bus: BusSettings, database: DatabaseSettings) -> bool:
     if bus.amqp_nodes and database.database_url is None:
         raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
     return bool(bus.amqp_nodes)
+
+
+def refuse_people(people: Mapping[str, str]) -> None:
+    """Raise InputUnusable when people are named: a system with a broker has them registered."""
+    if people:
+        raise InputUnusable(
+            "--person goes without a broker: `apc agent add NAME --person --role ROLE --via USER` registers a person, "
+            "who answers with `apc approval`"
+        )

@@ -23,7 +23,7 @@ from apc_console.output.output import tell
 from apc_console.system.beside import check_console, console_beside
 from apc_console.system.logs import configure
 from apc_console.system.supervised import AgentProcess, run_supervised
-from apc_console.system.system import has_broker
+from apc_console.system.system import has_broker, refuse_people
 from apc_console.system.team_input import read_input, result_document
 from apc_console.system.terminal_questions import answer_here
 from apc_contracts.identity.registry import CLIENT
@@ -76,13 +76,12 @@ async def run_team(
 
 
 async def _outcome(client: Client, session: ClientSession, people: Mapping[str, str]) -> Any:
-    """Wait for the session's end; meanwhile people answer at this terminal."""
-    asking = asyncio.create_task(answer_here(client, session.session_id, people)) if people else None
+    """Wait for the session's end; meanwhile people answer at this terminal, or are told that they are asked."""
+    asking = asyncio.create_task(answer_here(client, session.session_id, people))
     try:
         return await session.outcome()
     finally:
-        if asking is not None:
-            await cancelled(asking)
+        await cancelled(asking)
 
 
 @asynccontextmanager
@@ -98,11 +97,7 @@ async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIt
         async with connect_in_process(settings, database, people) as local:
             yield local
         return
-    if people:
-        raise InputUnusable(
-            "--person goes without a broker: `apc agent add NAME --person --role ROLE --via USER` registers a person, "
-            "who answers with `apc approval`"
-        )
+    refuse_people(people)
     processes = [AgentProcess(member) for member in load_members(name)]
     async with run_supervised(settings, database, processes) as system, open_bus(settings) as bus:
         if settings.contracts is not None:

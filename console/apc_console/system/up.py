@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -15,20 +15,24 @@ from apc_console.system.beside import check_console, console_beside
 from apc_console.system.chaos import Scorer, prepare
 from apc_console.system.logs import configure
 from apc_console.system.running import stop_on_signals
-from apc_console.system.system import System, has_broker
+from apc_console.system.system import System, has_broker, refuse_people
 
 
-async def run_everything(modules: Sequence[str], profile: Path | None = None, *, ui: bool = False) -> None:
+async def run_everything(
+    modules: Sequence[str], profile: Path | None, people: Mapping[str, str], *, ui: bool = False
+) -> None:
     """Run until SIGTERM, then drain.
 
     Args:
         modules: `module:agent` or `module:team` of each agent and team to run beside the services.
         profile: faults to inject into the agents' messages; a scorecard is printed at the end.
+        people: the role of each person for whom a system without a broker speaks, by id.
         ui: serve the web console beside it.
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
-        InputUnusable: the web console cannot serve with these settings; nothing was started.
+        InputUnusable: the web console cannot serve with these settings, or people are named with a broker; nothing
+    was started.
     """
     configure(ConsoleSettings().log_level)
     began = time.monotonic()
@@ -39,7 +43,7 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None, *,
         settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
     if ui:
         check_console()
-    async with _system(modules, settings) as system, console_beside() as console:
+    async with _system(modules, settings, people) as system, console_beside() as console:
         started_in = timedelta(seconds=time.monotonic() - began)
         scores = settings.chaos_scores
         scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
@@ -54,11 +58,12 @@ async def run_everything(modules: Sequence[str], profile: Path | None = None, *,
 
 
 @asynccontextmanager
-async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterator[System]:
+async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping[str, str]) -> AsyncIterator[System]:
     database = DatabaseSettings()
     members = {name: agent for module in modules for name, agent in load_members(module).items()}
     documents = load_documents(modules)
     if has_broker(settings, database):
+        refuse_people(people)
         from apc_client.registry.contracts import register_folder
         from apc_client.registry.operator_registration import register_operator
         from apc_client.registry.schemas import register_schemas
@@ -84,6 +89,7 @@ async def _system(modules: Sequence[str], settings: BusSettings) -> AsyncIterato
         async with run_embedded(settings, database) as embedded:
             if documents:
                 await embedded.register_schemas(documents)
+            await embedded.register_people(people)
             await embedded.start_agents(list(members.values()))
             yield embedded
 

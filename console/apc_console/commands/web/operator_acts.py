@@ -67,10 +67,9 @@ class OperatorActs:
         """Approve or deny what an agent asks people. Raises InputUnusable, ServiceAway, BusError."""
         door = find_door(self._settings)
         if person is not None and person not in await self.voices(person):
-            raise InputUnusable(
-                f"{person} is no registered person for whom the broker user {door.user} speaks: "
-                f"`apc agent add {person} --person --role ROLE --via {door.user}`"
-            )
+            add = f"apc agent add {person} --person --role ROLE --via {door.user}"
+            way = f"start `apc up --person {person}:ROLE`" if door.is_socket else f"`{add}`"
+            raise InputUnusable(f"{person} is no registered person for whom the broker user {door.user} speaks: {way}")
         form = AnswerForm(packet_id, outcome, note, person)
         async with door.open() as bus:
             who = await answer_over(bus, self._pool, door.shards, form)

@@ -25,7 +25,7 @@ def test_the_agent_and_its_test_run(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_the_team_with_an_approval_from_its_test_to_its_replay(tmp_path: Path) -> None:
     """Every block is run in its order, but for the installation, which must name what there is."""
     blocks = re.findall(r"```(\w+)\n(.*?)```", TEAM_TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
@@ -54,6 +54,8 @@ def test_the_team_with_an_approval_from_its_test_to_its_replay(tmp_path: Path) -
     session = json.loads(done.stdout)["session"]
     assert json.loads(done.stdout) == json.loads(result.replace("SESSION", session))
 
+    silent = apc(*ran.split()[1:], stdin="y\n")
+    assert json.loads(silent.stdout)["result"]["content"]["said"] == "alice: approved", "without a note"
     said = [apc(*line.replace("SESSION", session).split()[1:]) for line in read.splitlines()]
     assert [one.returncode for one in said] == [0, 0, 0, 0], [one.stderr for one in said]
     listed, explained, events, replayed = [one.stdout for one in said]

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from apc_contracts.contract import file as shape
-from apc_contracts.contract.contract_checks import check_contract, check_deployable
+from apc_contracts.contract.contract_checks import LIFECYCLE_MACHINE, check_contract, check_deployable
 from apc_contracts.contract.contract_files import read_contract_file
 from apc_contracts.contract.coordinators import Coordinator
 from apc_contracts.contract.file import ContractFile
@@ -153,6 +153,23 @@ def check_deployment(contract: Contract) -> None:
     """Check what a deployment's own contract must hold beside its shape. Raises ContractInvalid, with the place."""
     check_guards(contract)
     check_deployable(contract.file)
+    _check_lifecycle(contract)
+
+
+def _check_lifecycle(contract: Contract) -> None:
+    """Check that the contract has the packaged edges of the packet lifecycle. Raises ContractInvalid."""
+    own = contract.machine(LIFECYCLE_MACHINE)
+    for edge in _packaged_contract().machine(LIFECYCLE_MACHINE).edges:
+        found, named = own.edge(edge.source, edge.event), f"the edge from {edge.source} with {edge.event}"
+        if found is None:
+            message = f"{named} to {edge.target} is missing: the gate raises it in every session"
+        elif found.target != edge.target:
+            message = f"{named} must lead to {edge.target}"
+        elif found.guard is not None:
+            message = f"{named} has a guard: leave it out"
+        else:
+            continue
+        raise ContractInvalid(f"machines.{LIFECYCLE_MACHINE}.edges", message)
 
 
 def check_guards(contract: Contract) -> None:

@@ -7,7 +7,8 @@ from apc_contracts.contract.file import ContractFile, FactScope, FactType, Machi
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_1_1, PROTOCOL_VERSIONS, PacketType, RunPhase
 
-MACHINE_NAMES = ("packet_lifecycle", "inter_agent_coordination", "intra_agent_coordination")
+LIFECYCLE_MACHINE = "packet_lifecycle"
+MACHINE_NAMES = (LIFECYCLE_MACHINE, "inter_agent_coordination", "intra_agent_coordination")
 SESSION_MACHINE = "inter_agent_coordination"
 CLOSED = "CLOSED"
 

@@ -1,7 +1,7 @@
 """The coordinators: which states and events the code behind a contract knows, and which facts its guards may read.
 
-A contract file names its coordinator. It may drop edges, tighten guards and change tables; it cannot invent a state or
-an event, because no code would enter or raise it.
+A contract file names its coordinator. It may drop edges of the session machine, tighten guards and change tables; it
+cannot invent a state or an event, because no code would enter or raise it.
 """
 
 from collections.abc import Mapping

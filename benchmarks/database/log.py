@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 
+import asyncpg
 import psutil
 
 from apc_bus.database import open_pool
@@ -13,7 +14,7 @@ from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.chunks import Helpers, start_helpers
 from apc_persister.evidence.verification.verify import verify_shard
-from benchmarks.database.log_load import open_loader
+from benchmarks.database.log_load import PACKETS_A_RUN, open_loader
 from benchmarks.database.log_reading import add_readings, p95_ms, read_log
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers
@@ -28,6 +29,10 @@ _SOME = """
 SELECT (SELECT packet_id FROM apc_log.agent_packets WHERE shard = 0 AND seq >= head.last * n / 41
         ORDER BY seq LIMIT 1) AS packet_id
 FROM generate_series(0, 40) AS n, (SELECT max(seq) AS last FROM apc_log.agent_packets) AS head
+"""
+
+_SUM_A_RUN = """
+SELECT apc_log.sum_runs((SELECT max(judged_at) FROM apc_log.run_changes) - interval '1 second', 1)
 """
 
 
@@ -46,7 +51,9 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     last = await loader.load(SAMPLE)
     after = _resident_mb()
     await loader.close()
+    summed = await _sum_runs(pool)
     await pool.execute("VACUUM ANALYZE")
+    figures.add(summed)
     figures.add(
         Figure("log_append_first", first.rate, "packets/s", note=f"behind {FIRST:,} packets; hops and tree included"),
         Figure("log_append_last", last.rate, "packets/s", first.rate, 1 / GROWTH_BAR, note=f"behind {rows:,} packets"),
@@ -57,6 +64,16 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
         await _measure_prove(connection, figures)
     add_readings(figures, readings, await read_log(pool))
     await pool.close()
+
+
+async def _sum_runs(pool: asyncpg.Pool) -> Figure:
+    """As the log writer does for runs at rest: all but those of the last second."""
+    began, runs = time.perf_counter(), 0
+    while await pool.fetchval(_SUM_A_RUN):
+        runs += 1
+    taken_ms = 1000 * (time.perf_counter() - began) / max(runs, 1)
+    note = f"{runs} runs of {PACKETS_A_RUN:,} packets, once each when they rest, beside the writer"
+    return Figure("log_sum_a_run", taken_ms, "ms a run", is_time=True, note=note)
 
 
 def _resident_mb() -> float:

@@ -23,6 +23,8 @@ from apc_persister.session_rebuild import RebuiltSessions, rebuild_sessions
 
 COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies", "protocol_tasks", "protocol_runs")
 """Tables of schema apc_log that function `tally` fills."""
+SUMS = ("run_changes", "protocol_sums", "summed_uses")
+"""What function `sum_run` makes of them, and when; the log writer sums the runs again (apc_persister.run_sums)."""
 _HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _SIGNED = """
 SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1
@@ -76,7 +78,7 @@ async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Con
         edges = [await _mend_edge(connection, head["shard"]) for head in heads]
         added = [await connection.execute(_ADD_CONTRACT, one.hash, one.body) for one in contracts]
         ids = await _add_ids(connection)
-        for table in COUNTS:
+        for table in (*COUNTS, *SUMS):
             await connection.execute(f"DELETE FROM apc_log.{table}")
         for head in heads:
             await connection.execute("SELECT apc_log.tally($1, 1, $2)", head["shard"], head["next_seq"] - 1)

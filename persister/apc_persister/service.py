@@ -22,6 +22,7 @@ from apc_persister.evidence.export.gauges import publish_gauges
 from apc_persister.evidence.tree.backfill import TreeBackfill
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.run_sums import RunSums
 from apc_persister.writing.metrics import follow_writers
 from apc_persister.writing.writer import Writer
 
@@ -52,6 +53,7 @@ class Persister:
         self._backfill = TreeBackfill(
             pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
         )
+        self._sums = RunSums(pool)
         publish_gauges(self.exporter)
         follow_writers(self)
 
@@ -83,12 +85,13 @@ class Persister:
         are_done = asyncio.Event()
         exporting = asyncio.create_task(self._keep("the export of checkpoints", self.exporter.run, are_done))
         attesting = asyncio.create_task(self._keep("the backfill of the tree", self._backfill.run, stop))
+        summing = asyncio.create_task(self._keep("the sums of runs at rest", self._sums.run, stop))
         try:
             writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
             results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
-            await cancelled(attesting)
+            await cancelled(attesting, summing)
             are_done.set()
             await asyncio.gather(exporting, return_exceptions=True)
         log.info("persister_stopped")

@@ -20,7 +20,10 @@ SINCE_0108 = (
     "DROP TABLE apc_app.schedules",
 )
 SINCE_0110 = (
-    "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs",
+    "DROP FUNCTION apc_log.sum_runs, apc_log.sum_run",
+    "DROP VIEW apc_log.unsummed_runs, apc_log.uses_of_runs, apc_log.counted_verdicts",
+    "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs, apc_log.run_changes",
+    "DROP TABLE apc_log.protocol_sums, apc_log.summed_uses",
     "DROP INDEX apc_log.transfer_rulings_protocol",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )

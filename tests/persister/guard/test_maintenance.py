@@ -22,7 +22,8 @@ PROJECTIONS = {
     *("apc_log.shards", "apc_log.sessions"),
     *("apc_log.log_edges", "apc_log.checkpoint_exports"),
     *("apc_log.task_tallies", "apc_log.transfer_rulings", "apc_log.protocol_tallies"),
-    *("apc_log.protocol_tasks", "apc_log.protocol_runs"),
+    *("apc_log.protocol_tasks", "apc_log.protocol_runs", "apc_log.run_changes"),
+    *("apc_log.protocol_sums", "apc_log.summed_uses"),
 }
 """Tables of apc_log whose rows may change. A new one belongs here, and its migration calls apc_guard.exempt."""
 

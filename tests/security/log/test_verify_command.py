@@ -64,6 +64,9 @@ async def test_a_checkpoint_that_is_being_written_is_passed_over(exported: LogBe
         "INSERT INTO apc_log.task_tallies (shard, run_id, task_id, evals) VALUES (0, 'run-1', 'task-1', 1)",
         "INSERT INTO apc_log.protocol_tasks VALUES ('p', 'run-1', 'task-1', '', 0)",
         "INSERT INTO apc_log.protocol_runs VALUES ('p', 'run-1', '', 0, now())",
+        "INSERT INTO apc_log.run_changes VALUES ('run-1', 0, 1, now())",
+        "INSERT INTO apc_log.summed_uses VALUES ('run-1', 'p', 'task-1', '{}', 1, 1, 1, 1)",
+        "INSERT INTO apc_log.protocol_sums VALUES ('p', 'task-1', '{}', 1, 1, 1, 1, 1)",
     ],
 )
 async def test_each_is_found(exported: LogBench, act: str) -> None:

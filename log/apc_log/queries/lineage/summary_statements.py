@@ -28,31 +28,47 @@ LIMIT $6
 # what the others are compared with; each task weighs as much as the protocol's own EVALs in it
 # (docs/specification/contract.md section 6).
 COMPARED = """
-WITH used AS (
+WITH live AS (SELECT run_id FROM apc_log.unsummed_runs WHERE $3::text IS NULL UNION ALL SELECT $3 WHERE $3 IS NOT NULL),
+used AS (
     SELECT DISTINCT protocol_id, run_id, task_id FROM apc_log.protocol_tasks
-    WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[]) AND ($3::text IS NULL OR run_id = $3)
+    WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[])
+      AND run_id = ANY (ARRAY(SELECT run_id FROM live))
+), own AS (
+    SELECT run_id, task_id, sum(evals) AS evals, sum(outcome_billionths) AS outcome, sum(drift_evals) AS drift_evals,
+           sum(drift_billionths) AS drift
+    FROM apc_log.task_tallies WHERE run_id = ANY (ARRAY(SELECT run_id FROM live)) GROUP BY run_id, task_id
+), parts AS (
+    SELECT protocol_id, task_id, 1 AS tasks, evals, outcome, drift_evals, drift
+    FROM used JOIN own USING (run_id, task_id)
+    UNION ALL
+    SELECT protocol_id, task_id, tasks, evals, outcome_billionths, drift_evals, drift_billionths
+    FROM apc_log.protocol_sums
+    WHERE $3 IS NULL AND protocol_id = ANY ($1) AND refusal_codes && $2
+    UNION ALL
+    SELECT protocol_id, task_id, -1, -evals, -outcome_billionths, -drift_evals, -drift_billionths
+    FROM apc_log.summed_uses
+    WHERE $3 IS NULL AND run_id = ANY (ARRAY(SELECT run_id FROM live)) AND protocol_id = ANY ($1)
+      AND refusal_codes && $2
+), by_task AS (
+    SELECT protocol_id, task_id, sum(tasks) AS tasks, sum(evals)::double precision AS evals,
+           sum(outcome)::double precision AS outcome, sum(drift_evals)::double precision AS drift_evals,
+           sum(drift)::double precision AS drift
+    FROM parts GROUP BY protocol_id, task_id HAVING sum(tasks) > 0
 ), usual AS (
     SELECT task_id, sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) AS outcome,
            sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) AS drift
     FROM apc_log.task_tallies
-    WHERE $3::text IS NULL OR task_id IN (SELECT task_id FROM used)
+    WHERE $3 IS NULL OR task_id = ANY (ARRAY(SELECT task_id FROM used))
     GROUP BY task_id
-), own AS (
-    SELECT run_id, task_id, sum(evals::double precision) AS evals,
-           sum(outcome_billionths::double precision) AS outcome, sum(drift_evals::double precision) AS drift_evals,
-           sum(drift_billionths::double precision) AS drift,
-           sum(outcome_billionths - evals * usual.outcome) AS lift,
-           sum(drift_billionths - drift_evals * usual.drift) AS delta
-    FROM apc_log.task_tallies JOIN usual USING (task_id)
-    WHERE $3::text IS NULL OR run_id = $3
-    GROUP BY run_id, task_id
 )
-SELECT protocol_id, count(*) AS tasks, coalesce(sum(evals), 0)::bigint AS evals,
-       coalesce(sum(outcome), 0)::bigint AS outcome_billionths, coalesce(sum(drift_evals), 0)::bigint AS drift_evals,
-       coalesce(sum(drift), 0)::bigint AS drift_billionths,
-       coalesce(sum(lift) / nullif(sum(evals), 0), 0) / 1e9 AS outcome_lift,
-       coalesce(sum(delta) / nullif(sum(drift_evals), 0), 0) / 1e9 AS drift_delta
-FROM used LEFT JOIN own USING (run_id, task_id)
+SELECT protocol_id, sum(by_task.tasks)::bigint AS tasks, sum(by_task.evals)::bigint AS evals,
+       sum(by_task.outcome)::bigint AS outcome_billionths, sum(by_task.drift_evals)::bigint AS drift_evals,
+       sum(by_task.drift)::bigint AS drift_billionths,
+       coalesce(sum(by_task.outcome - by_task.evals * usual.outcome) / nullif(sum(by_task.evals), 0), 0) / 1e9
+           AS outcome_lift,
+       coalesce(sum(by_task.drift - by_task.drift_evals * usual.drift) / nullif(sum(by_task.drift_evals), 0), 0) / 1e9
+           AS drift_delta
+FROM by_task LEFT JOIN usual USING (task_id)
 GROUP BY protocol_id
 """
 SEEN = """

@@ -3,6 +3,7 @@ columns.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import asyncpg
 
@@ -10,12 +11,22 @@ from apc_log.connection import AnyConnection
 from apc_persister.evidence.verification.findings import MOST_FINDINGS, LogFinding
 from apc_persister.evidence.verification.verify import UNREADABLE
 
-_COMPARED: Mapping[str, tuple[str, str]] = {
-    "packet_ids": (
+
+class _Compared(NamedTuple):
+    """The columns of a table, the query that says what they must hold, and which rows it is about."""
+
+    columns: str
+    wanted: str
+    rows: str = "true"
+
+
+_AT_REST = "run_id NOT IN (SELECT run_id FROM apc_log.unsummed_runs)"
+_COMPARED: Mapping[str, _Compared] = {
+    "packet_ids": _Compared(
         "session_id, packet_id, packet_hash, shard, seq",
         "SELECT session_id, packet_id, packet_hash, shard, seq FROM apc_log.agent_packets",
     ),
-    "transfer_rulings": (
+    "transfer_rulings": _Compared(
         "shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id, parent_protocol_ids, "
         "refusal_code, is_accepted, cross_use_case, transfer_mode, from_swarm, to_swarm, sender_score, receiver_score",
         """
@@ -25,7 +36,7 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         FROM apc_log.judged_transfers
         """,
     ),
-    "task_tallies": (
+    "task_tallies": _Compared(
         "shard, run_id, task_id, evals, outcome_billionths, drift_evals, drift_billionths, transfers, accepted, "
         "cross_transfers, cross_accepted",
         """
@@ -45,7 +56,7 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         ) AS transferred USING (shard, run_id, task_id)
         """,
     ),
-    "protocol_tallies": (
+    "protocol_tallies": _Compared(
         "shard, protocol_id, transfer_mode, cross_use_case, refusal_code, transfers, sender_scores, sender_billionths, "
         "receiver_scores, receiver_billionths",
         """
@@ -56,25 +67,44 @@ _COMPARED: Mapping[str, tuple[str, str]] = {
         GROUP BY shard, protocol_id, transfer_mode, cross_use_case, coalesce(refusal_code, '')
         """,
     ),
-    # These two from the rulings, which are compared with the entries above, in the same snapshot.
-    "protocol_tasks": (
+    # Uses and their sums follow from the rulings, which are compared with the entries above, in the same snapshot.
+    "protocol_tasks": _Compared(
         "protocol_id, run_id, task_id, refusal_code, shard",
         """
         SELECT DISTINCT protocol_id, run_id, task_id, coalesce(refusal_code, ''), shard FROM apc_log.transfer_rulings
         """,
     ),
-    "protocol_runs": (
+    "protocol_runs": _Compared(
         "protocol_id, run_id, refusal_code, shard, last_judged_at",
         """
         SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at) FROM apc_log.transfer_rulings
         GROUP BY protocol_id, run_id, coalesce(refusal_code, ''), shard
         """,
     ),
+    "run_changes": _Compared(
+        "run_id, shard, seq, judged_at",
+        "SELECT run_id, shard, max(seq), max(judged_at) FROM apc_log.counted_verdicts GROUP BY run_id, shard",
+    ),
+    "summed_uses": _Compared(
+        "run_id, protocol_id, task_id, refusal_codes, evals, outcome_billionths, drift_evals, drift_billionths",
+        f"SELECT * FROM apc_log.uses_of_runs WHERE {_AT_REST}",
+        _AT_REST,
+    ),
+    "protocol_sums": _Compared(
+        "protocol_id, task_id, refusal_codes, tasks, evals, outcome_billionths, drift_evals, drift_billionths",
+        """
+        SELECT protocol_id, task_id, refusal_codes, count(*), sum(evals)::bigint, sum(outcome_billionths)::bigint,
+               sum(drift_evals)::bigint, sum(drift_billionths)::bigint
+        FROM apc_log.summed_uses GROUP BY protocol_id, task_id, refusal_codes
+        """,
+        "(tasks, evals, outcome_billionths, drift_evals, drift_billionths) <> (0, 0, 0, 0, 0)",
+    ),
 }
 """Table -> its columns, and the query that says from the entries what they must hold (sql/0105_analytics.sql and
 0111_uses.sql)."""
 _DIFFERENCES = """
-WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table}), wanted ({columns}) AS MATERIALIZED ({wanted})
+WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table} WHERE {rows}),
+     wanted ({columns}) AS MATERIALIZED ({wanted})
 SELECT 'stored and does not follow from the entries' AS what, to_jsonb(one)::text AS row
 FROM (TABLE stored EXCEPT ALL TABLE wanted) AS one
 UNION ALL
@@ -119,8 +149,8 @@ async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
     """
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        for table, (columns, wanted) in _COMPARED.items():
-            query = _DIFFERENCES.format(table=table, columns=columns, wanted=wanted)
+        for table, compared in _COMPARED.items():
+            query = _DIFFERENCES.format(table=table, **compared._asdict())
             for row in await _rows(connection, query, table, findings):
                 message = f"a row of {table} is {row['what']}: {row['row'][:_LONGEST]}"
                 findings.append(LogFinding(None, 1, message, table))

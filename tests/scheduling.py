@@ -9,13 +9,28 @@ from pathlib import Path
 import pytest
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-_TOGETHER = {
-    f"tests/acceptance/{name}.py": "tests/acceptance: finished_run"
-    for name in ("test_determinism", "test_evidence", "test_priors", "test_reading", "test_run_in_process")
-} | {"tests/acceptance/test_run_supervised.py": "tests/acceptance: finished_run"}
-"""The files whose tests look at one `apc automl run`: on one worker it is made once."""
+
+def _files(folder: str, names: str) -> tuple[str, ...]:
+    return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
+
+
+_SHARED = {
+    "finished_run": _files("acceptance", "determinism evidence priors reading run_in_process run_supervised"),
+    "guarded_broker": _files(
+        "integration/privilege",
+        "whole_system broker_probes broker_users doctor_of_users doctor_on_own_user management tls_to_the_broker "
+        "user_limits",
+    ),
+    "workbench": (
+        *_files("apps/automl/swarm", "builder librarian narrative sentinel shortlist"),
+        *_files("apps/automl/run", "sizing"),
+        *_files("apps/automl/training", "workbench"),
+    ),
+}
+"""Fixtures that start processes for half a minute, and the files that use them: on one worker each is made once."""
+_TOGETHER = {file: f"tests: {fixture}" for fixture, files in _SHARED.items() for file in files}
 _FIRST = (
-    *_TOGETHER,
+    *_SHARED["finished_run"],
     "tests/acceptance/test_bad_tables.py",
     "tests/acceptance/test_chaos.py",
     "tests/acceptance/test_up.py",
@@ -60,8 +75,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {file: number for number, file in enumerate(_FIRST)}
     items.sort(key=lambda item: places.get(_file_of(item), len(places)))
     for item in items:
-        if "finished_run" in getattr(item, "fixturenames", ()) and _file_of(item) not in _TOGETHER:
-            raise pytest.UsageError(f"{_file_of(item)} uses finished_run: name it in tests/scheduling.py")
+        for fixture in _SHARED.keys() & getattr(item, "fixturenames", ()):
+            if _file_of(item) not in _SHARED[fixture]:
+                raise pytest.UsageError(f"{_file_of(item)} uses {fixture}: name it in tests/scheduling.py")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -69,7 +85,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     long = sorted({one.nodeid for one in passed if one.when == "call" and one.duration > _LONG_SECONDS})
     if long:
         terminalreporter.write_line(f"over {_LONG_SECONDS:g} s ({len(long)}): {', '.join(long)}")
-    if gone := [file for file in _FIRST if not (_ROOT / file).is_file()]:
+    if gone := [file for file in (*_FIRST, *_TOGETHER) if not (_ROOT / file).is_file()]:
         terminalreporter.write_line(f"tests/scheduling.py names files that are gone: {', '.join(gone)}")
 
 

@@ -26,7 +26,8 @@ LIMIT $6
 """
 # A protocol beside what its tasks show anyway: the baseline of a task is over all runs, those without a transfer are
 # what the others are compared with; each task weighs as much as the protocol's own EVALs in it
-# (docs/specification/contract.md section 6).
+# (docs/specification/contract.md section 6). Of the whole log from the sums of runs at rest; what has changed since,
+# and one run, from the counts (docs/decisions/0019-sums-of-runs-at-rest.md).
 COMPARED = """
 WITH live AS (SELECT run_id FROM apc_log.unsummed_runs WHERE $3::text IS NULL UNION ALL SELECT $3 WHERE $3 IS NOT NULL),
 used AS (

@@ -8,6 +8,7 @@ from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
 from apc_log.queries.pages.timeline import session_scores, session_transfers
+from apc_log.sessions.session_loading import contract_of_session
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.model_base import NamedCount
 from apc_web.models.runs import (
@@ -42,6 +43,7 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
     held = await list_held_packets(services.pool, session_id)
     dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
     document = place.document
+    contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
     return SessionDetail(
         **dict(session_summary(place)),
         step=document.step,
@@ -65,7 +67,7 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
             )
             for one in held
         ],
-        machine=machine_of(services.contract, SESSION_MACHINE),
+        machine=machine_of(contract, SESSION_MACHINE),
     )
 
 

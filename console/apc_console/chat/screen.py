@@ -13,7 +13,7 @@ from rich.table import Table
 
 from apc_agents.llm import DialogueOutput, Props
 from apc_console.chat.terminal_prompt import Prompt
-from apc_console.output.output import show
+from apc_console.output.cells import show
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.standard_input import StandardInput
 from apc_console.output.terminal import echo

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -11,18 +10,27 @@ import orjson
 import typer
 
 from apc_console.errors import InputUnusable
+from apc_console.output.cells import as_text
 from apc_console.output.terminal import echo, standard_output
 from apc_contracts.terminal_text import one_line, printable_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, empty: str) -> None:
-    """Print rows of equal keys; at a terminal print `empty` when there are none."""
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, empty: str, least: Sequence[str] = ()
+) -> None:
+    """Print rows of equal keys; at a terminal print `empty` when there are none.
+
+    A narrow terminal gets fewer columns, without those in `least` first.
+    """
     if as_json or not sys.stdout.isatty():
         print_json(rows)
     elif rows:
-        _print_table(rows, title)
+        from apc_console.output.safe_console import SafeConsole
+        from apc_console.output.tables import print_table
+
+        print_table(SafeConsole(), rows, title, least)
     else:
         echo(empty)
 
@@ -41,28 +49,7 @@ def print_json(value: Any) -> None:
 def to_json(value: Any) -> bytes:
     """Return indented JSON with times in UTC; bytes become hex, unknown types text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
-    return orjson.dumps(value, option=options, default=_as_text)
-
-
-def show(value: Any) -> str:
-    """Return the text of one table cell."""
-    match value:
-        case None:
-            return ""
-        case datetime():
-            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.6g}"
-        case list() | tuple() | set() | frozenset():
-            return ", ".join(sorted(map(show, value)) if isinstance(value, set | frozenset) else map(show, value))
-        case dict():
-            return orjson.dumps(value, default=_as_text).decode()
-        case bytes():
-            return value.hex()
-        case _:
-            return str(value)
+    return orjson.dumps(value, option=options, default=as_text)
 
 
 def opened(out: Path | None) -> Any:
@@ -74,27 +61,3 @@ def opened(out: Path | None) -> Any:
         return out.open("wb")
     except OSError as error:
         raise InputUnusable(f"cannot write {out}: {error.strerror}") from error
-
-
-def _print_table(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from apc_console.output.safe_console import SafeConsole
-
-    table = Table(title=escape(title), title_justify="left", header_style="bold")
-    for name in rows[0]:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(show(value)) for value in row.values()))
-    SafeConsole().print(table)
-
-
-def _as_text(value: Any) -> Any:
-    match value:
-        case bytes():
-            return value.hex()
-        case set() | frozenset():
-            return sorted(value)
-        case _:
-            return str(value)

@@ -94,7 +94,13 @@ def list_agents(as_json: AsJson = False) -> None:
     from apc_console.commands.agent.agents_view import agent_rows
     from apc_console.system.running import run_quietly
 
-    print_rows(run_quietly(agent_rows()), title="Agents", as_json=as_json, empty="no agent is registered")
+    print_rows(
+        run_quietly(agent_rows()),
+        title="Agents",
+        as_json=as_json,
+        empty="no agent is registered",
+        least=("keys", "broker_user", "rights", "handles"),
+    )
 
 
 @app.command()

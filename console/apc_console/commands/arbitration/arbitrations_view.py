@@ -1,4 +1,4 @@
-"""`apc arbitration list`: the arbitrations of the log as JSON or as a table."""
+"""`apc arbitration list`: the arbitrations of the log as JSON or as tables of candidates."""
 
 import sys
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from apc_console.connections.database import open_log
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_log.queries import ArbitrationRow, list_arbitrations
+from apc_log.queries.arbitrations import ArbitrationCandidate
 
 
 async def print_arbitrations(
@@ -19,25 +20,27 @@ async def print_arbitrations(
     if as_json or not sys.stdout.isatty():
         print_json([asdict(row) for row in rows])
     elif rows:
-        _print_table(rows)
+        _print_tables(rows)
     else:
         echo("the log holds no such arbitration")
 
 
-def _print_table(rows: Sequence[ArbitrationRow]) -> None:
-    from rich.table import Table
-
+def _print_tables(rows: Sequence[ArbitrationRow]) -> None:
     from apc_console.output.safe_console import SafeConsole
+    from apc_console.output.tables import print_table
 
-    table = Table(box=None, header_style="bold", expand=True)
-    for name in ("judged at", "session", "place", "candidate", "score", "outcome"):
-        table.add_column(name, overflow="fold")
+    console = SafeConsole()
     for row in rows:
-        place = f"r{row.round} g{row.generation}"
-        table.add_row(f"{row.judged_at:%H:%M:%S}", row.session_id, place, row.arbitration_id, "", "", style="bold")
-        for one in row.candidates:
-            outcome = ", ".join(one.refused_with) or (f"rank {one.rank}" if one.rank is not None else "")
-            if one.candidate_id == row.winner_candidate_id:
-                outcome = "winner"
-            table.add_row("", "", "", one.candidate_id, f"{one.total_score:.4f}", outcome)
-    SafeConsole().print(table)
+        place = f"round {row.round}, generation {row.generation} of session {row.session_id}"
+        console.print(f"{row.judged_at:%H:%M:%S}  {place}", soft_wrap=True, markup=False, highlight=False)
+        candidates = [
+            {"candidate_id": one.candidate_id, "score": f"{one.total_score:.4f}", "outcome": _outcome(row, one)}
+            for one in row.candidates
+        ]
+        print_table(console, candidates, f"arbitration {row.arbitration_id}")
+
+
+def _outcome(row: ArbitrationRow, candidate: ArbitrationCandidate) -> str:
+    if candidate.candidate_id == row.winner_candidate_id:
+        return "winner"
+    return ", ".join(candidate.refused_with) or (f"rank {candidate.rank}" if candidate.rank is not None else "")

@@ -1,7 +1,7 @@
 """`apc packet trace` and `apc packet replay`: print rows of the log as tables or JSON."""
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import orjson
 from apc_console.commands.packet.replay_view import print_lines
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
+from apc_console.output.cells import show
 from apc_console.output.cursors import read_cursor, write_cursor
-from apc_console.output.output import opened, print_json, show, tell
+from apc_console.output.output import opened, print_json, tell
 from apc_console.output.terminal import echo
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.vocabulary import PacketType, RunPhase
@@ -34,6 +35,8 @@ from apc_log.queries import (
 from apc_log.watching import list_conflicts
 
 PAGE = 500
+WIDE = 120
+"""Columns of a terminal from which packets are a table; a narrower one gets blocks, in which no id is broken."""
 CONFLICTS = 10
 """Conflicts that `apc packet trace` tells on standard error; `apc packet refused` shows all."""
 
@@ -91,7 +94,7 @@ async def print_trace(
     if as_json or not sys.stdout.isatty():
         print_json([_timeline(one, with_events) for one in found])
     elif found:
-        _print_table(found)
+        _print_packets(found)
     else:
         echo("the log holds no such packet")
     tell([_sentence(conflict) for conflict in conflicts])
@@ -197,34 +200,61 @@ def _timeline(timeline: PacketTimeline, with_events: bool) -> dict[str, Any]:
     return entry
 
 
-def _print_table(timelines: Sequence[PacketTimeline]) -> None:
-    from rich.table import Table
-
+def _print_packets(timelines: Sequence[PacketTimeline]) -> None:
+    from apc_console.output.blocks import BlockPrinter
     from apc_console.output.safe_console import SafeConsole
+
+    console = SafeConsole()
+    if console.width >= WIDE:
+        _print_table(console, timelines)
+        return
+    printer = BlockPrinter()
+    for timeline in timelines:
+        packet = timeline.packet
+        facts = [packet.packet_type, *_facts(timeline), f"packet {packet.packet_id}"]
+        printer.print(packet.judged_at, packet.verdict, facts, [text for text, _ in _remarks(timeline)])
+
+
+def _print_table(console: Any, timelines: Sequence[PacketTimeline]) -> None:
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", expand=True)
     for name in ("judged at", "type"):
         table.add_column(name, no_wrap=True)
-    for name, share in (("from → to, and what became of it", 5), ("phase", 2), ("state", 2), ("packet id", 3)):
+    for name, share in (("from → to, and what became of it", 2), ("phase", 1)):
         table.add_column(name, overflow="fold", ratio=share)
+    table.add_column("state", overflow="fold", width=len("SCHEMA_VALIDATED"))
+    table.add_column("packet id", no_wrap=True)
     for timeline in timelines:
         packet = timeline.packet
-        way = f"{packet.sender_agent_id} → {', '.join(packet.recipients) or '-'}"
-        phase = f"{packet.run_phase} r{packet.round} g{packet.generation}"
-        state = f"{packet.refusal_code} {timeline.state}" if packet.refusal_code else timeline.state
-        if timeline.stale is not None:
-            state += " stale"
-        table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, way, phase, state, str(packet.packet_id))
-        refusal = _refusal_of(timeline)
-        if refusal is not None:
-            why = f"refused: {refusal['code']} at {refusal['path']}: {refusal['message']}"
-            table.add_row("", "", why, style="red")
-        warnings = packet.facts.get("warnings")
-        if warnings:
-            table.add_row("", "", f"warning: {', '.join(warnings)}", style="yellow")
-        for recipient, events in _events(timeline).items():
-            table.add_row("", "", f"{recipient or 'packet'}: {' '.join(events)}", style="dim")
-    SafeConsole().print(table)
+        table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, *_facts(timeline), str(packet.packet_id))
+        for text, style in _remarks(timeline):
+            table.add_row("", "", Text(text), style=style)
+    console.print(table)
+
+
+def _facts(timeline: PacketTimeline) -> tuple[str, str, str]:
+    """Return who sent a packet to whom, the phase, and the state."""
+    packet = timeline.packet
+    state = f"{packet.refusal_code} {timeline.state}" if packet.refusal_code else timeline.state
+    return (
+        f"{packet.sender_agent_id} → {', '.join(packet.recipients) or '-'}",
+        f"{packet.run_phase} r{packet.round} g{packet.generation}",
+        state if timeline.stale is None else f"{state} stale",
+    )
+
+
+def _remarks(timeline: PacketTimeline) -> Iterator[tuple[str, str]]:
+    """Yield what became of a packet, with the style of each sentence."""
+    refusal = _refusal_of(timeline)
+    if refusal is not None:
+        yield f"refused: {refusal['code']} at {refusal['path']}: {refusal['message']}", "red"
+    warnings = timeline.packet.facts.get("warnings")
+    if warnings:
+        yield f"warning: {', '.join(warnings)}", "yellow"
+    for recipient, events in _events(timeline).items():
+        yield f"{recipient or 'packet'}: {' '.join(events)}", "dim"
 
 
 def _refusal_of(timeline: PacketTimeline) -> dict[str, Any] | None:

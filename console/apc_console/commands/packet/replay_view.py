@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from apc_console.output.output import show
+from apc_console.output.cells import show
 from apc_log.queries import ConflictRow, CoordinationRow, LogRow, PacketRow, TransitionRow
 
 USUAL_STATES = frozenset(

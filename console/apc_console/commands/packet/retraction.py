@@ -22,6 +22,9 @@ from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
 from apc_log.registry import registered_agents
 
+LEAST = ("seq", "shard", "run_phase", "round", "generation", "judged_at")
+"""The first columns that a narrow terminal leaves out."""
+
 
 async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:
     """Print what a retraction of this packet would mark stale. Raises InputUnusable when the log does not hold it."""
@@ -117,4 +120,5 @@ def _contract() -> Contract:
 def _print(impact: PacketImpact, *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [asdict(row) for row in impact.resting]
     title = f"{len(rows)} packets rest on {impact.packet.packet_id}"
-    print_rows(rows, title=title, as_json=as_json, empty=f"nothing rests on {impact.packet.packet_id}")
+    empty = f"nothing rests on {impact.packet.packet_id}"
+    print_rows(rows, title=title, as_json=as_json, empty=empty, least=LEAST)

@@ -10,7 +10,7 @@ from apc_bus.port import Delivery, Subscription
 from apc_bus.settings import BusSettings
 from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
-from apc_console.output.output import show
+from apc_console.output.cells import show
 from apc_console.output.terminal import echo
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused

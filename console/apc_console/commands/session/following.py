@@ -10,7 +10,8 @@ from apc_client.session import ClientSession, SessionEvent
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.blocks import BlockPrinter
-from apc_console.output.output import print_json, show
+from apc_console.output.cells import show
+from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_console.system.team_input import result_document
 from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload

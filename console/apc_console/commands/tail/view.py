@@ -11,7 +11,7 @@ import orjson
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.blocks import BlockPrinter, place_of, refusal_sentences
-from apc_console.output.output import show
+from apc_console.output.cells import show
 from apc_console.output.terminal import echo
 from apc_contracts.terminal_text import printable_json
 from apc_contracts.vocabulary import PacketType

@@ -13,6 +13,7 @@ from apc_log.connection import AnyConnection
 from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.chunks import Helpers, start_helpers
+from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.evidence.verification.verify import verify_shard
 from benchmarks.database.log_load import PACKETS_A_RUN, open_loader
 from benchmarks.database.log_reading import add_readings, p95_ms, read_log
@@ -61,6 +62,7 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
     )
     async with pool.acquire() as connection:
         await _measure_verify(connection, url, figures)
+        await _measure_derived(connection, figures)
         await _measure_prove(connection, figures)
     add_readings(figures, readings, await read_log(pool))
     await pool.close()
@@ -109,6 +111,14 @@ async def _verify(connection: AnyConnection, helpers: Helpers | None) -> _Verifi
     assert not report.findings, report.findings
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
     return _Verified(report.entries, seconds, 1e6 * used / report.entries)
+
+
+async def _measure_derived(connection: AnyConnection, figures: Figures) -> None:
+    """Compare what stands beside the entries, row by row, with what follows from them."""
+    began = time.perf_counter()
+    findings = await compare_derived(connection)
+    assert not findings, findings
+    figures.add(Figure("log_verify_derived", time.perf_counter() - began, "s", is_time=True, note="in Postgres alone"))
 
 
 async def _measure_prove(connection: AnyConnection, figures: Figures) -> None:

@@ -145,6 +145,8 @@ class CommitmentLevel(StrEnum):
 
 HANDLER_ERROR = "HANDLER_ERROR"
 """Code of the ERROR of an agent whose handler failed permanently."""
+WAITED = "waited"
+"""Key in `details` of such an ERROR: the handler had waited, so its delivery has ended. The receipt may come later."""
 EFFECT_UNKNOWN = "EFFECT_UNKNOWN"
 CONTINUATION_DIVERGED = "CONTINUATION_DIVERGED"
 UNSETTLED = frozenset({EFFECT_UNKNOWN, CONTINUATION_DIVERGED})

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from math import ceil
 
 import structlog
+from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectUnknown
@@ -21,7 +22,14 @@ from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.parts import MAX_TTL_MS
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
-from apc_contracts.vocabulary import CONTINUATION_DIVERGED, EFFECT_UNKNOWN, HANDLER_ERROR, AckStatus, PacketType
+from apc_contracts.vocabulary import (
+    CONTINUATION_DIVERGED,
+    EFFECT_UNKNOWN,
+    HANDLER_ERROR,
+    WAITED,
+    AckStatus,
+    PacketType,
+)
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 
 SILENT_TYPES = frozenset(
@@ -122,12 +130,10 @@ class DeliveryEnds:
         if request_of(packet) is not None and code == HANDLER_ERROR:
             await self._tell(inbound, invocation, failed(packet, text))
             return
-        error = ErrorPayload(
-            error_code=code,
-            message=text,
-            retryable=False,
-            details={"packet_id": str(packet.packet_id), "attempt": inbound.attempt},
-        )
+        details: dict[str, JsonValue] = {"packet_id": str(packet.packet_id), "attempt": inbound.attempt}
+        if inbound.packet.packet_id != packet.packet_id:
+            details[WAITED] = True
+        error = ErrorPayload(error_code=code, message=text, retryable=False, details=details)
         await self._tell(inbound, invocation, error)
 
     async def _tell(self, inbound: Inbound, invocation: Invocation, payload: Payload) -> None:

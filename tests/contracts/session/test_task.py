@@ -58,6 +58,13 @@ def working(**spec: Any) -> tuple[Simulation, Packet]:
     return simulation, task
 
 
+def failure(**details: Any) -> ErrorPayload:
+    """The ERROR of an agent whose handler has failed."""
+    return ErrorPayload(
+        error_code="HANDLER_ERROR", message="EmitRefused: UNROUTABLE", retryable=False, details=details or None
+    )
+
+
 def reason(simulation: Simulation) -> str:
     assert simulation.session.state == "HALTED"
     return str(simulation.session.document.halt_reason)
@@ -95,12 +102,39 @@ def test_a_handler_that_fails_after_its_delivery_has_ended_halts_the_session() -
     """It waited, and what it asked was refused: no dead letter will tell."""
     simulation, task = working()
     simulation.receipts(task, "red-1", 1, (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME))
-    error = ErrorPayload(error_code="HANDLER_ERROR", message="EmitRefused: UNROUTABLE", retryable=False)
+    error = failure()
     simulation.send("blue-1", error, "librarian", parent=task)
     assert simulation.session.state == "WORKING", "blue-1 never got it"
     simulation.send("red-1", error, "librarian", parent=task)
 
     assert reason(simulation) == f"HANDLER_FAILED red-1 could not handle TASK_IR {task.packet_id}"
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_handler_that_waited_and_failed_halts_the_session_whenever_its_receipt_comes(is_told_first: bool) -> None:
+    """The ERROR may be judged first: the receipt lingers in the worker, or another process of the agent sends it."""
+    simulation, task = working()
+    ends = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
+    if not is_told_first:
+        simulation.receipts(task, "red-1", 1, ends)
+    simulation.send("blue-1", failure(waited=True), "librarian", parent=task)
+    assert simulation.session.state == "WORKING", "blue-1 never got it"
+    simulation.send("red-1", failure(waited=True), "librarian", parent=task)
+    halted = reason(simulation)
+    if is_told_first:
+        simulation.receipts(task, "red-1", 1, ends)
+
+    assert reason(simulation) == halted == f"HANDLER_FAILED red-1 could not handle TASK_IR {task.packet_id}"
+
+
+@pytest.mark.parametrize("details", [{}, {"waited": False}, {"waited": "true"}, {"waited": 1}])
+def test_a_handler_that_did_not_wait_halts_nothing_before_its_dead_letter(details: dict[str, Any]) -> None:
+    """So it is in older logs too, where nobody says whether it waited: they replay as they were recorded."""
+    simulation, task = working()
+    simulation.send("red-1", failure(**details), "librarian", parent=task)
+    simulation.receipts(task, "red-1", 1, (ReceiptKind.OUTCOME,))
+
+    assert simulation.session.state == "WORKING"
 
 
 def test_a_session_in_which_nothing_is_open_stalls() -> None:

@@ -14,6 +14,7 @@ from tests.support.traffic.packets import make_packet
 
 from apc_agents import Agent, AskTimeout, HandlerContext, PostgresStateStore, Role, Worker, WorkerSettings
 from apc_bus import headers
+from apc_bus.memory import MemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_client.answering import answer_packet
@@ -50,6 +51,18 @@ def asking(text: str = "Ship?", **options: Any) -> Agent:
         return done(f"{approval.outcome} by {approval.by}: {approval.note}, asked {ctx.state['asked']}")
 
     return agent
+
+
+def hold_receipts(bus: MemoryBus, may_report: asyncio.Event) -> None:
+    """Publish no message of receipts before `may_report` is set."""
+    publish = bus.publish
+
+    async def publish_later(publication: Publication) -> None:
+        if publication.message.type == headers.TYPE_RECEIPTS:
+            await may_report.wait()
+        await publish(publication)
+
+    bus.publish = publish_later  # type: ignore[method-assign]  # only the time of publishing changes
 
 
 class Office:
@@ -118,10 +131,18 @@ class Office:
         return row["verdict"], row["code"], row["path"]
 
     @asynccontextmanager
-    async def worker(self, agent: Agent, pool: asyncpg.Pool | None = None, **stores: Any) -> AsyncIterator[None]:
-        """A worker of the agent, with its state in the database."""
+    async def worker(
+        self, agent: Agent, pool: asyncpg.Pool | None = None, may_report: asyncio.Event | None = None, **stores: Any
+    ) -> AsyncIterator[None]:
+        """A worker of the agent, with its state in the database.
+
+        With `may_report` its receipts wait until that is set, and ride on nothing.
+        """
         bus, stop = self.house.broker.connect(f"agent.{agent.agent_id}"), asyncio.Event()
         settings = WorkerSettings(shards=1, database_url=None)
+        if may_report is not None:
+            hold_receipts(bus, may_report)
+            settings = WorkerSettings(shards=1, database_url=None, outcome_linger=timedelta(0))
         worker = Worker(agent, bus, settings=settings, states=PostgresStateStore(pool or self.house.pool), **stores)
         task = asyncio.create_task(worker.run(stop))
         try:

@@ -9,7 +9,7 @@ from apc_contracts.session.document import Work
 from apc_contracts.session.movement import Advance
 from apc_contracts.session.session import OpenPacket
 from apc_contracts.session.session_effects import Hop
-from apc_contracts.vocabulary import HANDLER_ERROR, UNSETTLED, CommitmentLevel, PacketType, Signal
+from apc_contracts.vocabulary import HANDLER_ERROR, UNSETTLED, WAITED, CommitmentLevel, PacketType, Signal
 
 _FAILED = ("handler_error", "delivery_limit")
 _FAILED_OFTEN = "retry_limit "
@@ -89,7 +89,9 @@ def _failed_after_its_end(moment: Advance, packet: Packet, work: Work) -> None:
     delivery = None if opened is None else opened.recipients.get(sender)
     if known is None or sender not in known.recipients or not work.halts_on_failure or session.is_terminal:
         return
-    if delivery is None or not delivery.is_open:
+    has_waited = (packet.payload_as(ErrorPayload).details or {}).get(WAITED) is True
+    # The ERROR may overtake the receipt. Older workers do not say that they waited: for them the receipt decides.
+    if has_waited or delivery is None or not delivery.is_open:
         session.document.halt_reason = f"HANDLER_FAILED {sender} could not handle {known.packet_type} {failed}"
 
 

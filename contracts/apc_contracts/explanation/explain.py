@@ -1,19 +1,14 @@
 """The explanation of a session: its end, its pause, its budget, its state, and the packets that it waits for."""
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.explanation.deliveries import MOST_DELIVERIES, further_deliveries, waits_of_deliveries
 from apc_contracts.explanation.ended import explain_end
 from apc_contracts.explanation.result import Explanation, Wait, clock
 from apc_contracts.explanation.states import waits_of_state
-from apc_contracts.explanation.surroundings import OpenDelivery, Surroundings
+from apc_contracts.explanation.surroundings import Surroundings
 from apc_contracts.explanation.task_states import waits_of_handlers
 from apc_contracts.session.document import SessionDocument
-from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
-from apc_contracts.vocabulary import ORCHESTRATOR
-
-WAIT_FOR_DELIVERIES = GENERATION_STATES | {"PROMOTION"}
-"""States of the research coordinator that end when deliveries have ended."""
-MOST_DELIVERIES = 5
-"""Deliveries of each kind that are named one by one."""
+from apc_contracts.session.movement import COORDINATION
 
 
 def explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
@@ -25,12 +20,12 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
         return Explanation(f"{standing}, paused since {clock(document.paused_at)}", (_pause(document, around),))
     waits = [
         *waits_of_state(document, around, contract),
-        *_deliveries(document, around),
+        *waits_of_deliveries(document, around),
         *_verification(document),
         *_acknowledgements(document, around),
         *waits_of_handlers(document, around),
     ]
-    remarks = [*_on_its_way(document, around), *_remarks(document, around), *_ends(document, waits)]
+    remarks = [*further_deliveries(document, around), *_remarks(document, around), *_ends(document, waits)]
     return Explanation(standing, tuple(waits), tuple(remarks))
 
 
@@ -38,40 +33,6 @@ def _pause(document: SessionDocument, around: Surroundings) -> Wait:
     moves = f"An operator resumes it: `apc session resume {document.session_id}`. Its deadlines stand still meanwhile."
     held = f" ({len(around.held)} packets are held until then)" if around.held else ""
     return Wait(f"RESUME{held}", moves)
-
-
-def _deliveries(document: SessionDocument, around: Surroundings) -> list[Wait]:
-    """Return the handlers, retries and absent workers for whose deliveries a barrier or the commons wait."""
-    if document.state not in WAIT_FOR_DELIVERIES:
-        return []
-    waiting = [one for one in _deliveries_to_agents(around) if one.recipient not in document.dead_agents]
-    return [_delivery(document, one, around) for one in waiting[:MOST_DELIVERIES]]
-
-
-def _deliveries_to_agents(around: Surroundings) -> list[OpenDelivery]:
-    """Return the open deliveries; what goes to the orchestrator alone is applied by the gate itself."""
-    return [one for one in around.deliveries if not one.is_dead and one.recipient != ORCHESTRATOR]
-
-
-def _delivery(document: SessionDocument, one: OpenDelivery, around: Surroundings) -> Wait:
-    what = f"{one.recipient} to handle {one.packet_type} {one.packet_id} (attempt {one.attempt})"
-    due = document.deadlines.get("generation")
-    if one.retry_at is not None and one.retry_at > around.now:
-        moves = f"It is delivered again at {clock(one.retry_at)}. The last attempt: {one.error or 'asked for a retry'}."
-        return Wait(f"a retry of {what}", moves)
-    moves = "Its handler ends." if around.is_live(one.recipient) else around.advice((one.recipient,)).strip()
-    return Wait(what, moves, (around.describe(one.recipient),), due, "it is not waited for any more" if due else "")
-
-
-def _on_its_way(document: SessionDocument, around: Surroundings) -> list[str]:
-    """Name the deliveries that do not move, in a state that does not wait for deliveries as such."""
-    if document.state in WAIT_FOR_DELIVERIES:
-        return []
-    stuck = [
-        one for one in _deliveries_to_agents(around) if one.retry_at is not None or not around.is_live(one.recipient)
-    ]
-    waits = [_delivery(document, one, around) for one in stuck[:MOST_DELIVERIES]]
-    return [f"On its way: {wait.what}. {wait.moves}" for wait in waits]
 
 
 def _verification(document: SessionDocument) -> list[Wait]:

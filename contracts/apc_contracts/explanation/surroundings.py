@@ -34,6 +34,10 @@ class OpenDelivery:
     error: str | None = None
     retry_at: datetime | None = None
     """When the next attempt is due; None while the recipient has the packet or should take it."""
+    since: datetime | None = None
+    """When the packet was routed."""
+    is_notice: bool = False
+    """A SIGNAL of the orchestrator: a task does not wait for its handler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncpg
 
 from apc_contracts.explanation import AgentPresence, HeldNote, OpenDelivery, Surroundings
 from apc_contracts.identity.registry import Registration
-from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
 from apc_log.queries.dead import list_dead
 from apc_log.queries.sessions import list_held_packets
 from apc_log.registry import read_registry
@@ -28,11 +28,12 @@ WITH own AS (
            max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
     FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' GROUP BY packet_id, recipient
 ), shared AS (
-    SELECT DISTINCT ON (packet_id) packet_id, to_state FROM apc_log.packet_events
+    SELECT DISTINCT ON (packet_id) packet_id, to_state, recorded_at FROM apc_log.packet_events
     WHERE session_id = $1 AND recipient = '' AND to_state <> '' ORDER BY packet_id, seq DESC
 )
 SELECT packet.packet_id, packet.packet_type, recipient.name AS recipient, coalesce(own.attempt, 1) AS attempt,
-       last.error, last.retry_at
+       last.error, last.retry_at, shared.recorded_at AS since,
+       packet.sender_agent_id = $3 AND packet.packet_type = 'SIGNAL' AS is_notice
 FROM apc_log.agent_packets AS packet
 JOIN shared USING (packet_id)
 CROSS JOIN LATERAL unnest(packet.recipients) AS recipient(name)
@@ -58,7 +59,7 @@ async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timede
     registry = await read_registry(pool)
     dead = await list_dead(pool, session_id=session_id, limit=_MOST)
     held = await list_held_packets(pool, session_id)
-    opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST)]
+    opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
     died = [
         OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
         for one in dead

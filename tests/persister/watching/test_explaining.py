@@ -1,7 +1,9 @@
 """`apc session explain` and `apc tail` of a session over a real log."""
 
 import asyncio
+import dataclasses
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import orjson
 from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, hop, lifecycle, packet_entry, session_row
 
-from apc_contracts.session.document import SessionDocument
+from apc_contracts.contract.contract import task_contract
+from apc_contracts.session.document import SessionDocument, TaskDocument, Work
 from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
 from apc_log.batch import RegistryEntry
 
@@ -56,6 +59,29 @@ def added(agent: str) -> RegistryEntry:
     return RegistryEntry(change_id, agent, orjson.dumps(change))
 
 
+def task_document(**changes: Any) -> SessionDocument:
+    contract = task_contract()
+    fields: dict[str, Any] = {
+        "contract_hash": contract.hash.hex(),
+        "state": "WORKING",
+        "run_phase": RunPhase.EXECUTION,
+        "deadlines": {},
+    }
+    shared = vars_of(document(**fields | changes))
+    return TaskDocument(**shared, work=Work("task", ["editor"], [], 1, True))
+
+
+def vars_of(base: SessionDocument) -> dict[str, Any]:
+    return {one.name: getattr(base, one.name) for one in dataclasses.fields(base) if one.init}
+
+
+async def explained(tmp_path: Path, postgres_url: str) -> Any:
+    given = {"APC_DATABASE_URL": postgres_url}
+    done = await asyncio.to_thread(ApcCommand(tmp_path), "session", "explain", "session-1", given=given)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 async def test_it_says_who_is_missing_and_what_is_on_its_way(
     bench: LogBench, postgres_url: str, tmp_path: Path
 ) -> None:
@@ -82,10 +108,7 @@ async def test_it_says_who_is_missing_and_what_is_on_its_way(
         [session_row(state="DIFFERENTIATED_RESEARCH", document=document().encode())],
     )
     await bench.write()
-    given = {"APC_DATABASE_URL": postgres_url}
-    done = await asyncio.to_thread(ApcCommand(tmp_path), "session", "explain", "session-1", given=given)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = await explained(tmp_path, postgres_url)
     sentences = [wait["sentence"] for wait in told["waits"]]
     assert told["standing"] == "DIFFERENTIATED_RESEARCH, round 1, generation 0"
     assert "of swarm alpha: reviewer-1, which is live; deadline" in sentences[0]
@@ -95,6 +118,46 @@ async def test_it_says_who_is_missing_and_what_is_on_its_way(
     retry = f"On its way: a retry of reviewer-1 to handle TASK_IR {sent.packet_id} (attempt 2). It is delivered again"
     assert told["remarks"][0].startswith(retry) and "The last attempt: model is away." in told["remarks"][0]
     assert told["remarks"][1].startswith(f"TASK_IR {sent.packet_id} is a dead letter of reviewer-2: x.")
+
+
+async def test_a_task_names_its_open_deliveries_and_who_is_silent(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    """Not a SIGNAL of the orchestrator: nothing follows from it, and the task does not wait for it."""
+    heartbeat = msgspec.structs.replace(
+        packet_entry(packet_type="HEARTBEAT", session_id=PRESENCE_SESSION), sender_agent_id="critic-1"
+    )
+    idea = packet_entry(packet_type="IDEA", recipients=("critic-1", "critic-2"))
+    notice = msgspec.structs.replace(
+        packet_entry(packet_type="SIGNAL", recipients=("critic-1",)), sender_agent_id="orchestrator"
+    )
+    agents = (added("critic-1"), added("critic-2"), added("editor"))
+    sent = (heartbeat, idea, notice, lifecycle(idea)[0], lifecycle(notice)[0])
+    await bench.gate.open()
+    await bench.gate.log([*agents, *sent], [session_row(state="WORKING", document=task_document().encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    done, silent, live = (wait["sentence"] for wait in told["waits"])
+    assert done.startswith("Waits for DECISION DONE of a decider: editor")
+    assert re.fullmatch(
+        rf"Waits for critic-2 to handle IDEA {idea.packet_id} \(attempt 1, open for \d+ s\): "
+        r"critic-2, which is registered but never had a worker\.",
+        silent,
+    )
+    assert re.search(r"critic-1 to handle IDEA .* critic-1, which is live \(last seen \d+ s ago\)\.$", live)
+    assert "Start the missing workers" in told["waits"][1]["moves"]
+
+
+async def test_a_task_with_many_open_deliveries_names_some_and_counts_the_others(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    idea = packet_entry(packet_type="IDEA", recipients=tuple(f"critic-{number}" for number in range(8)))
+    await bench.gate.open()
+    await bench.gate.log([idea, lifecycle(idea)[0]], [session_row(state="WORKING", document=task_document().encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    assert sum("to handle IDEA" in wait["sentence"] for wait in told["waits"]) == 5
+    assert told["remarks"][0].startswith("3 more deliveries are open: `apc packet trace --session-id session-1")
 
 
 async def test_following_a_session_ends_with_it(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from apc_console.connections.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 APPLY = "apc topology apply"
+NAMED = 3
+"""Missing exchanges and queues that one finding names; it counts the others."""
 LARGEST_MESSAGE = 2 << 20
 """The size of a message that the broker must accept, a log batch; as in deploy/rabbitmq.conf."""
 
@@ -44,7 +46,7 @@ async def inspect_broker(url: str, topology: Topology) -> Inspection:
 
 def judge_topology(found: Inspection) -> list[Finding]:
     """Check what is missing or differs from the topology of settings and registry."""
-    findings = [wrong("topology", f"{name} is missing", APPLY) for name in found.missing]
+    findings = [wrong("topology", _missing(found.missing), APPLY)] if found.missing else []
     findings += [
         wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in found.differing
     ]
@@ -59,6 +61,14 @@ def judge_topology(found: Inspection) -> list[Finding]:
     return findings or [ok("topology", "every exchange and queue is there as declared (bindings cannot be asked for)")]
 
 
+def _missing(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"{names[0]} is missing"
+    others = len(names) - NAMED
+    named = ", ".join(names[:NAMED]) + (f" and {others} more" if others > 0 else "")
+    return f"{len(names)} exchanges and queues are missing: {named}"
+
+
 async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
     """Check that the broker refuses messages larger than needed: a gate would hold them. Raises BusUnavailable."""
     limit = f"{LARGEST_MESSAGE >> 20} MiB"
@@ -70,11 +80,16 @@ async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
 
 def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
     """Check that each shard has a gate that judges its inputs."""
-    findings = []
+    findings, without_queue = [], []
     for shard in shards:
         depth = depths.get(gate_queue(shard))
-        if depth is not None and depth.consumers == 0:
+        if depth is None:
+            without_queue.append(str(shard))
+        elif depth.consumers == 0:
             say = wrong if depth.messages else warning
             waiting = f"{depth.messages} inputs wait and " if depth.messages else ""
             findings.append(say("gate", f"shard {shard}: {waiting}no gate runs", "apc serve orchestrator"))
+    if without_queue:
+        what = f"no gate can run without its queue, which is missing: shard {', '.join(without_queue)}"
+        findings.append(warning("gate", what, f"{APPLY}, then apc serve orchestrator"))
     return findings or [ok("gate", "every shard has a gate")]

@@ -46,6 +46,9 @@ KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
     ),
 }
 """The facts that this version computes, with type and scope; a file may declare no other."""
+_ALL_FACTS = "docs/reference/guards.md lists all facts"
+_OF_TASK = frozenset({"round", "max_rounds", "approvals"})
+"""The facts that the packaged contract `task` declares and `apc-1.0` does not."""
 
 
 def check_contract(file: ContractFile) -> None:
@@ -89,12 +92,24 @@ def fact_types(file: ContractFile, scope: FactScope) -> dict[str, FactType]:
     return {fact.name: fact.type for fact in file.facts if scope in fact.scopes}
 
 
+def how_to_declare(name: str) -> str:
+    """Return what to do about a guard that names a fact which the file does not declare for it, as one sentence."""
+    if name not in KNOWN_FACTS:
+        return _ALL_FACTS
+    scopes = " and ".join(sorted(KNOWN_FACTS[name][1]))
+    base = "task" if name in _OF_TASK else "apc-1.0"
+    return (
+        f"It is a fact of {scopes} guards: for one of those copy its entry into `facts` from the file that "
+        f"`apc contract new NAME --from {base}` writes"
+    )
+
+
 def _check_facts(file: ContractFile) -> None:
     _refuse_twice((fact.name for fact in file.facts), "facts", "fact")
     for index, fact in enumerate(file.facts):
         place = f"facts[{index}]"
         if fact.name not in KNOWN_FACTS:
-            raise ContractInvalid(place, f"the fact {fact.name!r} is not computed by this version")
+            raise ContractInvalid(place, f"the fact {fact.name!r} is not computed by this version. {_ALL_FACTS}")
         known_type, known_scopes = KNOWN_FACTS[fact.name]
         if fact.type != known_type:
             raise ContractInvalid(f"{place}.type", f"the fact {fact.name!r} is a {known_type}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
+from apc_contracts.contract.contract_checks import how_to_declare
 from apc_contracts.contract.file import FactType
 from apc_contracts.errors import ContractInvalid
 
@@ -99,7 +100,8 @@ class Guard:
         for name in sorted(set(self._program.variables()) - macro_variables(self.text)):
             if name not in self._types:
                 known = ", ".join(sorted(self._types))
-                raise ContractInvalid(self.place, f"the guard names the unknown fact {name!r}; known here: {known}")
+                message = f"the guard names the unknown fact {name!r}; known here: {known}. {how_to_declare(name)}"
+                raise ContractInvalid(self.place, message)
         for function in self._program.functions():
             if function not in _FUNCTIONS and not _OPERATOR.fullmatch(function):
                 raise ContractInvalid(self.place, f"the guard calls the unknown function {function!r}")

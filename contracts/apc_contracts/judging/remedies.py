@@ -22,7 +22,10 @@ REMEDIES: Mapping[str, str] = {
     "SESSION_TERMINAL": "open another session",
     "SESSION_PAUSED": "wait for RESUME, then send a new packet",
     "NOT_AUTHORIZED": "correct the registration, the SessionSpec or the rights",
-    "UNROUTABLE": "correct the recipients; `apc agent list` shows who handles what",
+    "UNROUTABLE": (
+        "correct the recipients; `apc agent list` shows who handles what. If nobody has the role that is asked: "
+        "`apc agent add NAME --person --role ROLE --via USER`, or `--person NAME:ROLE` of `apc run` and `apc up`"
+    ),
     "PHASE_MISMATCH": "use the phase from the delivery headers or from SYNC",
     "GENERATION_MISMATCH": "use the generation from the delivery headers or from SYNC",
     "PHASE_FORBIDS_TYPE": "send it in a phase that allows it (phase table)",
@@ -36,7 +39,10 @@ REMEDIES: Mapping[str, str] = {
     "THROTTLE_TOP_K": "set top_k to at most the window's limit; send fewer or better transfers",
     "PROTOCOL_DECAYED": "use another protocol, or wait for its recovery; `apc protocol list` shows which are blocked",
     "NOT_RETRACTABLE": "check target_packet_id",
-    "DRIFT_CHECK_FAILED": "correct the field at the path",
+    "DRIFT_CHECK_FAILED": (
+        "correct the field at the path, so that the check that the message names holds; `apc contract explain NAME` "
+        "lists the checks"
+    ),
     "LOOP_DETECTED": "add evidence, or stop",
     "QUOTA_EXCEEDED": "send a new packet after retry_after_ms, or raise `limits.quota`",
     "OVERLOADED": "send a new packet after retry_after_ms; add replicas of the recipient",

@@ -24,6 +24,7 @@ from apc_contracts import (
     PacketType,
     reply_id,
 )
+from apc_contracts.judging.remedies import REMEDIES
 
 GRACE = timedelta(milliseconds=50)
 
@@ -111,7 +112,7 @@ async def test_a_refusal_is_a_warning_without_any_handler(
             "code": "UNROUTABLE",
             "field": "recipients[0]",
             "reason": "nobody is not registered",
-            "remedy": "correct the recipients; `apc agent list` shows who handles what",
+            "remedy": REMEDIES["UNROUTABLE"],
         }
     ]
 

@@ -4,7 +4,14 @@ import json
 from importlib.resources import files
 
 import pytest
+from pydantic import SecretStr
 from tests.support.apc_command import ApcCommand
+
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.in_process.system import run_embedded
+from apc_console.commands.contract.explanation import explained, find_contract
+from apc_contracts.contract.contract import task_contract
+from apc_contracts.errors import ContractInvalid
 
 INTER = "inter_agent_coordination"
 OPENING = ("research_briefs_dispatched", "all_swarms_ready")
@@ -151,6 +158,51 @@ def test_explain_says_what_moves_research(apc: ApcCommand) -> None:
     assert "VALIDATION to PROMOTION: validation_pass" in research.stdout
     assert by_name["nothing_of_the_kind"].returncode == 2
     assert "there are: " in by_name["nothing_of_the_kind"].stderr
+
+
+def test_a_fact_that_the_file_does_not_declare(apc: ApcCommand) -> None:
+    """The error says where its entry comes from; with the entry the check is usable, and explained."""
+    apc("contract", "new", "mine")
+    apc("contract", "new", "all", "--from", "apc-1.0")
+    file = apc.folder / "mine.json"
+    contract = json.loads(file.read_text())
+    check = {"name": "claims_have_evidence", "mode": "enforce", "guard": "has_evidence", "path": "proof_bundle"}
+    contract["drift_checks"].append(check)
+    file.write_text(json.dumps(contract))
+    refused = apc("contract", "check", "mine.json")
+    entries = {one["name"]: one for one in json.loads((apc.folder / "all.json").read_text())["facts"]}
+    contract["facts"].append(entries["has_evidence"])
+    file.write_text(json.dumps(contract))
+
+    assert refused.returncode == 2
+    assert "copy its entry into `facts` from the file that `apc contract new NAME --from apc-1.0`" in refused.stderr
+    assert apc("contract", "check", "mine.json").returncode == 0
+    explained = apc("contract", "explain", "mine.json").stdout
+    assert "claims_have_evidence, at proof_bundle: has_evidence; else refused with DRIFT_CHECK_FAILED" in explained
+
+
+def test_explain_says_where_registered_contracts_are(apc: ApcCommand) -> None:
+    missed = apc("contract", "explain", "publishing")
+
+    assert missed.returncode == 2
+    assert "Registered ones are in the log: " in missed.stderr
+
+
+async def test_explain_finds_a_registered_contract(
+    apc: ApcCommand, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = apc.folder / "contracts"
+    folder.mkdir()
+    document = json.loads(task_contract().body) | {"name": "publishing"}
+    (folder / "publishing.json").write_text(json.dumps(document))
+    database = DatabaseSettings(database_url=SecretStr(postgres_url))
+    async with run_embedded(BusSettings(amqp_url=None, data_dir=apc.folder, contracts=str(folder)), database):
+        pass  # it registers the folder
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+
+    assert "publishing: sessions of the coordinator task" in next(explained(await find_contract("publishing")))
+    with pytest.raises(ContractInvalid, match=r"there are: apc-1\.0, publishing, task"):
+        await find_contract("nothing_of_the_kind")
 
 
 @pytest.mark.parametrize("name", ["../outside", ".hidden", "a/b", "", "n" * 65])

@@ -81,6 +81,24 @@ async def test_a_queue_that_is_missing(healthy: None, amqp_vhost_url: str) -> No
     assert finding.fix == "apc topology apply"
 
 
+async def test_a_broker_without_any_topology(
+    amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line counts what is missing, and no check calls a queue that is not there fine."""
+    monkeypatch.setenv("APC_AMQP_URL", amqp_vhost_url)
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    findings = await examine()
+    [missing] = [one for one in findings if one.status is Status.WRONG]
+    assert re.fullmatch(
+        r"\d+ exchanges and queues are missing: apc\.\S+, apc\.\S+, apc\.\S+ and \d+ more", missing.finding
+    )
+    assert missing.fix == "apc topology apply"
+    [gate] = [one for one in findings if one.check == "gate"]
+    assert gate.status is Status.WARNING
+    assert gate.finding.endswith("which is missing: shard 0")
+    assert not {one.check for one in findings if one.status is Status.OK} & {"gate", "log", "topology"}
+
+
 async def test_a_queue_with_other_arguments(healthy: None, amqp_vhost_url: str) -> None:
     connection = await aio_pika.connect(amqp_vhost_url)
     channel = await connection.channel()

@@ -13,7 +13,7 @@ from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, coordination, hop, packet_entry, session_row
 
 from apc_console.output.blocks import refusal_sentences
-from apc_contracts.judging.remedies import CONFLICT_REMEDIES
+from apc_contracts.judging.remedies import CONFLICT_REMEDIES, REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
@@ -119,7 +119,7 @@ async def test_the_commands_name_field_and_remedy(bench: LogBench, postgres_url:
     listed = json.loads((await run("packet", "refused", "--agent", "sender-1")).stdout)
     (unroutable,) = [one for one in listed if one["code"] == "UNROUTABLE"]
     assert unroutable["packet_id"] == str(packets["refused"].packet_id)
-    assert unroutable["remedy"] == "correct the recipients; `apc agent list` shows who handles what"
+    assert unroutable["remedy"] == REMEDIES["UNROUTABLE"]
     (rerun,) = [one for one in json.loads((await run("packet", "refused")).stdout) if one["kind"] == "rerun"]
     assert rerun["remedy"] == CONFLICT_REMEDIES["rerun"]
     assert refusal_sentences(None, None, "other", "rerun") == ["other", f"Remedy: {CONFLICT_REMEDIES['rerun']}"]

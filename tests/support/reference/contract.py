@@ -1,4 +1,4 @@
-"""Tables of the built-in contract file."""
+"""Tables of the packaged contract files."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ SESSIONS = "inter_agent_coordination"
 
 
 @cache
-def _contract() -> dict[str, Any]:
-    data = Path(apc_contracts.__file__).parent / "data/apc-1.0.json"
+def _contract(name: str = "apc-1.0") -> dict[str, Any]:
+    data = Path(apc_contracts.__file__).parent / f"data/{name}.json"
     loaded: dict[str, Any] = json.loads(data.read_text(encoding="utf-8"))
     return loaded
 
@@ -64,6 +64,16 @@ def drift() -> str:
     """Return the anti-drift checks."""
     rows = [(one["name"], one["mode"], code(one["guard"]), code(one["path"])) for one in _contract()["drift_checks"]]
     return table(("check", "mode", "holds when", "path"), rows)
+
+
+def facts() -> str:
+    """Return the facts that guards may read, those of both packaged contracts."""
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in ("apc-1.0", "task-1.1"):
+        for one in _contract(name)["facts"]:
+            of = f"{rows[one['name']][-1]}, task" if one["name"] in rows else name.removesuffix("-1.1")
+            rows[one["name"]] = (code(one["name"]), one["type"], ", ".join(one["scopes"]), one["meaning"], of)
+    return table(("fact", "type", "guards", "meaning", "declared by"), rows.values())
 
 
 def machine(name: str) -> str:
@@ -124,6 +134,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "windows": windows,
     "promotion": promotion,
     "drift": drift,
+    "facts": facts,
     "phase_of_state": phase_of_state,
     "lifecycle": lifecycle,
     "lifecycle_diagram": lifecycle_diagram,

@@ -1,15 +1,18 @@
 """A contract in words: who may send what when, what moves a session on, and what ends it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from apc_bus.settings import BusSettings
+from apc_console.connections.database import open_log
+from apc_console.errors import InputUnusable
 from apc_contracts import PacketType
 from apc_contracts.contract.collection import load_contracts
-from apc_contracts.contract.contract import Contract, load_contract
+from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import EdgeDeclaration
 from apc_contracts.errors import ContractInvalid
+from apc_log.registry import read_contracts
 
 SESSION_MACHINE = "inter_agent_coordination"
 _TASK_EVENTS = {
@@ -25,20 +28,40 @@ _TASK_ENDS = (
 )
 
 
-def find_contract(name: str) -> Contract:
-    """Return the contract of a file that exists or ends in .json; else the one of that name, as a START would find it.
+async def find_contract(name: str) -> Contract:
+    """Return the contract of a file that exists or ends in .json; else the one of that name.
+
+    A name is looked up among the deployment's default, the packaged ones and APC_CONTRACTS, then in the log.
 
     Raises:
         ContractInvalid: there is none, or it cannot be used.
+        ServiceAway, DatabaseUnavailable: the log that is configured cannot be read.
     """
-    if name.endswith(".json") or Path(name).is_file():
+    if _is_file(name):
         return load_contract(name)
     settings = BusSettings()
     known = load_contracts(settings.contract, settings.contracts)
     found = known.named(name)
-    if found is None:
-        raise ContractInvalid("name", f"there is no contract {name!r}; there are: {', '.join(known.names)}")
-    return found
+    return found if found is not None else await _registered(name, known.names)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".json") or Path(name).is_file()
+
+
+async def _registered(name: str, others: Sequence[str]) -> Contract:
+    try:
+        async with open_log() as pool:
+            documents = {one.name: one.document for one in await read_contracts(pool)}
+    except InputUnusable as error:
+        message = (
+            f"there is no contract {name!r}; there are: {', '.join(others)}. Registered ones are in the log: {error}"
+        )
+        raise ContractInvalid("name", message) from error
+    if name not in documents:
+        there = ", ".join(sorted({*others, *documents}))
+        raise ContractInvalid("name", f"there is no contract {name!r}; there are: {there}")
+    return contract_from_bytes(documents[name].encode())
 
 
 def explained(contract: Contract) -> Iterator[str]:
@@ -46,6 +69,7 @@ def explained(contract: Contract) -> Iterator[str]:
     spoken = " and ".join(sorted(contract.speaks))
     yield f"{contract.name}: sessions of the coordinator {contract.coordinator}, which speak {spoken}."
     yield from _who_sends(contract)
+    yield from _what_checks(contract)
     yield from _what_moves(contract)
     yield from _what_ends(contract)
 
@@ -75,6 +99,18 @@ def _who_sends(contract: Contract) -> Iterator[str]:
     ):
         if required:
             yield f"  Only with {part}: {_listed(sorted(required))}."
+
+
+def _what_checks(contract: Contract) -> Iterator[str]:
+    checks = contract.file.drift_checks
+    if not checks:
+        return
+    yield ""
+    yield "What is checked in each packet of an agent, control types aside"
+    for check in checks:
+        effect = "else refused with DRIFT_CHECK_FAILED" if check.mode == "enforce" else "else a warning in the log"
+        if check.mode != "off":
+            yield f"  {check.name}, at {check.path}: {check.guard}; {effect}."
 
 
 def _what_moves(contract: Contract) -> Iterator[str]:

@@ -54,10 +54,14 @@ def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> Non
 
 @app.command()
 def explain(name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")]) -> None:
-    """Say in words who may send what when, what moves a session on, and what ends it."""
-    from apc_console.commands.contract.explanation import explained, find_contract
+    """Say in words who may send what when, what is checked, what moves a session on, and what ends it.
 
-    for line in explained(find_contract(name)):
+    A name is one of the packaged contracts, of APC_CONTRACTS, or of those that are registered in the log.
+    """
+    from apc_console.commands.contract.explanation import explained, find_contract
+    from apc_console.system.running import run_quietly
+
+    for line in explained(run_quietly(find_contract(name))):
         echo(line)
 
 
@@ -69,8 +73,9 @@ def new(
     """Write NAME.json, a contract with a comment for each part that you may change; never over another file."""
     from apc_console.commands.contract.explanation import find_contract
     from apc_console.commands.contract.new_contract import write_contract
+    from apc_console.system.running import run_quietly
 
-    path = write_contract(name, find_contract(base))
+    path = write_contract(name, run_quietly(find_contract(base)))
     echo(f"{path}: change it, then: apc contract check {path}")
 
 

@@ -11,7 +11,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _COMMENTS = {
     "coordinator": "The code behind the contract: it fixes which states and events there are.",
     "speaks": "The protocol versions whose packets its sessions admit.",
-    "facts": "What guards may read. Names are fixed; leave the list as it is.",
+    "facts": "What guards may read. Add entries that you need, as docs/reference/guards.md lists them; "
+    "names, types and scopes are fixed.",
     "machines.inter_agent_coordination.edges": "What moves a session. Drop edges or tighten guards; from every "
     "state a way must lead to CLOSED without the edge that stops.",
     "machines.packet_lifecycle": "The life of one packet; rarely changed.",

@@ -22,7 +22,7 @@ from apc_persister.evidence.documents import (
     prove_consistency,
     prove_entry,
 )
-from apc_persister.evidence.tree.checkpoint import ensure_key, key_file, load_signer
+from apc_persister.evidence.tree.checkpoint import ensure_key, load_signer
 
 LONG_LOG = 200_000
 """Entries from which starting processes pays off."""
@@ -30,10 +30,10 @@ _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
 
 
 def print_keys(*, create: bool) -> None:
-    """Print the public key of every shard. Raises LogKeyMissing, LogKeyUnusable."""
+    """Print the public key of every shard, after making the key. Raises LogKeyMissing, LogKeyUnusable."""
     settings = LogKeySettings()
-    if create and ensure_key(settings):
-        echo(f"made {key_file(settings)}: keep a copy, and keep it secret", file=sys.stderr)
+    if create:
+        ensure_key(settings)
     signer = load_signer(settings)
     for shard in range(settings.shards):
         echo(signer.public_key(shard))

@@ -153,6 +153,8 @@ class Dispatcher:
             raise
         except Retry as retry:
             invocation.undo()
+            if run.record is not None and not inbound.has_receipts:  # the gate's refusal never comes again
+                return await self._ends.fail(inbound, invocation, retry)
             self._ends.report(inbound, ReceiptKind.RETRY, error=retry.reason, after=retry.after)
             return None
         except Reject as reject:

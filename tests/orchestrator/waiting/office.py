@@ -152,6 +152,15 @@ class Office:
             await task
             await bus.close()
 
+    async def halted(self) -> str:
+        """Wait until the session has halted; return why."""
+
+        async def is_halted() -> bool:
+            return await self.house.state() == "HALTED"
+
+        await self.house.until(is_halted)
+        return str(await self.house.pool.fetchval("SELECT document ->> 'halt_reason' FROM apc_log.sessions"))
+
     async def decided(self) -> str:
         async def is_closed() -> bool:
             return await self.house.state() in ("CLOSED", "HALTED")

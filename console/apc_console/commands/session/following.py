@@ -11,16 +11,15 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.blocks import BlockPrinter
 from apc_console.output.cells import show
+from apc_console.output.gist import gist_of
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_console.system.team_input import result_document
 from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload
 from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.typed import Result
-from apc_contracts.terminal_text import one_line, printable_json
+from apc_contracts.terminal_text import printable_json
 from apc_log.queries import get_session
-
-_SHORT = 100
 
 
 async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: ASYNC109
@@ -114,7 +113,6 @@ def _said(signal: SignalPayload) -> dict[str, Any] | None:
 
 
 def _print_block(printer: BlockPrinter, event: SessionEvent) -> None:
-    schema, content = _content(event)
-    said = [] if content is None else [one_line(f"{schema or ''} {orjson.dumps(content).decode()}".strip())[:_SHORT]]
+    said = "(its body is encrypted)" if event.packet is None else gist_of(event.packet.payload)
     way = f"{event.sender} → {', '.join(event.recipients) or '-'}"
-    printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], said)
+    printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], [said])

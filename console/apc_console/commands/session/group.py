@@ -96,7 +96,8 @@ def wait(session_id: SessionId, timeout: Timeout = None) -> None:
 def events(session_id: SessionId, as_json: AsJson = False) -> None:
     """Print each packet of a session as the log gets it, until the session has ended: verdict, way, content.
 
-    The content is typed data, or what a question, its answer or an ERROR says.
+    At a terminal a line says what each packet contains. In JSON the content is typed data, or what a question, its
+    answer or an ERROR says.
     """
     from apc_console.commands.session.following import print_events
     from apc_console.system.running import run_quietly

@@ -17,6 +17,7 @@ from apc_console.output.cells import show
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.standard_input import StandardInput
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 from apc_contracts.terminal_text import printable, printable_json
 
 BAR_WIDTH = 24
@@ -103,7 +104,7 @@ class TerminalScreen:
         """Show agent, session and the messages so far."""
         messages = props.document["messages"]
         self._prompt = Prompt(messages)
-        said = f"{len(messages)} messages"
+        said = numbered(len(messages), "message")
         self._console.print(f"[bold]{escape(agent_id)}[/] · session {escape(session_id)} · {said} · /help")
         if not is_kept:
             self._console.print("[dim]no database: this conversation ends with the process[/]")

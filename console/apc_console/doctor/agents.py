@@ -9,6 +9,7 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_console.commands.agent.agents_view import inbox_depths, listed
 from apc_console.doctor.finding import Finding, ok, warning
+from apc_contracts.plurals import numbered
 
 
 async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -> list[Finding]:
@@ -18,7 +19,8 @@ async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -
     findings = [finding for row in agents if (finding := _agent(row, depths, now)) is not None]
     if findings or not agents:
         return findings
-    return [ok("agents", f"{len(agents)} are registered; each that handles something is alive and consumes")]
+    registered = f"{numbered(len(agents), 'is', 'are')} registered"
+    return [ok("agents", f"{registered}; each that handles something is alive and consumes")]
 
 
 def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime) -> Finding | None:
@@ -33,6 +35,6 @@ def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime)
     said = "never heard of" if seen is None else f"last heard of {(now - seen).total_seconds():.0f} s ago"
     if not is_consumed:
         said = f"nobody consumes its queues; {said}"
-    waits = f"; {waiting} packets wait" if waiting else ""
+    waits = f"; {numbered(waiting, 'packet waits', 'packets wait')}" if waiting else ""
     fix = f"start its worker, or `apc agent revoke {row['agent_id']}`"
     return warning("agents", f"{row['agent_id']}: {said}{waits}", fix)

@@ -5,6 +5,7 @@ from datetime import timedelta
 import asyncpg
 
 from apc_console.doctor.finding import Finding, ok, wrong
+from apc_contracts.plurals import numbered
 from apc_log.queries.health import read_exports
 
 TOLERANCE = timedelta(seconds=10)
@@ -21,9 +22,8 @@ def _shard(row: asyncpg.Record) -> Finding:
     if row["target"] is None:
         said = f"{name}: no checkpoint was exported yet"
     else:
-        said = (
-            f"{name}: {row['tree_size']} entries are exported to {row['target']}, made {row['exported_age']:.0f} s ago"
-        )
+        entries = numbered(row["tree_size"], "entry is", "entries are")
+        said = f"{name}: {entries} exported to {row['target']}, made {row['exported_age']:.0f} s ago"
     if waiting is None:
         return ok("checkpoints", f"{said}; none waits")
     said = f"{said}; the next one waits for {waiting:.0f} s"

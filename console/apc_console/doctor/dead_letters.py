@@ -8,6 +8,7 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_console.doctor.finding import Finding, ok, warning
+from apc_contracts.plurals import numbered
 from apc_log.queries.health import count_dead_by_reason
 
 FIX = (
@@ -22,11 +23,13 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
     depth = depths.get(DEAD_QUEUE)
     if depth is None:
         return []  # reported by the topology check
+    waiting = numbered(depth.messages, "waits", "wait")
     if depth.consumers == 0:
-        return [warning("dead letters", f"{depth.messages} wait, and no gate takes them", "apc serve orchestrator")]
+        said = f"{waiting} to be recorded, and no gate takes them" if depth.messages else "no gate takes them"
+        return [warning("dead letters", said, "apc serve orchestrator")]
     if depth.messages:
         fix = "the gate takes them; its own log says why it does not (dead_letter_failed)"
-        return [warning("dead letters", f"{depth.messages} wait in {DEAD_QUEUE}", fix)]
+        return [warning("dead letters", f"{waiting} in {DEAD_QUEUE}", fix)]
     return [ok("dead letters", "none waits to be recorded")]
 
 
@@ -41,5 +44,6 @@ async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
         reasons.append("others")
     age = (datetime.now(UTC) - min(row["oldest"] for row in rows)).total_seconds()
     since = f"{age:.0f} s" if age < 3600 else f"{age / 3600:.0f} h"
-    said = f"{count} deliveries ended as dead letters ({', '.join(reasons)}), the oldest {since} ago"
+    ended = numbered(count, "delivery", "deliveries")
+    said = f"{ended} ended as dead letters ({', '.join(reasons)}), the oldest {since} ago"
     return [warning("dead letters", said, FIX)]

@@ -9,6 +9,7 @@ from apc_agents.effects import EffectRecord, PostgresEffectStore
 from apc_agents.effects.model import UNSETTLED
 from apc_agents.effects.store import MAX_LISTED
 from apc_console.doctor.finding import Finding, ok, warning
+from apc_contracts.plurals import numbered
 
 FIX = "`apc effect list --state unknown --state result_lost` shows them; say what happened with `apc effect settle`"
 
@@ -25,5 +26,5 @@ async def look_at_effects(pool: asyncpg.Pool) -> list[Finding]:
 def _finding(records: Sequence[EffectRecord]) -> Finding:
     agents = ", ".join(sorted({record.effect_id.agent_id for record in records}))
     hours = (datetime.now(UTC) - min(record.claimed_at for record in records)).total_seconds() / 3600
-    count = f"{len(records)} or more" if len(records) == MAX_LISTED else str(len(records))
-    return warning("effects", f"{count} wait to be settled (of {agents}), the oldest for {hours:.1f} h", FIX)
+    count = f"{len(records)} or more wait" if len(records) == MAX_LISTED else numbered(len(records), "waits", "wait")
+    return warning("effects", f"{count} to be settled (of {agents}), the oldest for {hours:.1f} h", FIX)

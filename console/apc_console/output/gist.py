@@ -25,6 +25,7 @@ from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import IrClaim
 from apc_contracts.payloads.typed import Result
+from apc_contracts.plurals import numbered
 from apc_contracts.terminal_text import one_line
 
 LONGEST = 200
@@ -75,7 +76,7 @@ def _of_research(payload: Payload) -> str:
         case TransferPayload():
             return f"offers {payload.protocol_id} from {payload.from_swarm} to {payload.to_swarm}"
         case ArbitrationPayload():
-            return f"chose {payload.winner_candidate_id} among {len(payload.candidates)} candidates"
+            return f"chose {payload.winner_candidate_id} among {numbered(len(payload.candidates), 'candidate')}"
         case TaskIrPayload():
             return _joined(*(one.text for one in payload.objects if isinstance(one, IrClaim)))
     return ""

@@ -12,6 +12,7 @@ from apc_bus.chaos.score import Score
 from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json
+from apc_contracts.plurals import numbered
 from apc_log.queries.tallies import count_deliveries, count_retried, count_set_aside, count_verdicts, find_logged
 
 SCORES = "chaos"
@@ -65,7 +66,8 @@ class Scorer:
         print_json(document)
         if scorecard.lost:
             shown = ", ".join(scorecard.lost[:SHOWN])
-            raise LogDiffers(f"{len(scorecard.lost)} confirmed packets are not in the log: {shown}")
+            lost = numbered(len(scorecard.lost), "confirmed packet is", "confirmed packets are")
+            raise LogDiffers(f"{lost} not in the log: {shown}")
 
     async def _add_up(self, score: Score) -> Scorecard:
         ids = [UUID(one) for one in score.confirmed | score.unknown]

@@ -135,7 +135,7 @@ async def test_dead_letters(healthy: None, amqp_vhost_url: str) -> None:
     await channel.default_exchange.publish(aio_pika.Message(b"x"), DEAD_QUEUE)
     await connection.close()
     [waiting] = [finding for finding in await found(Status.WARNING) if finding.check == "dead letters"]
-    assert waiting.finding == "1 wait, and no gate takes them"
+    assert waiting.finding == "1 waits to be recorded, and no gate takes them"
 
 
 @pytest.mark.parametrize("url", [NO_DATABASE, None])

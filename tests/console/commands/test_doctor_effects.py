@@ -27,7 +27,7 @@ async def test_unknown_effects_are_told_until_they_are_settled(pool: asyncpg.Poo
     expires_at = datetime.now(UTC) + timedelta(days=1)
     claim = EffectClaim(effect_id=effect_id, claim_id=uuid4(), session_id="s-1", worker="w", expires_at=expires_at)
     await store.claim(claim, timedelta(0))
-    told = "1 wait to be settled (of payer-1), the oldest for 0.0 h"
+    told = "1 waits to be settled (of payer-1), the oldest for 0.0 h"
     assert await look_at_effects(pool) == [warning("effects", told, FIX)]
     await store.settle(effect_id, None, "operator")
     assert await look_at_effects(pool) == [ok("effects", "none is unknown")]

@@ -53,7 +53,7 @@ async def test_alive_open_and_dead(house: House) -> None:
         assert not (await one(house, "sentinel", row["last_seen"] + ALIVE_WITHIN))["is_alive"]
         (dead,) = await look_at_dead_letters(house.pool)
         assert dead.status is Status.WARNING
-        assert "1 deliveries ended as dead letters (1 " in dead.finding
+        assert "1 delivery ended as dead letters (1 " in dead.finding
         assert "apc dead-letter" in dead.fix
 
         told = {finding.finding.split(":")[0]: finding for finding in await look_at_agents(house.pool, {})}

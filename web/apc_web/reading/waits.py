@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from apc_contracts.plurals import numbered
 from apc_contracts.session import SessionDocument
 from apc_contracts.session.document import TaskDocument
 from apc_contracts.vocabulary import RunPhase
@@ -17,7 +18,7 @@ def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[Se
     document = place.document
     waits: list[SessionWait] = []
     if dead:
-        waits.append(SessionWait(kind="dead_letter", words=_numbered(dead, "dead letter waits", "dead letters wait")))
+        waits.append(SessionWait(kind="dead_letter", words=numbered(dead, "dead letter waits", "dead letters wait")))
     if place.is_terminal:
         return waits
     if document.paused_at is not None:
@@ -26,13 +27,13 @@ def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[Se
     waits += _acknowledgements(document)
     waits += _barrier(document)
     if document.verifying:
-        words = _numbered(document.verifying, "packet is being verified", "packets are being verified")
+        words = numbered(document.verifying, "packet is being verified", "packets are being verified")
         waits.append(SessionWait(kind="verification", words=words))
     if place.open_deliveries:
-        words = _numbered(place.open_deliveries, "delivery is on its way", "deliveries are on their way")
+        words = numbered(place.open_deliveries, "delivery is on its way", "deliveries are on their way")
         waits.append(SessionWait(kind="delivery", words=words))
     if held:
-        words = _numbered(len(held), "packet is held", "packets are held") + " until the barrier or resume"
+        words = numbered(len(held), "packet is held", "packets are held") + " until the barrier or resume"
         ids = [one.packet_id for one in held[:_MOST_IDS]]
         waits.append(SessionWait(kind="held", words=words, packet_ids=ids))
     waits += [
@@ -97,7 +98,3 @@ def _barrier(document: SessionDocument) -> list[SessionWait]:
     words = f"the barrier of generation {document.generation} waits for {what} of {', '.join(missing)}"
     agents = [agent for name in missing for agent in document.swarms[name] if agent not in document.dead_agents]
     return [SessionWait(kind="barrier", words=words, due=document.deadlines.get("generation"), agents=agents)]
-
-
-def _numbered(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"

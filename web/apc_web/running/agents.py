@@ -9,6 +9,7 @@ from apc_bus.port import QueueDepth
 from apc_contracts.contract.limit_sections import Limits
 from apc_contracts.identity.registry import Kind
 from apc_contracts.judging.quotas import quota_of
+from apc_contracts.plurals import numbered
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.registry import read_registry
 from apc_web.models.agents import AgentList, AgentQuota, AgentSummary
@@ -51,9 +52,9 @@ async def agents_with_queues(services: Services) -> AgentList:
 
 def _gaps(agents: int, asked: int, missing: list[str]) -> str | None:
     if missing:
-        others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        others = f" and {numbered(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
         return f"nobody knows the queues of {missing[0]}{others}: `apc topology apply` makes those that are missing"
-    return f"the queues of {asked} of {agents} agents were looked at" if asked < agents else None
+    return f"the queues of {asked} of {numbered(agents, 'agent')} were looked at" if asked < agents else None
 
 
 def _with_depth(agent: AgentSummary, depths: Mapping[str, QueueDepth]) -> AgentSummary:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.output import AsJson, print_rows
+from apc_contracts.plurals import numbered
 from apc_contracts.wire.receipts import ReceiptKind
 
 app = typer.Typer(help="List, show, requeue and discard dead letters.", no_args_is_help=True)
@@ -98,4 +99,4 @@ def _settle(
     from apc_console.system.running import run_quietly
 
     rows = run_quietly(settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note))
-    print_rows(rows, title=f"{kind}: {len(rows)} deliveries", as_json=as_json, empty=NOTHING)
+    print_rows(rows, title=f"{kind}: {numbered(len(rows), 'delivery', 'deliveries')}", as_json=as_json, empty=NOTHING)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 
 app = typer.Typer(help="Prepare a deployment.", no_args_is_help=True)
 
@@ -49,7 +50,7 @@ def init(
         echo(f"{file}: a browser warns of this certificate until you trust it; its SHA-256 is")
         echo(f"  {fingerprint(file.read_bytes())}")
     echo(
-        f"{written.folder}: wrote {len(written.made)} secrets, kept {written.kept}; "
+        f"{written.folder}: wrote {numbered(len(written.made), 'secret')}, kept {written.kept}; "
         f"passwords are in {written.passwords}"
     )
     echo("next: docker compose up --build --detach --wait")

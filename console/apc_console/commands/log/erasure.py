@@ -4,6 +4,7 @@ import sys
 
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 from apc_persister.erasure import erase_subject
 
 
@@ -11,7 +12,7 @@ async def erase_from_log(subject: str) -> None:
     """Destroy a subject's key. Raises SubjectUnknown, and ServiceAway when the user lacks the rights."""
     async with open_log() as pool, pool.acquire() as connection:
         done = await erase_subject(connection, subject)
-    echo(f"destroyed {len(done.key_ids)} keys: {', '.join(map(str, done.key_ids))}")
+    echo(f"destroyed {numbered(len(done.key_ids), 'key')}: {', '.join(map(str, done.key_ids))}")
     echo(
         "not reached: backups and WAL of the database, queues of the broker, artifacts, the agents' own state "
         "(docs/explanation/log-security.md)",

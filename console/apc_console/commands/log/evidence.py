@@ -14,6 +14,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import packaged_contract_bytes
+from apc_contracts.plurals import numbered
 from apc_log.heads import read_epochs
 from apc_persister.evidence.documents import (
     bundle_lines,
@@ -81,7 +82,7 @@ async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path])
             async for line in lines:
                 file.write(line + b"\n")
                 count += 1
-    echo(f"{out or 'bundle'}: {count} entries of run {run_id} with their proofs", file=sys.stderr)
+    echo(f"{out or 'bundle'}: {numbered(count, 'entry', 'entries')} of run {run_id}, with proofs", file=sys.stderr)
 
 
 def _packet_id(text: str) -> UUID:

@@ -14,6 +14,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.plurals import numbered
 from apc_log.connection import AnyConnection
 from apc_log.heads import read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
@@ -187,7 +188,7 @@ def _say_unplayed(sessions: SessionComparison) -> None:
     for sentence in sessions.unplayed[:_MOST_UNPLAYED]:
         echo(f"not compared: {sentence}", file=sys.stderr)
     if len(sessions.unplayed) > _MOST_UNPLAYED:
-        echo(f"not compared: {len(sessions.unplayed) - _MOST_UNPLAYED} sessions more", file=sys.stderr)
+        echo(f"not compared: {numbered(len(sessions.unplayed) - _MOST_UNPLAYED, 'more session')}", file=sys.stderr)
 
 
 def _say(report: Report, against: str) -> None:
@@ -199,11 +200,12 @@ def _say(report: Report, against: str) -> None:
             if finding is not report.first:
                 echo(f"{name}: also {finding.place}: {finding.message}", file=sys.stderr)
         if report.unlisted:
-            echo(f"{name}: and {report.unlisted} findings more", file=sys.stderr)
+            echo(f"{name}: and {numbered(report.unlisted, 'more finding')}", file=sys.stderr)
         return
-    waiting = f"; {report.pending} more wait for the writer" if report.pending else ""
+    waiting = f"; {numbered(report.pending, 'more waits', 'more wait')} for the writer" if report.pending else ""
     echo(
-        f"{name}: {report.size} entries fit tree and {report.checkpoints} stored checkpoints; "
+        f"{name}: {numbered(report.size, 'entry fits', 'entries fit')} tree and "
+        f"{numbered(report.checkpoints, 'stored checkpoint')}; "
         f"compared with {report.outside or 'no'} {against}{waiting}",
         file=sys.stderr,
     )

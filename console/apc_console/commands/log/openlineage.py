@@ -13,6 +13,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.files import write_bytes
 from apc_console.output.terminal import echo, standard_output
+from apc_contracts.plurals import numbered
 from apc_persister.openlineage import openlineage_events
 
 ENDPOINT = "/api/v1/lineage"
@@ -37,7 +38,7 @@ async def export(run_id: str, out: Path | None, url: str | None) -> None:
     if url is not None:
         for event in events:
             await asyncio.to_thread(_send, f"{url.rstrip('/')}{ENDPOINT}", event)
-        echo(f"{url}: {len(events)} events of run {run_id}", file=sys.stderr)
+        echo(f"{url}: {numbered(len(events), 'event')} of run {run_id}", file=sys.stderr)
         return
     lines = b"\n".join(events) + b"\n"
     if out is None:
@@ -46,7 +47,7 @@ async def export(run_id: str, out: Path | None, url: str | None) -> None:
         output.flush()
         return
     write_bytes(out, lines)
-    echo(f"{out}: {len(events)} events of run {run_id}", file=sys.stderr)
+    echo(f"{out}: {numbered(len(events), 'event')} of run {run_id}", file=sys.stderr)
 
 
 def _send(address: str, event: bytes) -> None:

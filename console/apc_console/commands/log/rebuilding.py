@@ -7,6 +7,7 @@ from pathlib import Path
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
 from apc_contracts import load_contract
+from apc_contracts.plurals import numbered
 from apc_persister.rebuild import rebuild_projections
 
 _MOST_NAMED = 10
@@ -18,10 +19,16 @@ async def rebuild_beside_log(contracts: Sequence[Path]) -> None:
     available = [load_contract(), *map(load_contract, contracts)]
     async with open_log() as pool, pool.acquire() as connection:
         done = await rebuild_projections(connection, available)
-    echo(f"{done.shards} shards: {done.rows} rows of counts rebuilt, {done.edges} edges of the tree mended")
-    echo(f"{done.sessions.mended} sessions mended, {done.packet_ids} ids of packets, {done.contracts} contracts added")
+    echo(
+        f"{numbered(done.shards, 'shard')}: {numbered(done.rows, 'row')} of counts rebuilt, "
+        f"{numbered(done.edges, 'edge')} of the tree mended"
+    )
+    echo(
+        f"{numbered(done.sessions.mended, 'session')} mended, "
+        f"{numbered(done.packet_ids, 'packet id')} and {numbered(done.contracts, 'contract')} added"
+    )
     left = done.sessions.left
     for sentence in left[:_MOST_NAMED]:
         echo(f"as it was: {sentence}", file=sys.stderr)
     if len(left) > _MOST_NAMED:
-        echo(f"as they were: {len(left) - _MOST_NAMED} sessions more", file=sys.stderr)
+        echo(f"as they were: {numbered(len(left) - _MOST_NAMED, 'more session')}", file=sys.stderr)

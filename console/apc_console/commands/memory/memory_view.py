@@ -14,6 +14,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, print_json, print_rows
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
 _FOUND = ("session_id", "last_updated", "message_count", "excerpt")
@@ -70,7 +71,7 @@ async def export_user(owner: str, user: str, out: Path | None) -> None:
             async for record in memory.export_user(user):
                 file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
                 count += 1
-    echo(f"{count} records of user {user}", file=sys.stderr)
+    echo(f"{numbered(count, 'record')} of user {user}", file=sys.stderr)
 
 
 async def erase_user(owner: str, user: str, *, as_json: bool) -> None:

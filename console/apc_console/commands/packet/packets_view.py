@@ -18,6 +18,7 @@ from apc_console.output.cursors import read_cursor, write_cursor
 from apc_console.output.output import opened, print_json, tell
 from apc_console.output.terminal import echo
 from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.plurals import numbered
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import (
@@ -146,7 +147,7 @@ async def print_replay(
         if out is not None or as_json or not sys.stdout.isatty():
             count = await _write_json(first, rows, out)
             if out is not None:
-                echo(f"{out}: {count} entries of run {run_id}", file=sys.stderr)
+                echo(f"{out}: {numbered(count, 'entry', 'entries')} of run {run_id}", file=sys.stderr)
         else:
             await print_lines(_chain(first, rows), with_events=with_events)
     if more is not None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from apc_console.output.cells import show
+from apc_contracts.plurals import numbered
 from apc_log.queries import ConflictRow, CoordinationRow, LogRow, PacketRow, TransitionRow
 
 USUAL_STATES = frozenset(
@@ -54,11 +55,12 @@ def _kind_of(row: LogRow, is_left_out: bool) -> str:
 def _summary(counts: Mapping[str, int]) -> str:
     verdicts = {verdict: counts[verdict] for verdict in _VERDICTS if counts.get(verdict)}
     said = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())
-    packets = f"{sum(verdicts.values()):,} packets" + (f" ({said})" if said else "")
-    words = f"{packets}, {counts.get(CoordinationRow.__name__, 0):,} steps of the session"
+    packets = numbered(sum(verdicts.values()), "packet") + (f" ({said})" if said else "")
+    words = f"{packets}, {numbered(counts.get(CoordinationRow.__name__, 0), 'step')} of the session"
     if not (left_out := counts.get("left out")):
         return words
-    return f"{words}; {left_out:,} usual transitions of packets are not shown (--events shows them)"
+    usual = numbered(left_out, "usual transition of a packet is", "usual transitions of packets are")
+    return f"{words}; {usual} not shown (--events shows them)"
 
 
 def _packet_line(row: PacketRow) -> Any:

@@ -11,6 +11,7 @@ from apc_console.output.files import read_bytes, write_bytes
 from apc_console.output.output import print_json, print_rows, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.plurals import numbered
 from apc_log.queries import BundleRecords, Replayed, read_recorded, verify_run
 
 
@@ -85,14 +86,15 @@ def _row(change: Any) -> dict[str, Any]:
 def _print(replayed: Replayed, *, is_what_if: bool) -> None:
     if replayed.problem is None:
         echo(
-            f"run {replayed.run_id}: recomputed {replayed.packets} verdicts, {replayed.hops} hops and "
-            f"{replayed.transitions} transitions in {replayed.sessions} sessions; all as recorded"
+            f"run {replayed.run_id}: recomputed {numbered(replayed.packets, 'verdict')}, "
+            f"{numbered(replayed.hops, 'hop')} and {numbered(replayed.transitions, 'transition')} "
+            f"in {numbered(replayed.sessions, 'session')}; all as recorded"
         )
     if is_what_if:
         rows = [_row(change) for change in replayed.changes]
         print_rows(
             rows,
-            title=f"{len(rows)} of {replayed.decisions} decisions would have been different",
+            title=f"{len(rows)} of {numbered(replayed.decisions, 'decision')} would have been different",
             as_json=False,
-            empty=f"none of {replayed.decisions} decisions would have been different",
+            empty=f"none of {numbered(replayed.decisions, 'decision')} would have been different",
         )

@@ -18,6 +18,7 @@ from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import RetractionPayload
+from apc_contracts.plurals import numbered
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
 from apc_log.registry import registered_agents
@@ -119,6 +120,6 @@ def _contract() -> Contract:
 
 def _print(impact: PacketImpact, *, as_json: bool) -> None:
     rows: list[dict[str, Any]] = [asdict(row) for row in impact.resting]
-    title = f"{len(rows)} packets rest on {impact.packet.packet_id}"
+    title = f"{numbered(len(rows), 'packet rests', 'packets rest')} on {impact.packet.packet_id}"
     empty = f"nothing rests on {impact.packet.packet_id}"
     print_rows(rows, title=title, as_json=as_json, empty=empty, least=LEAST)

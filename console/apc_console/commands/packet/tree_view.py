@@ -10,6 +10,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 from apc_log.queries import PacketTree, TreeRow, get_packet_tree
 
 
@@ -30,7 +31,7 @@ async def print_tree(
     else:
         _print(tree)
     if tree.is_cut:
-        echo(f"there is more: --limit {limit} packets were printed", file=sys.stderr)
+        echo(f"there is more: {numbered(limit, 'packet was', 'packets were')} printed (--limit)", file=sys.stderr)
 
 
 def dot_lines(rows: Sequence[TreeRow]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 
 _SHOWN = ("task_id", "action", "status", "progress", "attempt", "agent_id", "session_id", "created_at", "error")
 
@@ -52,7 +53,7 @@ async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None
     if as_json or not sys.stdout.isatty():
         print_json({"tasks": purged})
     else:
-        echo(f"deleted {purged} tasks")
+        echo(f"deleted {numbered(purged, 'task')}")
 
 
 def _print(task: Task, as_json: bool) -> None:

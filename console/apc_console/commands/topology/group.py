@@ -7,6 +7,7 @@ import typer
 
 from apc_console.output.output import AsJson, print_rows, tell
 from apc_console.output.terminal import echo
+from apc_contracts.plurals import numbered
 
 app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
 
@@ -35,8 +36,9 @@ def apply() -> None:
     topology, remarks = run_quietly(apply_planned())
     tell(remarks)
     echo(
-        f"declared {len(topology.exchanges)} exchanges, {len(topology.queues)} queues, {len(topology.bindings)} "
-        f"bindings for {topology.shards} shards and {len(topology.agents)} agents"
+        f"declared {numbered(len(topology.exchanges), 'exchange')}, {numbered(len(topology.queues), 'queue')}, "
+        f"{numbered(len(topology.bindings), 'binding')} for {numbered(topology.shards, 'shard')} "
+        f"and {numbered(len(topology.agents), 'agent')}"
     )
 
 

@@ -40,7 +40,7 @@ async def test_the_usual_transitions_are_counted_and_the_others_printed(capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["consumer_apply:", "ttl_expired:", "discarded:", "all_ready:"]
     assert lines[-1] == (
-        "0 packets, 1 steps of the session; 2 usual transitions of packets are not shown (--events shows them)"
+        "0 packets, 1 step of the session; 2 usual transitions of packets are not shown (--events shows them)"
     )
 
 
@@ -49,4 +49,4 @@ async def test_with_events_every_row_has_a_line(capsys: pytest.CaptureFixture[st
 
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(ROWS) + 1
-    assert lines[-1] == "0 packets, 1 steps of the session"
+    assert lines[-1] == "0 packets, 1 step of the session"

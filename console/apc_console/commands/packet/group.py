@@ -100,7 +100,10 @@ def lineage_summary(
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print how protocols spread and perform: effectiveness, modes, drift, propagation, arbitrations, decay."""
+    """Print how protocols spread and perform: effectiveness, modes, drift, propagation, arbitrations, decay.
+
+    It covers TRANSFERs and ARBITRATIONs; other packets are shown by `apc packet trace`.
+    """
     from apc_console.commands.packet.lineage_view import print_lineage_summary
     from apc_console.system.running import run_quietly
 

@@ -22,6 +22,10 @@ VERSIONS: Mapping[str, int] = {PROOF: 1, CONSISTENCY: 1, BUNDLE: 2}
 _ED25519 = b"\x01"
 _MAX_SIZE = 1 << 53
 _SIGNATURE = "— "
+_SEALED = b"\x00apc1"
+"""How an encrypted body begins."""
+_LONGEST = 300
+"""Characters of a sentence about a packet that are printed."""
 _PLACE = ("epoch", "batch_no", "recorded_at")
 
 COLUMNS: Mapping[tuple[str, int], tuple[str, ...]] = {
@@ -371,11 +375,44 @@ def _check_proof(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list
     head, key = _head(document, "checkpoint", keys)
     entry = _check_entry(document, head)
     _only(document, "format", "version", "checkpoint", "key", *_members(entry))
-    said = [f"entry {entry.seq} ({entry.kind}) is in the log {head.origin} of {head.size} entries", _signed_by(key)]
+    said = [f"entry {entry.seq} ({entry.kind}) is in the log {head.origin} of {_entries(head.size)}", _signed_by(key)]
     if entry.kind == "packet":
         _check_body(document, entry)
-        said.insert(1, f"its bytes have the hash {entry.values['stored_hash']}")
+        said[1:1] = [*_told(entry, _from_base64(document["body"])), _hash_of(entry)]
     return said
+
+
+def _hash_of(entry: TreeEntry) -> str:
+    return f"its bytes have the hash {entry.values['stored_hash']}"
+
+
+def _told(entry: TreeEntry, body: bytes) -> Iterator[str]:
+    """Yield who sent what when, and the verdict: from the proven entry, and the body that has the entry's hash."""
+    value = entry.values
+    to = value["recipients"] if isinstance(value["recipients"], list) else []
+    yield _cut(
+        f"{value['packet_type']} {value['packet_id']} by {value['sender_agent_id']} to {', '.join(map(str, to))}"
+    )
+    yield _cut(f"session {value['session_id']}, run {value['run_id']}")
+    code = f" ({value['refusal_code']})" if value["refusal_code"] else ""
+    later = "; its final verdict is a later entry" if value["verdict"] == "held" else ""
+    yield _cut(f"verdict at {value['judged_at']}: {value['verdict']}{code}{later}")
+    yield f"payload: {_payload_of(body)}"
+
+
+def _payload_of(body: bytes) -> str:
+    """Return the payload as one line of JSON that is cut when it is long, or why it cannot be read."""
+    if body.startswith(_SEALED):
+        return "encrypted, readable with the subject's key only"
+    try:
+        payload = json.loads(body, object_pairs_hook=_each_once)["payload"]
+        return _cut(json.dumps(payload, ensure_ascii=False, separators=(",", ":")))
+    except (CheckFailed, ValueError, LookupError, TypeError, RecursionError):
+        return "not readable: the body is no packet"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"
 
 
 def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKey]) -> list[str]:
@@ -385,7 +422,7 @@ def _check_consistency_file(document: Mapping[str, Any], keys: Sequence[PublicKe
     if old.origin != new.origin:
         raise CheckFailed(f"{old.origin} and {new.origin} are two logs")
     check_consistency((old.size, old.root), (new.size, new.root), _hashes(document, "path"))
-    return [f"the log {new.origin} of {new.size} entries extends that of {old.size}", _signed_by(key)]
+    return [f"the log {new.origin} of {_entries(new.size)} extends that of {old.size}", _signed_by(key)]
 
 
 def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequence[PublicKey]) -> list[str]:
@@ -401,7 +438,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
             raise CheckFailed(f"two checkpoints of {head.origin} in the bundle")
         heads[head.origin] = head
         awaited[head.origin] = _contents(item, head, key, run_id).numbers
-        said.append(f"{_signed_by(key)}: log {head.origin} of {head.size} entries, which holds no more of the run")
+        said.append(f"{_signed_by(key)}: log {head.origin} of {_entries(head.size)}, which holds no more of the run")
     contracts = {_contract_hash(one) for one in _field(header, "contracts", list)}
     if len(contracts) != len(header["contracts"]):
         raise CheckFailed("a contract stands twice in the bundle")
@@ -505,6 +542,10 @@ def _head(document: Any, name: str, keys: Sequence[PublicKey]) -> tuple[Checkpoi
         raise CheckFailed(f"no key of {note.checkpoint.origin!r} was given")
     key = known[0] if known else inside
     return note.check(key), key
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _signed_by(key: PublicKey) -> str:

@@ -46,7 +46,9 @@ def test_a_packet_and_the_growth_of_the_log_are_proven(finished_run: FinishedRun
     apc, run_id = finished_run.apc, finished_run.summary["run_id"]
     packet_id = json.loads(apc("packet", "trace", "--run-id", run_id, "--limit", "1").stdout)[0]["packet_id"]
     assert apc("log", "prove", packet_id, "--out", "packet.proof").returncode == 0
-    assert "its bytes have the hash" in apc("log", "check", "packet.proof", "--no-key").stdout
+    proven = apc("log", "check", "packet.proof", "--no-key").stdout
+    assert f" {packet_id} by " in proven
+    assert "its bytes have the hash" in proven
     notes = offline_verifier.split_notes((apc.folder / ".apc/checkpoints/shard-0.checkpoints").read_text())
     sizes = [offline_verifier.parse_note(note).checkpoint.size for note in notes]
     assert apc("log", "consistency", str(sizes[0]), str(sizes[-1]), "--out", "growth.proof").returncode == 0

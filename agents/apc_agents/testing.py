@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 from uuid import UUID
@@ -57,7 +58,8 @@ class AgentTestClient:
         assert reply.payload.text == "..."
     ```
     There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted. An agent
-    that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says otherwise.
+    that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says otherwise: a
+    contract, or its file.
     ctx.state, ctx.once, ctx.artifacts, ctx.memory and tasks are in memory.
     """
 
@@ -65,12 +67,16 @@ class AgentTestClient:
         self,
         agent: Agent,
         *,
-        contract: Contract | None = None,
+        contract: Contract | Path | str | None = None,
         artifacts: ArtifactStore | None = None,
         memory: BaseMemoryStore | None = None,
         states: StateStore | None = None,
     ) -> None:
-        """Make a client of one agent; for a restart give a second one the `memory` and the `states` of the first."""
+        """Make a client of one agent; for a restart give a second one the `memory` and the `states` of the first.
+
+        Raises:
+            ContractInvalid: the file of the contract cannot be read or used; names the place.
+        """
         self.emitted: list[Packet] = []
         """What the agent has emitted, in order, heartbeats aside."""
         self.receipts: list[Receipt] = []
@@ -88,7 +94,9 @@ class AgentTestClient:
         """What ctx.once has made."""
         self._claim_checks = ClaimChecks(self.artifacts, WorkerSettings(database_url=None).claim_check_bytes)
         self._agent = agent
-        self._contract = contract or (task_contract() if self._takes_messages else load_contract())
+        if contract is None:
+            contract = task_contract() if self._takes_messages else load_contract()
+        self._contract = contract if isinstance(contract, Contract) else load_contract(contract)
         self._ends: dict[DeliveryKey, asyncio.Future[None]] = {}
         self._causes: dict[UUID, list[Packet]] = {}
         self._stop = asyncio.Event()

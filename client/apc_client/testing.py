@@ -18,12 +18,13 @@ from apc_client.in_process.client import InProcessClient, connect_in_process
 from apc_client.session import ClientSession, SessionEvent
 from apc_client.waiting import until
 from apc_log.queries.questions import QuestionRow
+from apc_web.errors import InputUnusable
 
 PATIENCE = timedelta(seconds=30)
 
 
 class TeamTestClient:
-    """Runs a team over its own log, with nothing of the environment.
+    """Runs a team over its own log; the broker, database and contracts of the environment have no effect.
 
     ```python
     async with TeamTestClient(team, people={"alice": "release-manager"}) as client:
@@ -38,6 +39,7 @@ class TeamTestClient:
     Args:
         team: the team.
         people: the role of each person who can be asked, by id.
+        contract: the file of the team's contract; needed unless it is a packaged one, such as `task`.
         database_url: a database for the log, empty or of earlier tests; default a temporary one.
         folder: the data folder; default a temporary one.
     """
@@ -47,23 +49,32 @@ class TeamTestClient:
         team: Team,
         *,
         people: Mapping[str, str] | None = None,
+        contract: Path | str | None = None,
         database_url: str | None = None,
         folder: Path | None = None,
     ) -> None:
         self.team = team
         self._people = people or {}
+        self._contract = contract
         self._database = DatabaseSettings.model_validate({"database_url": database_url})
         self._folder = folder
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start everything; returns when every agent is ready. Raises what `apc_client.connect` raises."""
+        """Start everything; returns when every agent is ready.
+
+        Raises:
+            ContractInvalid: the file of the contract cannot be used; names the place.
+            InputUnusable: the team names a contract whose file was not given.
+            ClientError: as `apc_client.connect`, and its other errors.
+        """
         async with AsyncExitStack() as stack:
             folder = self._folder or Path(stack.enter_context(TemporaryDirectory(prefix="apc-team-")))
-            settings = BusSettings(amqp_url=None, data_dir=folder)
+            settings = BusSettings(amqp_url=None, data_dir=folder, contract=None, contracts=None)
             self.client: InProcessClient = await stack.enter_async_context(
                 connect_in_process(settings, self._database, self._people)
             )
+            await self._provide_contract()
             await self.client.run_team(self.team)
             self._stack = stack.pop_all()
         return self
@@ -73,6 +84,16 @@ class TeamTestClient:
     ) -> None:
         """Stop everything; a temporary log is deleted."""
         await self._stack.aclose()
+
+    async def _provide_contract(self) -> None:
+        name = self.team.spec.contract
+        if self._contract is not None:
+            await self.client.register_contract(self._contract)
+        if name not in (known := await self.client.contracts()):
+            raise InputUnusable(
+                f"team {self.team.name} has the contract {name!r}, this test knows {', '.join(known)}: give its file, "
+                f'`TeamTestClient(team, contract="{name}.json")`'
+            )
 
     @property
     def agent_id(self) -> str:

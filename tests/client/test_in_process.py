@@ -14,6 +14,7 @@ from apc_agents import Agent, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import SessionHalted, TeamTestClient
 from apc_console.commands.session.following import print_events
+from apc_contracts.contract.contract import task_contract
 from apc_web.errors import InputUnusable
 
 
@@ -50,6 +51,20 @@ async def test_a_question_that_reaches_nobody_halts_the_session(postgres_url: st
         session = await client.start(Order(amount=700))
         with pytest.raises(SessionHalted, match="HANDLER_FAILED cashier could not handle MESSAGE"):
             await session.result(timeout=30)
+
+
+async def test_a_contract_whose_file_was_not_given(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says how a test gets it; APC_CONTRACTS has no effect on a test."""
+    contracts = tmp_path / "contracts"
+    contracts.mkdir()
+    (contracts / "own.json").write_text(json.dumps(json.loads(task_contract().body) | {"name": "own"}))
+    monkeypatch.setenv("APC_CONTRACTS", str(contracts))
+    team = Team("shop", agents=shop().agents, entry="cashier", contract="own")
+    with pytest.raises(InputUnusable, match=r'this test knows .*`TeamTestClient\(team, contract="own.json"\)`'):
+        async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path):
+            pass
 
 
 async def test_a_team_is_tested_as_one_with_its_people(postgres_url: str, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from pydantic_ai.models.test import TestModel
 from apc_agents import AgentTestClient, content_of, load_team
 from apc_agents.typed.message import schema_of
 from apc_client import TeamTestClient
+from apc_console.commands.contract.new_contract import write_contract
+from apc_contracts.contract.contract import task_contract
 from apc_contracts.payloads.by_type import DecisionPayload
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/teams.md"
@@ -38,6 +40,11 @@ async def test_the_team_of_the_page_works(tmp_path: Path, postgres_url: str, mon
     assert result.content == {"text": "because", "sources": []}
     monkeypatch.setattr(desk, "TeamTestClient", partial(TeamTestClient, database_url=postgres_url))
     await desk.check()
+    monkeypatch.chdir(tmp_path)
+    write_contract("publishing", task_contract())
+    await desk.check_publishers()
+    async with AgentTestClient(team.agent("reader"), contract="publishing.json") as client:
+        assert await client.send(desk.Question(text="why")) is not None
     monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
     monkeypatch.setenv("APC_DATA_DIR", str(tmp_path))
     monkeypatch.delenv("APC_AMQP_URL", raising=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import structlog
 from pydantic import BaseModel
@@ -14,10 +15,13 @@ from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
 from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
+from apc_client.registry.contracts import register_contract
 from apc_client.registry.run_client import RunClient
 from apc_client.session import ClientSession
+from apc_contracts.contract.contract import load_contract, task_contract
 from apc_contracts.identity.registry import CLIENT
 from apc_log.queries import get_session
+from apc_log.registry import read_contracts
 from apc_web.errors import InputUnusable
 
 log = structlog.get_logger(__name__)
@@ -67,6 +71,22 @@ class InProcessClient(Client):
             await self._system.register_schemas(team.documents)
             await self._system.start_agents(new)
             self._running |= {agent.agent_id: agent for agent in new}
+
+    async def register_contract(self, file: Path | str) -> None:
+        """Register the contract in a file, so that sessions can name it.
+
+        Raises:
+            ContractInvalid: it cannot be read or used; names the place.
+            InputUnusable: it is too large.
+            ShardsUnconfirmed: a shard has not logged it in time.
+        """
+        body = load_contract(file).body
+        await register_contract(self._bus, self._pool, self._shards, body, file)
+
+    async def contracts(self) -> list[str]:
+        """Return the names of the contracts that a session can name, sorted."""
+        registered = await read_contracts(self._pool)
+        return sorted({load_contract().name, task_contract().name, *(one.name for one in registered)})
 
     async def fire(self, team: Team, agent_id: str, tick: Tick) -> ClientSession:
         """Fire a schedule of one of the team's agents; return the session in which the Tick comes.

@@ -17,7 +17,8 @@ REMEDIES: Mapping[str, str] = {
         "send SIGNAL START first; compute the shard from the session_id with the deployment's APC_SHARDS"
     ),
     "UNKNOWN_CONTRACT": (
-        "register the file with `apc contract register`; give the fields that the contract's coordinator needs"
+        "register the file with `apc contract register`, or without a broker put it into the folder of APC_CONTRACTS; "
+        "give the fields that the contract's coordinator needs"
     ),
     "SESSION_TERMINAL": "open another session",
     "SESSION_PAUSED": "wait for RESUME, then send a new packet",

@@ -2,6 +2,15 @@
 
 from apc_contracts.explanation.explain import explain
 from apc_contracts.explanation.result import Explanation, Wait
-from apc_contracts.explanation.surroundings import AgentPresence, HeldNote, OpenDelivery, Surroundings
+from apc_contracts.explanation.surroundings import AgentPresence, HeldNote, OpenDelivery, StaleDecision, Surroundings
 
-__all__ = ["AgentPresence", "Explanation", "HeldNote", "OpenDelivery", "Surroundings", "Wait", "explain"]
+__all__ = [
+    "AgentPresence",
+    "Explanation",
+    "HeldNote",
+    "OpenDelivery",
+    "StaleDecision",
+    "Surroundings",
+    "Wait",
+    "explain",
+]

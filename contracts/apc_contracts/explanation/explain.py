@@ -1,5 +1,7 @@
 """The explanation of a session: its end, its pause, its budget, its state, and the packets that it waits for."""
 
+from dataclasses import replace
+
 from apc_contracts.contract.contract import Contract
 from apc_contracts.explanation.deliveries import MOST_DELIVERIES, further_deliveries, waits_of_deliveries
 from apc_contracts.explanation.ended import explain_end
@@ -13,6 +15,11 @@ from apc_contracts.session.movement import COORDINATION
 
 def explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
+    found = _explain(document, around, contract)
+    return replace(found, remarks=(*(f"{one.words}." for one in around.stale), *found.remarks))
+
+
+def _explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     if document.state in contract.machine(COORDINATION).terminal:
         return explain_end(document)
     standing = f"{document.state}, round {document.round}, generation {document.generation}"

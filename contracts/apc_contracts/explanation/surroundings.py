@@ -50,6 +50,30 @@ class HeldNote:
 
 
 @dataclass(frozen=True, slots=True)
+class StaleDecision:
+    """A DECISION whose ground was retracted."""
+
+    packet_id: UUID
+    sender: str
+    ground_id: UUID
+    """What it rests on: retracted, or stale itself."""
+    ground_type: str
+    ground_sender: str
+    retraction_id: UUID | None
+    """None: the DECISION came after the retraction."""
+
+    @property
+    def words(self) -> str:
+        """Return in one sentence what was retracted, and the command that shows what else rests on it."""
+        how = "was retracted" if self.retraction_id else "was retracted, or rests on a retracted packet,"
+        when = f" (RETRACTION {self.retraction_id})" if self.retraction_id else " before it"
+        return (
+            f"DECISION {self.packet_id} of {self.sender} is stale: {self.ground_type} {self.ground_id} of "
+            f"{self.ground_sender} {how}{when}; `apc packet impact {self.ground_id}` lists what rests on it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """The registry, the deliveries and the time, as the log has them."""
 
@@ -57,6 +81,7 @@ class Surroundings:
     agents: Mapping[str, AgentPresence]
     deliveries: tuple[OpenDelivery, ...] = ()
     held: tuple[HeldNote, ...] = ()
+    stale: tuple[StaleDecision, ...] = ()
     silence: timedelta = field(default=timedelta(seconds=30))
     """How long a live worker is silent before it sends a HEARTBEAT."""
 

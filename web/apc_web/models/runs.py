@@ -107,6 +107,16 @@ class SessionWait(ApiModel):
     packet_ids: list[UUID] = Field(default_factory=list)
 
 
+class StaleDecisionSummary(ApiModel):
+    """A DECISION that rests on a retracted packet."""
+
+    packet_id: UUID
+    ground_id: UUID
+    """What it rests on: retracted, or stale itself."""
+    words: str
+    """One sentence, with the command that shows what else rests on it."""
+
+
 class MachineState(ApiModel):
     """A state of a machine, in the order of the contract."""
 
@@ -154,6 +164,8 @@ class SessionDetail(SessionSummary):
     members: list[SessionMember]
     deadlines: list[SessionDeadline]
     held: list[HeldPacketSummary]
+    stale_decisions: list[StaleDecisionSummary]
+    """The newest, at most 5."""
     machine: SessionMachine
 
 

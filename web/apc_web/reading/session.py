@@ -9,6 +9,7 @@ from apc_log.queries import list_dead, list_held_packets
 from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
 from apc_log.queries.pages.timeline import session_scores, session_transfers
 from apc_log.sessions.session_loading import contract_of_session
+from apc_log.watching import list_stale_decisions
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.model_base import NamedCount
 from apc_web.models.runs import (
@@ -25,6 +26,7 @@ from apc_web.models.runs import (
     SessionMove,
     SessionMoves,
     SessionScores,
+    StaleDecisionSummary,
 )
 from apc_web.reading.runs import place_of, session_summary
 from apc_web.reading.waits import waits_of
@@ -66,6 +68,10 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
                 packet_id=one.packet_id, packet_type=one.packet_type, sender=one.sender_agent_id, since=one.judged_at
             )
             for one in held
+        ],
+        stale_decisions=[
+            StaleDecisionSummary(packet_id=one.packet_id, ground_id=one.ground_id, words=one.words)
+            for one in await list_stale_decisions(services.pool, session_id)
         ],
         machine=machine_of(contract, SESSION_MACHINE),
     )

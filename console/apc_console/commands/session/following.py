@@ -1,6 +1,7 @@
 """`apc session wait|events|result`: follow a session to its end, and print what came of it."""
 
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -18,8 +19,10 @@ from apc_console.system.team_input import result_document
 from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload
 from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.typed import Result
-from apc_contracts.terminal_text import printable_json
+from apc_contracts.session.document import TaskDocument
+from apc_contracts.terminal_text import one_line, printable_json
 from apc_log.queries import get_session
+from apc_log.watching import list_stale_decisions
 
 
 async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: ASYNC109
@@ -35,8 +38,19 @@ async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: 
 
 
 async def print_result(session_id: str, timeout: float | None) -> None:  # noqa: ASYNC109
-    """Wait until the session has closed and print its result as JSON. Raises as `wait_for_end`."""
-    print_json({"session": session_id, "result": result_document(await _outcome(session_id, timeout))})
+    """Wait until the session has closed and print its result as JSON. Raises as `wait_for_end`.
+
+    A DECISION that rests on a retracted packet is named in it and on standard error.
+    """
+    result = result_document(await _outcome(session_id, timeout))
+    async with open_log() as pool:
+        row = await get_session(pool, session_id)
+        done = row.document.work.done if row is not None and isinstance(row.document, TaskDocument) else None
+        stale = await list_stale_decisions(pool, session_id, packet_id=done, limit=1)
+    document = {"session": session_id, "result": result}
+    print_json(document | {"stale": asdict(stale[0])} if stale else document)
+    if stale:
+        echo(one_line(f"apc: {stale[0].words}"), file=sys.stderr)
 
 
 async def print_events(session_id: str, *, as_json: bool) -> None:

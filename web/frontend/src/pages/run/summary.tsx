@@ -131,6 +131,12 @@ function Outcome({ detail }: { detail: Detail }) {
         )}
         .
       </p>
+      {detail.stale_decisions.map((one) => (
+        <p key={one.packet_id} role="note">
+          <Badge tone="warn">stale</Badge> A <PacketLink id={one.packet_id} session={detail.session_id}>decision</PacketLink> rests on a{" "}
+          <PacketLink id={one.ground_id} session={detail.session_id}>packet</PacketLink> that was retracted or is stale itself.
+        </p>
+      ))}
     </div>
   );
 }

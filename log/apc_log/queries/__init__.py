@@ -11,6 +11,7 @@ from apc_log.queries.dead import (
 )
 from apc_log.queries.invocations import InvocationRow, list_invocations
 from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
+from apc_log.queries.lineage.packet_grounds import PacketGrounds, get_packet_grounds
 from apc_log.queries.lineage.summary import (
     AfterProtocol,
     LineageSummary,
@@ -61,6 +62,7 @@ __all__ = [
     "InvocationRow",
     "LineageSummary",
     "LogRow",
+    "PacketGrounds",
     "PacketImpact",
     "PacketRow",
     "PacketTimeline",
@@ -81,6 +83,7 @@ __all__ = [
     "TreeRow",
     "delivery_history",
     "delivery_states",
+    "get_packet_grounds",
     "get_packet_impact",
     "get_packet_lineage_summary",
     "get_packet_timeline",

@@ -32,6 +32,8 @@ async def test_a_packet_is_taken_back(house: House, postgres_url: str, tmp_path:
         await until(house.is_logged(ground.packet_id, child.packet_id))
         _, before = await run("impact", str(ground.packet_id))
         assert [(row["packet_id"], row["is_stale"]) for row in before] == [(str(child.packet_id), False)]
+        _, grounds = await run("impact", str(child.packet_id), "--rests-on")
+        assert str(ground.packet_id) in [row["packet_id"] for row in grounds]
         _, shown = await run("retract", str(ground.packet_id), "--reason", "wrong", "--dry-run")
         assert shown == before and not await house.count("agent_packets", "packet_type = 'RETRACTION'")
         _, after = await run("retract", str(ground.packet_id), "--reason", "wrong")

@@ -17,7 +17,7 @@ from apc_contracts.session.delivery.lifecycle import ADVANCE
 from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import HopEntry, PacketEntry
-from apc_log.queries import get_packet_impact, trace
+from apc_log.queries import get_packet_grounds, get_packet_impact, trace
 
 TYPES = ("CLAIM", "EVAL", "ARTIFACT", "ARBITRATION", "DECISION", "SIGNAL", "RETRACTION", "ACK")
 ANSWERS = ("RETRACTION", "ACK")
@@ -96,6 +96,19 @@ async def test_the_query_finds_what_a_walk_finds(bench: LogBench, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_the_grounds_of_a_packet_are_what_it_is_in_the_impact_of(bench: LogBench, seed: int) -> None:
+    graph = Graph(seed, 80)
+    await write(bench, graph.entries)
+    closures = {target: graph.closure(target) for target in graph.ids}
+    for packet_id in graph.ids:
+        known = await get_packet_grounds(bench.pool, packet_id)
+        assert known is not None
+        found = [row.packet_id for row in known.grounds]
+        assert len(found) == len(set(found))
+        assert set(found) == {target for target in graph.ids if packet_id in closures[target]}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_sessions_memory_finds_what_a_walk_finds(seed: int) -> None:
     graph, grounds = Graph(seed, 80), Grounds()
     nothing = load_contract().retraction.rests_on_nothing
@@ -121,6 +134,10 @@ async def test_the_same_ids_in_another_session_are_another_graph(bench: LogBench
     impact = await get_packet_impact(bench.pool, ground.packet_id)
     assert impact is not None and [row.packet_id for row in impact.resting] == [child.packet_id]
     assert await get_packet_impact(bench.pool, ground.packet_id, session_id="session-2") is None
+    for packet, grounds in ((child, [ground.packet_id]), (elsewhere, [])):
+        known = await get_packet_grounds(bench.pool, packet.packet_id)
+        assert known is not None and [row.packet_id for row in known.grounds] == grounds
+    assert await get_packet_grounds(bench.pool, UUID(int=7)) is None
 
 
 async def test_a_mark_is_seen_and_moves_nothing(bench: LogBench) -> None:

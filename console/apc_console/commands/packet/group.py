@@ -175,12 +175,20 @@ OfSession = Annotated[str | None, typer.Option("--session-id", help="The session
 
 
 @app.command()
-def impact(packet_id: PacketId, session_id: OfSession = None, as_json: AsJson = False) -> None:
+def impact(
+    packet_id: PacketId,
+    session_id: OfSession = None,
+    rests_on: Annotated[
+        bool, typer.Option("--rests-on", help="The reverse: list what the packet itself rests on, such as evidence.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List everything that rests on a packet: what its retraction would mark stale."""
-    from apc_console.commands.packet.retraction import print_impact
+    from apc_console.commands.packet.retraction import print_grounds, print_impact
     from apc_console.system.running import run_quietly
 
-    run_quietly(print_impact(packet_id, session_id, as_json=as_json))
+    print_it = print_grounds if rests_on else print_impact
+    run_quietly(print_it(packet_id, session_id, as_json=as_json))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`apc packet impact` and `apc packet retract`: what rests on a packet, and its retraction."""
+"""`apc packet impact` and `apc packet retract`: what rests on a packet, what it rests on, and its retraction."""
 
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +20,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.payloads.by_type import RetractionPayload
 from apc_contracts.plurals import numbered
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
-from apc_log.queries import PacketImpact, PacketRow, get_packet_impact
+from apc_log.queries import PacketImpact, PacketRow, get_packet_grounds, get_packet_impact
 from apc_log.registry import registered_agents
 
 LEAST = ("seq", "shard", "run_phase", "round", "generation", "judged_at")
@@ -31,6 +31,18 @@ async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool
     """Print what a retraction of this packet would mark stale. Raises InputUnusable when the log does not hold it."""
     async with open_log() as pool:
         _print(await _impact(pool, packet_id, session_id), as_json=as_json)
+
+
+async def print_grounds(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:
+    """Print what this packet rests on. Raises InputUnusable when the log does not hold it."""
+    nothing = _contract().retraction.rests_on_nothing
+    async with open_log() as pool:
+        known = await get_packet_grounds(pool, packet_id, session_id=session_id, rests_on_nothing=nothing)
+    if known is None:
+        raise _unknown(packet_id, session_id)
+    title = f"{packet_id} rests on {numbered(len(known.grounds), 'packet')}"
+    rows: list[dict[str, Any]] = [asdict(row) for row in known.grounds]
+    print_rows(rows, title=title, as_json=as_json, empty=f"{packet_id} rests on nothing", least=LEAST)
 
 
 async def retract(
@@ -92,9 +104,13 @@ async def _impact(
         pool, packet_id, session_id=session_id, rests_on_nothing=nothing, replacement=replacement
     )
     if impact is None:
-        where = f" in session {session_id}" if session_id else ""
-        raise InputUnusable(f"the log holds no packet {packet_id}{where}")
+        raise _unknown(packet_id, session_id)
     return impact
+
+
+def _unknown(packet_id: UUID, session_id: str | None) -> InputUnusable:
+    where = f" in session {session_id}" if session_id else ""
+    return InputUnusable(f"the log holds no packet {packet_id}{where}")
 
 
 async def _sender(pool: asyncpg.Pool, target: PacketRow, user: str) -> Registration:

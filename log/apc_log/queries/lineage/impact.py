@@ -12,10 +12,21 @@ from apc_contracts.vocabulary import PacketType
 from apc_log.queries.rows import PacketRow, Position
 from apc_log.queries.trace import list_agent_packets
 
+COLUMNS = """
+    packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,
+    packet.judged_at, packet.shard, packet.seq, stale.packet_id IS NOT NULL AS is_stale,
+    EXISTS (
+        SELECT FROM apc_log.packet_events AS hop
+        WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
+          AND hop.attempt = 0 AND hop.to_state = 'RETRACTED'
+    ) AS is_retracted
+"""
+"""The columns of an ImpactRow, of `packet` and `stale`."""
+
 # The session is asked for in a form that no index answers: each step is a look-up of one packet's dependents, never a
 # scan of the session. `defines` travels along, for an artifact's hash leads on as its packet does; names of claims in
 # it are referred to by nobody. A refused packet defines nothing, but others may name it as their parent.
-IMPACT = """
+IMPACT = f"""
 WITH RECURSIVE shaken(packet_id, defines) AS (
     SELECT packet.packet_id, CASE WHEN packet.verdict <> 'refused' THEN packet.defines END
     FROM apc_log.agent_packets AS packet
@@ -27,18 +38,12 @@ WITH RECURSIVE shaken(packet_id, defines) AS (
         UNION ALL
         SELECT citing.packet_id, citing.defines, citing.session_id, citing.verdict, citing.packet_type
         FROM apc_log.agent_packets AS citing
-        WHERE citing.refers_to && (ARRAY['packet:' || shaken.packet_id] || coalesce(shaken.defines, '{}'))
+        WHERE citing.refers_to && (ARRAY['packet:' || shaken.packet_id] || coalesce(shaken.defines, '{{}}'))
     ) AS found
     WHERE found.session_id || '' = $3 AND found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[])
       AND found.packet_id IS DISTINCT FROM $5
 )
-SELECT packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,
-       packet.judged_at, packet.shard, packet.seq, stale.packet_id IS NOT NULL AS is_stale,
-       EXISTS (
-           SELECT FROM apc_log.packet_events AS hop
-           WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
-             AND hop.attempt = 0 AND hop.to_state = 'RETRACTED'
-       ) AS is_retracted
+SELECT {COLUMNS}
 FROM shaken
 JOIN apc_log.packet_ids AS ids ON ids.session_id = $3 AND ids.packet_id = shaken.packet_id
 JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq

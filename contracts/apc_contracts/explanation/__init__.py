@@ -2,13 +2,21 @@
 
 from apc_contracts.explanation.explain import explain
 from apc_contracts.explanation.result import Explanation, Wait
-from apc_contracts.explanation.surroundings import AgentPresence, HeldNote, OpenDelivery, StaleDecision, Surroundings
+from apc_contracts.explanation.surroundings import (
+    AgentPresence,
+    HeldNote,
+    OpenDelivery,
+    RefusalCount,
+    StaleDecision,
+    Surroundings,
+)
 
 __all__ = [
     "AgentPresence",
     "Explanation",
     "HeldNote",
     "OpenDelivery",
+    "RefusalCount",
     "StaleDecision",
     "Surroundings",
     "Wait",

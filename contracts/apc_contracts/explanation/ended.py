@@ -11,6 +11,7 @@ _REASONS = {
     "VALIDATION_FAILED": "the validating EVAL failed the promotion gate in the last round; the words behind it are the "
     "metrics that failed",
     "NOTHING_BEATS_BASELINE": "no candidate was better than doing nothing",
+    "STALLED": "for a minute no delivery, question or timer was open from which a packet could follow",
     "STOP": "an operator stopped it",
     "CANCEL": "an operator cancelled it",
 }

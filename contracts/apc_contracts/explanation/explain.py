@@ -12,11 +12,28 @@ from apc_contracts.explanation.task_states import waits_of_handlers
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.session.movement import COORDINATION
 
+MOST_REFUSALS = 5
+"""Kinds of refusals that are named one by one."""
+
 
 def explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
     found = _explain(document, around, contract)
-    return replace(found, remarks=(*(f"{one.words}." for one in around.stale), *found.remarks))
+    stale = [f"{one.words}." for one in around.stale]
+    return replace(found, remarks=(*stale, *_refused(document, around), *found.remarks))
+
+
+def _refused(document: SessionDocument, around: Surroundings) -> list[str]:
+    """Name what was refused last, for nothing follows from it; of a session that closed it does not matter."""
+    if document.state == "CLOSED" or not around.refusals:
+        return []
+    named = [
+        f"{one.packet_type} of {one.sender} ({one.code}{f', {one.packets} times' if one.packets > 1 else ''})"
+        for one in around.refusals[:MOST_REFUSALS]
+    ]
+    more = "" if len(around.refusals) <= MOST_REFUSALS else ", and others before"
+    how = f"`apc packet refused --session-id {document.session_id}` shows field and remedy"
+    return [f"The gate refused, the latest first: {', '.join(named)}{more}; {how}."]
 
 
 def _explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:

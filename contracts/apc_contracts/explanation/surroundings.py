@@ -50,6 +50,16 @@ class HeldNote:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalCount:
+    """How many packets of one sender and type were refused with one code."""
+
+    code: str
+    sender: str
+    packet_type: str
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
 class StaleDecision:
     """A DECISION whose ground was retracted."""
 
@@ -82,6 +92,8 @@ class Surroundings:
     deliveries: tuple[OpenDelivery, ...] = ()
     held: tuple[HeldNote, ...] = ()
     stale: tuple[StaleDecision, ...] = ()
+    refusals: tuple[RefusalCount, ...] = ()
+    """Of this session, the latest kind first."""
     silence: timedelta = field(default=timedelta(seconds=30))
     """How long a live worker is silent before it sends a HEARTBEAT."""
 

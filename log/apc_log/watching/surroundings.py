@@ -10,6 +10,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
 from apc_log.queries.dead import list_dead
 from apc_log.queries.sessions import list_held_packets
 from apc_log.registry import read_registry
+from apc_log.watching.refusal_counts import count_refusals
 from apc_log.watching.stale_decisions import list_stale_decisions
 
 _NOW = "SELECT clock_timestamp()"
@@ -72,6 +73,7 @@ async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timede
         deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *died),
         held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
         stale=await list_stale_decisions(pool, session_id),
+        refusals=await count_refusals(pool, session_id),
         silence=silence,
     )
 

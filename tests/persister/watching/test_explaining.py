@@ -160,6 +160,29 @@ async def test_a_task_with_many_open_deliveries_names_some_and_counts_the_others
     assert told["remarks"][0].startswith("3 more deliveries are open: `apc packet trace --session-id session-1")
 
 
+async def test_a_stalled_session_names_what_was_refused_last(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    sent = packet_entry(packet_type="TASK_IR")
+    refused = [packet_entry(parent=sent, packet_type="CLAIM", refusal_code="PROOF_REQUIRED") for _ in range(3)]
+    last = packet_entry(parent=sent, packet_type="DECISION", refusal_code="NOT_AUTHORIZED")
+    held = msgspec.structs.replace(packet_entry(parent=sent, packet_type="IDEA"), verdict="held")
+    metadata = orjson.dumps({"refusal": {"code": "LOOP_DETECTED", "path": "$", "message": "again"}})
+    denied = hop(held, ["policy_fail"], "SCHEMA_VALIDATED", "REJECTED_POLICY", metadata=metadata)
+    reason = "STALLED nothing is open; the last end: packet x at critic-2"
+    ended = task_document(state="HALTED", halt_reason=reason)
+    await bench.gate.open()
+    await bench.gate.log([sent, *refused, last, held, denied], [session_row(state="HALTED", document=ended.encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    assert told["standing"].startswith(f"HALTED: {reason}: for a minute no delivery, question or timer was open")
+    assert told["remarks"][0] == (
+        "The gate refused, the latest first: IDEA of sender-1 (LOOP_DETECTED), DECISION of sender-1 (NOT_AUTHORIZED), "
+        "CLAIM of sender-1 (PROOF_REQUIRED, 3 times); `apc packet refused --session-id session-1` shows field and "
+        "remedy."
+    )
+
+
 async def test_following_a_session_ends_with_it(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
     first, last = packet_entry(packet_type="TASK_IR"), packet_entry(packet_type="CLAIM")
     await bench.gate.open()

@@ -1,6 +1,7 @@
-"""Tables and records for a terminal: no word up to 40 columns is broken, so every id can be copied."""
+"""Tables and records for a terminal: no id is broken, so each can be copied."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -13,8 +14,10 @@ from apc_contracts.terminal_text import printable
 
 GAP = 2
 """Columns between two cells."""
-LONGEST_WORD = 40
-"""A longer word may be broken, unless the column holds ids."""
+LONGEST_WORD, LONGEST_WHERE_NARROW = 40, 20
+"""A longer word may be broken, unless it stands in the first column or is an id; the second, before a column goes."""
+
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 Cells = Mapping[str, Sequence[str]]
 """Column -> its cells, from the first row to the last."""
@@ -42,9 +45,11 @@ def print_table(console: SafeConsole, rows: Sequence[Mapping[str, Any]], title: 
 
 def _fitting(cells: Cells, width: int, least: Sequence[str]) -> Cells:
     """Return the columns that fit, in their order."""
+    if _total(cells, LONGEST_WHERE_NARROW) <= width:
+        return cells
     kept = dict(cells)
     for name in _dispensable(cells, least):
-        if _width_of(map(_narrowest, kept, kept.values())) <= width:
+        if _total(kept, LONGEST_WORD) <= width:
             break
         del kept[name]
     return kept
@@ -86,9 +91,10 @@ def _print_records(console: SafeConsole, cells: Cells, count: int) -> None:
 
 
 def _widths(cells: Cells, width: int) -> list[int]:
-    """Return the width of each column: what its words need, and of the rest what its longest cell needs."""
-    widths = [_narrowest(name, texts) for name, texts in cells.items()]
-    rest = max(0, width - _width_of(widths))
+    """Return the width of each column: what its words need, and of the rest what its longest line needs."""
+    longest = LONGEST_WORD if _total(cells, LONGEST_WORD) <= width else LONGEST_WHERE_NARROW
+    widths = _narrowest(cells, longest)
+    rest = max(0, width - _total(cells, longest))
     wanted = [
         max(cell_len(line) for text in (_heading(name), *texts) for line in text.split("\n"))
         for name, texts in cells.items()
@@ -100,18 +106,31 @@ def _widths(cells: Cells, width: int) -> list[int]:
     return widths
 
 
-def _width_of(widths: Iterable[int]) -> int:
-    found = list(widths)
-    return sum(found) + GAP * (len(found) - 1)
+def _total(cells: Cells, longest: int) -> int:
+    """Return how wide the table must be."""
+    return sum(_narrowest(cells, longest)) + GAP * (len(cells) - 1)
 
 
-def _narrowest(name: str, texts: Sequence[str]) -> int:
-    """Return how wide a column must be so that no word of it is broken."""
-    words = [cell_len(word) for text in texts for word in text.split()]
-    longest = max(words, default=0)
-    if not name.endswith(("id", "ids")):
-        longest = min(longest, LONGEST_WORD)
-    return max(longest, *map(len, _heading(name).split()))
+def _narrowest(cells: Cells, longest: int) -> list[int]:
+    """Return how wide each column must be, when words over `longest` columns may be broken that are no ids."""
+    return [
+        max(_of_words(texts, None if place == 0 or name.endswith(("id", "ids")) else longest), _of_heading(name))
+        for place, (name, texts) in enumerate(cells.items())
+    ]
+
+
+def _of_words(texts: Sequence[str], longest: int | None) -> int:
+    words = [word for text in texts for word in text.split()]
+    return max((_of_word(word, longest) for word in words), default=0)
+
+
+def _of_word(word: str, longest: int | None) -> int:
+    width = cell_len(word)
+    return width if longest is None or _UUID.search(word) else min(width, longest)
+
+
+def _of_heading(name: str) -> int:
+    return max(map(len, _heading(name).split()))
 
 
 def _heading(name: str) -> str:

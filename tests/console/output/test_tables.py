@@ -64,6 +64,16 @@ def test_a_long_word_that_is_no_id_is_folded() -> None:
     assert "left out" not in table(rows, 60)
 
 
+def test_long_names_are_folded_before_a_column_goes_but_not_the_first_one() -> None:
+    row = {"exchange": "e" * 30, "routing_key": "k" * 33, "session": FIRST}
+    printed = table([row, row], 92)
+    assert "left out" not in printed
+    assert "e" * 30 in printed
+    assert str(FIRST) in printed
+    assert "k" * 33 not in printed
+    assert "k" * 33 in table([row, row], 110)
+
+
 def test_foreign_text_is_neither_markup_nor_a_control_sequence() -> None:
     printed = table([{"state": "[bold]x[/bold]", "note": "a\x1b[2Jb"}], 60)
     assert "[bold]x[/bold]" in printed

@@ -36,7 +36,7 @@ from apc_log.queries import (
 from apc_log.watching import list_conflicts
 
 PAGE = 500
-WIDE = 120
+WIDE = 140
 """Columns of a terminal from which packets are a table; a narrower one gets blocks, in which no id is broken."""
 CONFLICTS = 10
 """Conflicts that `apc packet trace` tells on standard error; `apc packet refused` shows all."""
@@ -212,8 +212,10 @@ def _print_packets(timelines: Sequence[PacketTimeline]) -> None:
     printer = BlockPrinter()
     for timeline in timelines:
         packet = timeline.packet
-        facts = [packet.packet_type, *_facts(timeline), f"packet {packet.packet_id}"]
-        printer.print(packet.judged_at, packet.verdict, facts, [text for text, _ in _remarks(timeline)])
+        way, phase, state = _facts(timeline)
+        remarks = [text for text, _ in _remarks(timeline)]
+        place = [f"{phase}, {state}", f"packet {packet.packet_id}"]
+        printer.print(packet.judged_at, packet.verdict, [packet.packet_type, way], [*place, *remarks])
 
 
 def _print_table(console: Any, timelines: Sequence[PacketTimeline]) -> None:

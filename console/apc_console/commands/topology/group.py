@@ -20,7 +20,7 @@ def show(as_json: AsJson = False) -> None:
 
     keys = ("exchange", "kind", "routing_key", "queue")
     rows = [dict(zip(keys, row, strict=True)) for row in run_quietly(planned_topology()).rows()]
-    print_rows(rows, title="Topology", as_json=as_json, empty="nothing")
+    print_rows(rows, title="Topology", as_json=as_json, empty="nothing", least=("kind",))
 
 
 @app.command()

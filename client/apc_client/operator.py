@@ -1,5 +1,6 @@
 """Who acts for an operator: a person or an agent with the right `operate` for the broker user in use."""
 
+import re
 from secrets import token_hex
 from typing import Final
 
@@ -14,6 +15,7 @@ OPERATOR: Final = "operator"
 PEOPLE: Final = "people"
 """The swarm of people."""
 _RANDOM_BYTES: Final = 6
+_OF_A_RUN: Final = re.compile(rf"{CLIENT}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
 
 
 def new_client_id() -> str:
@@ -83,7 +85,7 @@ def person(name: str, role: str, user: str) -> Registration:
 async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = None) -> Registration:
     """Return the agent that was named, or the first operator that this broker user may speak for.
 
-    The client of a run is no operator of others: it is revoked when the run ends.
+    The client of a run is no operator of others: it is revoked when the run ends. A client with a name stays.
 
     Raises:
         InputUnusable: there is none.
@@ -95,9 +97,13 @@ async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = N
             raise InputUnusable(f"--as: agent {agent_id} is not registered")
         return named
     for agent in agents:
-        if agent.broker_user == user and agent.has(Right.OPERATE) and not agent.is_run_client:
+        if agent.broker_user == user and agent.has(Right.OPERATE) and not _ends_with_run(agent):
             return agent
     raise InputUnusable(
         f"no agent with the right operate is registered for the broker user {user}: "
-        "`apc agent add operator --role operator --swarm operators --rights operate`"
+        f"`apc agent add {CLIENT}-starter --role {CLIENT} --swarm {CLIENTS} --rights operate`"
     )
+
+
+def _ends_with_run(agent: Registration) -> bool:
+    return agent.is_run_client and _OF_A_RUN.fullmatch(agent.agent_id) is not None

@@ -72,6 +72,28 @@ async def test_an_operator_starts_a_task_and_is_told_what_it_waits_for(
     assert "the opener's TASK_IR or MESSAGE" in said.stdout, said.stderr
 
 
+async def test_a_client_starts_sessions_and_has_no_inbox(house: House, postgres_url: str, tmp_path: Path) -> None:
+    """What a session tells its opener would wait in an inbox that nobody reads."""
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+
+    async def run(*arguments: str, stdin: str = "") -> Any:
+        done = await asyncio.to_thread(apc, *arguments, stdin=stdin, given=given)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    async with house.persister(), house.gate():
+        await run("agent", "add", "client-starter", "--role", "client", "--swarm", "clients", "--rights", "operate")
+        await run("agent", "add", "red-1", "--role", "worker", "--swarm", "red", "--speaks", "apc/1.0,apc/1.1")
+        spec = json.dumps({"contract": "task", "members": ["red-1"], "deciders": ["red-1"]})
+        await run("session", "start", "-", "--session-id", "s-4", stdin=spec)
+        sender = await house.pool.fetchval("SELECT sender_agent_id FROM apc_log.agent_packets WHERE session_id = 's-4'")
+        queues = [row["queue"] for row in json.loads((await run("topology", "show")).stdout)]
+    assert sender == "client-starter"
+    assert [name for name in queues if "red-1" in name]
+    assert not [name for name in queues if "client-starter" in name]
+
+
 async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

@@ -13,6 +13,7 @@ from apc_client.operator import PEOPLE
 from apc_client.registry.agents import (
     LOG_PATIENCE,
     addition,
+    inboxes_of,
     publish_changes,
     queues_of,
     wait_until_recorded,
@@ -23,7 +24,7 @@ from apc_client.topology import topology_of
 from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
 from apc_console.commands.topology.definitions import shared_users
-from apc_console.connections.broker import apply, open_bus
+from apc_console.connections.broker import apply, broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
@@ -85,10 +86,16 @@ class Added:
 
 
 async def add_agent(form: AgentForm) -> Added:
-    """Declare the agent's queues, make its broker user, register it, and wait until the log has it."""
+    """Declare the agent's queues, make its broker user, register it, and wait until the log has it.
+
+    A client has no queues, and our own broker user unless the form names another.
+    """
     form.change(form.broker_user or form.agent_id)  # check the options before the environment
     settings = BusSettings()
-    return Added([form.agent_id], await _add(settings, [form.change(user_of_agent(settings, form.agent_id))]))
+    change = form.change(user_of_agent(settings, form.agent_id))
+    if change.registration().is_run_client:  # sessions start from here: our own user speaks for it
+        change = form.change(broker_user(settings))
+    return Added([form.agent_id], await _add(settings, [change]))
 
 
 async def add_person(person_id: str, role: str, via: Sequence[str], rights: str = "") -> Remarks:
@@ -155,7 +162,7 @@ async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
     added = [change.registration() for change in changes]
     async with open_log() as pool, open_bus(settings) as bus:
         await _check_voices(pool, added, bus.user)
-        await apply(topology_of(settings, list(map(queues_of, added))))
+        await apply(topology_of(settings, inboxes_of(added)))
         known = {one.agent_id: one for one in (*await registered_agents(pool), *added)}
         remarks = await make_agent_users(settings, added, known.values())
         remarks += await make_agent_logins(pool, added)

@@ -48,8 +48,8 @@ def add(
     Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
     comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
 
-    A person (--person --role --via) has neither queues nor its own user. With --rights operate it may act on sessions
-    and dead letters, through the broker users named with --via.
+    A client (`client-…`, --swarm clients, no --handles) starts sessions and has no queues. A person (--person --role
+    --via) has no queues and no own user; with --rights operate it may act on sessions and dead letters.
     """
     from apc_console.commands.agent.agents import AgentForm, add_agent, add_agents_of_code, add_person
     from apc_console.system.running import run_quietly

@@ -36,7 +36,7 @@ def exported() -> set[str]:
 
 def named(expression: str) -> set[str]:
     """Return the metrics of a PromQL expression: its words outside of labels and ranges that are no functions."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)", "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)|\b(?:and|or|unless)\b", "", expression)
     return set(re.findall(r"\b[a-z_:]+\b(?!\s*\()", bare))
 
 
@@ -51,6 +51,7 @@ def panels() -> list[dict[str, Any]]:
 
 def test_the_words_of_an_expression_are_told_apart() -> None:
     assert named('rate(a_total{job="apc"}[5m]) / b_max > 0.8') == {"a_total", "b_max"}
+    assert named('sum(rate(a_total[5m]) unless rate(b_total{code="X"}[5m]))') == {"a_total", "b_total"}
     assert named("sum by (le, agent) (rate(c_bucket[5m]))") == {"c_bucket"}
 
 

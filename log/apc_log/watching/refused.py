@@ -20,6 +20,7 @@ CROSS JOIN LATERAL (
      FROM apc_log.agent_packets AS packet
      WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
        AND packet.verdict = 'refused'
+       AND ($8 OR packet.packet_type <> 'HEARTBEAT' OR packet.refusal_code <> 'EXPIRED')
        AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.sender_agent_id = $5)
      ORDER BY packet.seq DESC LIMIT $7)
     UNION ALL
@@ -43,6 +44,18 @@ CROSS JOIN LATERAL (
      ORDER BY one.seq DESC LIMIT $7)
 ) AS found
 ORDER BY found.at DESC, found.shard DESC, found.seq DESC LIMIT $7
+"""
+# Of the newest refusals alone: a log may have millions.
+_LATE_HEARTBEATS = """
+SELECT count(*) FROM unnest($1::int[], $2::bigint[], $3::bigint[]) AS part(shard, after, until)
+CROSS JOIN LATERAL (
+    SELECT packet.packet_type, packet.refusal_code FROM apc_log.agent_packets AS packet
+    WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
+      AND packet.verdict = 'refused'
+      AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.sender_agent_id = $5)
+    ORDER BY packet.seq DESC LIMIT 10000
+) AS newest
+WHERE newest.packet_type = 'HEARTBEAT' AND newest.refusal_code = 'EXPIRED'
 """
 _USER = "SELECT broker_user FROM apc_log.agents WHERE agent_id = $1"
 
@@ -79,8 +92,19 @@ async def list_refused(
     session_id: str | None = None,
     agent_id: str | None = None,
     limit: int | None = None,
+    with_heartbeats: bool = False,
 ) -> list[RefusedRow]:
-    """Return the newest `limit` of a passage (all without it), oldest first; of an agent also what its user sent."""
+    """Return the newest `limit` of a passage (all without it), oldest first; of an agent also what its user sent.
+
+    HEARTBEATs that expired are left out unless asked for: after an outage of the gate they would bury all others.
+    """
     user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
-    rows = await pool.fetch(_REFUSED, *passage.arguments, session_id, agent_id, user, limit)
+    rows = await pool.fetch(_REFUSED, *passage.arguments, session_id, agent_id, user, limit, with_heartbeats)
     return [RefusedRow(**row) for row in reversed(rows)]
+
+
+async def count_late_heartbeats(
+    pool: asyncpg.Pool, passage: Passage, *, session_id: str | None = None, agent_id: str | None = None
+) -> int:
+    """Return how many of the newest 10,000 refused packets of each shard are HEARTBEATs that expired."""
+    return int(await pool.fetchval(_LATE_HEARTBEATS, *passage.arguments, session_id, agent_id))

@@ -17,6 +17,7 @@ from apc_contracts.judging.remedies import CONFLICT_REMEDIES, REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
+from apc_log.queries.pages.recent import recent_work
 from apc_log.watching import Passage, list_news, list_refused, passages
 
 
@@ -135,3 +136,30 @@ async def test_the_commands_name_field_and_remedy(bench: LogBench, postgres_url:
         2,
         "apc: the log holds no session 'no-such': `apc session list` shows them\n",
     )
+
+
+async def test_heartbeats_that_expired_bury_no_other_refusal_and_count_for_no_alert(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    """After an outage of the gate there are many; other refused HEARTBEATs count and are printed as everything is."""
+    late = [packet_entry(packet_type="HEARTBEAT", refusal_code="EXPIRED") for _ in range(30)]
+    strange = packet_entry(packet_type="HEARTBEAT", refusal_code="UNKNOWN_SENDER")
+    expired = packet_entry(packet_type="CLAIM", refusal_code="EXPIRED")
+    await bench.gate.open()
+    await bench.gate.log([packet_entry(), expired, strange, *late], [session_row()])
+    await bench.write()
+    apc = ApcCommand(tmp_path)
+
+    async def run(*options: str) -> tuple[list[tuple[str, str]], str]:
+        given = {"APC_DATABASE_URL": postgres_url}
+        done = await asyncio.to_thread(apc, "packet", "refused", *options, given=given)
+        assert done.returncode == 0, done.stderr
+        return [(one["packet_type"], one["code"]) for one in json.loads(done.stdout)], done.stderr
+
+    (work,) = [one for one in await recent_work(bench.pool) if one.packets]
+    few, said = await run()
+    everything, silence = await run("--heartbeats", "--limit", "100")
+    assert (work.packets, work.refused) == (3, 2)
+    assert few == [("CLAIM", "EXPIRED"), ("HEARTBEAT", "UNKNOWN_SENDER")]
+    assert said == "apc: 30 HEARTBEATs that expired are left out: --heartbeats prints them too\n"
+    assert (len(everything), silence) == (32, "")

@@ -82,13 +82,16 @@ def refused(
     agent: Annotated[str | None, typer.Option(help="Only what this agent sent.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Begin with at most this many of the newest.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
+    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Also HEARTBEATs that expired.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print what was refused, with the field and the remedy: packets, conflicting ids, unreadable inputs."""
-    from apc_console.commands.packet.refused_view import print_refused
+    from apc_console.commands.packet.refused_view import RefusalFilter, print_refused
     from apc_console.system.running import run_quietly
 
-    run_quietly(print_refused(session_id, agent, limit=limit, follow=follow, as_json=as_json))
+    run_quietly(
+        print_refused(RefusalFilter(session_id, agent, heartbeats), limit=limit, follow=follow, as_json=as_json)
+    )
 
 
 @app.command("lineage-summary")

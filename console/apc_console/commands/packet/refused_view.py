@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import orjson
 
 from apc_console.connections.database import open_log
@@ -15,27 +16,43 @@ from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.terminal_text import printable_json
-from apc_log.watching import RefusedRow, list_refused, passages
+from apc_log.watching import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
 
 POLL = timedelta(milliseconds=500)
 
 
-async def print_refused(
-    session_id: str | None, agent_id: str | None, *, limit: int, follow: bool, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class RefusalFilter:
+    """Which refusals are printed."""
+
+    session_id: str | None
+    agent_id: str | None
+    with_heartbeats: bool
+
+
+async def print_refused(wanted: RefusalFilter, *, limit: int, follow: bool, as_json: bool) -> None:
     """Print the newest `limit` refusals, oldest first; with `follow` also those to come, until interrupted."""
     is_json = as_json or not sys.stdout.isatty()
     write = _write_line if is_json else _block_writer()
     async with open_log() as pool:
         most: int | None = limit
         async for passage in passages(pool, poll=POLL):
-            found = await list_refused(pool, passage, session_id=session_id, agent_id=agent_id, limit=most)
+            found = await list_refused(pool, passage, **asdict(wanted), limit=most)
+            if most is not None and not wanted.with_heartbeats:
+                await _tell_left_out(pool, passage, wanted)
             if not follow:
                 _print_all(found, write, is_json=is_json)
                 return
             for row in found:
                 write(row)
             most = None
+
+
+async def _tell_left_out(pool: asyncpg.Pool, passage: Passage, wanted: RefusalFilter) -> None:
+    left_out = await count_late_heartbeats(pool, passage, session_id=wanted.session_id, agent_id=wanted.agent_id)
+    if left_out:
+        what = "1 HEARTBEAT that expired is" if left_out == 1 else f"{left_out:,} HEARTBEATs that expired are"
+        echo(f"apc: {what} left out: --heartbeats prints them too", file=sys.stderr)
 
 
 def _print_all(found: list[RefusedRow], write: Callable[[RefusedRow], None], *, is_json: bool) -> None:

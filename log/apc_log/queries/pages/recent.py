@@ -14,9 +14,11 @@ CROSS JOIN LATERAL (
            percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM recorded_at - judged_at)::double precision)
                FILTER (WHERE recorded_at > clock_timestamp() - interval '5 minutes') AS delay
     FROM (
-        SELECT recorded_at, judged_at, verdict FROM apc_log.agent_packets
-        WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1000
+        SELECT recorded_at, judged_at, verdict,
+               packet_type = 'HEARTBEAT' AND refusal_code = 'EXPIRED' AS is_late_heartbeat
+        FROM apc_log.agent_packets WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1000
     ) AS newest
+    WHERE is_late_heartbeat IS NOT true
 ) AS packets
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (
@@ -36,7 +38,7 @@ class RecentWork:
 
     shard: int
     packets: int
-    """Of the last 10 minutes."""
+    """Of the last 10 minutes, without HEARTBEATs that expired: an outage of the gate leaves many of them."""
     refused: int
     """Of these."""
     delay: float | None

@@ -85,4 +85,4 @@ async def test_entries_that_were_changed_rebuild_nothing(written: LogBench, post
 async def test_the_command_says_what_it_did(written: LogBench, postgres_url: str, tmp_path: Path) -> None:
     done = ApcCommand(tmp_path)("log", "rebuild", given={"APC_DATABASE_URL": postgres_url})
     assert done.returncode == 0, done.stderr
-    assert "1 shards: 4 rows of counts rebuilt, 0 edges of the tree mended" in done.stdout
+    assert "1 shard: 4 rows of counts rebuilt, 0 edges of the tree mended" in done.stdout

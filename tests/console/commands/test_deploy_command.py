@@ -70,7 +70,7 @@ def test_a_file_that_says_something_else_is_kept_and_named(compose: Path, tmp_pa
 
     assert shown.exit_code == 0
     assert (folder / "url").read_text() == "amqp://mine@elsewhere/"
-    assert f"kept {folder / 'url'}: it differs" in shown.output and "wrote 1 secrets, kept 1" in shown.output
+    assert f"kept {folder / 'url'}: it differs" in shown.output and "wrote 1 secret, kept 1" in shown.output
 
 
 def test_a_secret_without_a_template_is_left_to_the_operator(compose: Path) -> None:

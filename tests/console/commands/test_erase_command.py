@@ -17,7 +17,7 @@ async def test_it_asks_erases_once_and_says_what_it_does_not_reach(apc: ApcComma
 
     done = apc("log", "erase", "--subject", "alice", "--yes", given=given)
     assert done.returncode == 0, done.stderr
-    assert "destroyed 1 keys" in done.stdout
+    assert "destroyed 1 key:" in done.stdout
     assert "not reached: backups" in done.stderr
     assert await connection.fetchval("SELECT count(*) FROM apc_keys.subject_keys") == 0
 

@@ -47,7 +47,7 @@ CAUSES: Mapping[str, str] = {
     "THROTTLE_TOP_K": "top_k is missing or above the limit, or better transfers were selected at this barrier",
     "PROTOCOL_DECAYED": "the protocol, or an ancestor of it, is blocked",
     "NOT_RETRACTABLE": "the target is unknown, in another session, or already retracted",
-    "DRIFT_CHECK_FAILED": "an anti-drift check in mode enforce failed; the rule names it",
+    "DRIFT_CHECK_FAILED": "an anti-drift check in mode enforce failed; rule and message name it",
     "LOOP_DETECTED": "the sender repeated the same content too often, or answers added nothing new",
     "QUOTA_EXCEEDED": "the sender used up its packets per second; the NACK is DEFERRED",
     "OVERLOADED": (

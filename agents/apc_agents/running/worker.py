@@ -37,6 +37,7 @@ from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Take, consume
 from apc_bus.errors import GiveBack
+from apc_bus.observability.telemetry import leave_locals_out
 from apc_bus.observability.tracing import current_trace
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
@@ -155,6 +156,7 @@ class Worker:
             QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
             Exception: whatever on_start raised.
         """
+        leave_locals_out()
         with bound_contextvars(agent_id=self._agent.agent_id):
             async with running(self._outbox.run()) as outbox, self._queues():
                 await self._serve(stop, outbox)

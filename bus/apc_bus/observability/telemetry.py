@@ -50,6 +50,15 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
     _route_standard_library(shared, renderer, level)
 
 
+def leave_locals_out() -> None:
+    """Leave local variables out of tracebacks, as `configure_logs` does, in a program that has not set structlog up.
+
+    structlog's own default shows them, and the rendering of one traceback holds the event loop for half a second.
+    """
+    if not structlog.is_configured():
+        structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+
 def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Return a processor of structlog: adds the ids of the current packet to a line that does not have them itself.
 

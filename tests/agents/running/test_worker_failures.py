@@ -45,6 +45,25 @@ async def test_a_failed_handler_is_dead_lettered_and_its_sender_told(
     assert (await gate.dead_letters(), await gate.depth()) == (1, 0)
 
 
+async def test_a_failure_is_logged_without_local_variables(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a program that has not set structlog up either, whose default shows them and needs half a second to do so."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        url = "amqp://me:" + "hunter" + "2@broker/"
+        raise ZeroDivisionError(f"no model by {url[:4]}")
+
+    gate = await (await make_stage(agent)).start()
+    await gate.deliver(make_packet(idea()))
+    await gate.until(lambda: len(gate.packets) == 1)
+    said = capsys.readouterr()
+    assert "ZeroDivisionError: no model by amqp" in said.out + said.err
+    assert "hunter2" not in said.out + said.err
+
+
 async def test_bytes_that_are_no_packet_are_dead_lettered(
     sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:

@@ -93,9 +93,10 @@ FROM (
 JOIN apc_log.task_scores AS own USING (run_id, task_id);
 CREATE VIEW apc_log.unsummed_runs AS
 SELECT run_id, max(judged_at) AS judged_at FROM apc_log.run_changes WHERE summed_seq IS DISTINCT FROM seq GROUP BY run_id;
-DROP INDEX apc_log.transfer_rulings_uses;
--- Pages of one protocol's TRANSFERs, the newest first.
+DROP INDEX apc_log.transfer_rulings_uses, apc_log.transfer_rulings_run;
+-- Pages of the TRANSFERs of one protocol or of one run, the newest first.
 CREATE INDEX transfer_rulings_protocol ON apc_log.transfer_rulings (protocol_id, judged_at, shard, seq);
+CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, judged_at, shard, seq);
 
 DO $$
 BEGIN

@@ -24,7 +24,8 @@ SINCE_0110 = (
     "DROP VIEW apc_log.unsummed_runs, apc_log.uses_of_runs, apc_log.counted_verdicts",
     "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs, apc_log.run_changes",
     "DROP TABLE apc_log.protocol_sums, apc_log.summed_uses",
-    "DROP INDEX apc_log.transfer_rulings_protocol",
+    "DROP INDEX apc_log.transfer_rulings_protocol, apc_log.transfer_rulings_run",
+    "CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, shard, seq)",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )
 RULING = """

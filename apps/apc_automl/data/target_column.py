@@ -17,9 +17,7 @@ def find_target(path: Path, target: str | None, columns: Sequence[str]) -> str:
         TableInvalid: no target is given, or the table has no such column; names the nearest one and the first columns.
     """
     if target is None:
-        raise TableInvalid(
-            f"which column of {path} shall be predicted? Name it with --target; its columns are: {_listed(columns)}"
-        )
+        raise TableInvalid(f"name the column of {path} to predict with --target; its columns are: {_listed(columns)}")
     target = target.strip()
     if target in columns:
         return target

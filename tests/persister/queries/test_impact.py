@@ -126,6 +126,17 @@ def test_a_sessions_memory_finds_what_a_walk_finds(seed: int) -> None:
         assert set(grounds.closure(target)) == graph.closure(target)
 
 
+@pytest.mark.parametrize("named", ["-" * 36, f"{'-' * 4}{'0' * 32}", "0" * 36, f"{UUID(int=1)}'--"])
+async def test_a_reference_that_is_nearly_an_id_is_no_ground(bench: LogBench, named: str) -> None:
+    """What stands in the bytes of a log may be forged: a query over them must not fail."""
+    claim, packet = packet_entry(packet_type="CLAIM"), packet_entry(packet_type="ARBITRATION")
+    candidates = [{"packet_ref_ids": [named, str(claim.packet_id)]}]
+    body = json.dumps({"packet_id": str(packet.packet_id), "payload": {"candidates": candidates}}).encode()
+    await write(bench, [claim, msgspec.structs.replace(packet, body=body, packet_hash=sha256(body).digest())])
+    known = await get_packet_grounds(bench.pool, packet.packet_id)
+    assert known is not None and [row.packet_id for row in known.grounds] == [claim.packet_id]
+
+
 async def test_the_same_ids_in_another_session_are_another_graph(bench: LogBench) -> None:
     ground = packet_entry(packet_type="CLAIM")
     child = packet_entry(packet_type="CLAIM", parent=ground)

@@ -100,12 +100,20 @@ async def get_packet_impact(
     Of several sessions that know the id the oldest is meant when none is given. `rests_on_nothing` as in section
     `retraction` of the contract; by default the packaged one's.
     """
+    asked = await find_target(pool, packet_id, session_id, rests_on_nothing)
+    if asked is None:
+        return None
+    target, types = asked
+    rows = await pool.fetch(IMPACT, target.shard, target.seq, target.session_id, types, replacement)
+    return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))
+
+
+async def find_target(
+    pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, rests_on_nothing: Collection[PacketType] | None
+) -> tuple[PacketRow, list[str]] | None:
+    """Return the packet that is asked about, and the types that rest on nothing; None when the log does not hold it."""
     found = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id, limit=1)
     if not found:
         return None
-    target = found[0]
     types = load_contract().retraction.rests_on_nothing if rests_on_nothing is None else rests_on_nothing
-    rows = await pool.fetch(
-        IMPACT, target.shard, target.seq, target.session_id, [str(one) for one in types], replacement
-    )
-    return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))
+    return found[0], [str(one) for one in types]

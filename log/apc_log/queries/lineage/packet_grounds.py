@@ -6,11 +6,9 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import PacketType
-from apc_log.queries.lineage.impact import COLUMNS, ImpactRow
+from apc_log.queries.lineage.impact import COLUMNS, ImpactRow, find_target
 from apc_log.queries.rows import PacketRow
-from apc_log.queries.trace import list_agent_packets
 
 # Each step looks up the parent and the packets that are named, and the artifacts with a hash that is named: an ARTIFACT
 # refers to its own hash, so the index of `refers_to` finds it. What is refused, or of a type that rests on nothing, is
@@ -29,7 +27,7 @@ WITH RECURSIVE resting(shard, seq, parent_packet_id, refers_to) AS (
         FROM apc_log.packet_ids AS ids
         JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
         WHERE ids.session_id = $3 AND ids.packet_id = ANY (ARRAY(
-            SELECT substr(name, 8)::uuid FROM unnest(resting.refers_to) AS name WHERE name ~ '^packet:[0-9a-f-]{{36}}$'
+            SELECT substr(name, 8)::uuid FROM unnest(resting.refers_to) AS name WHERE name ~ $5
         ) || resting.parent_packet_id)
         UNION ALL
         SELECT artifact.shard, artifact.seq, artifact.parent_packet_id, artifact.refers_to,
@@ -50,6 +48,9 @@ LEFT JOIN apc_log.packet_stale AS stale
 WHERE (packet.shard, packet.seq) <> ($1, $2)
 ORDER BY packet.shard, packet.seq
 """
+
+NAMED_PACKET = "^packet:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""The form of a reference to a packet: other text in the bytes of a log names none, and must not fail the query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,9 @@ async def get_packet_grounds(
     Of several sessions that know the id the oldest is meant when none is given. `rests_on_nothing` as in section
     `retraction` of the contract; by default the packaged one's.
     """
-    found = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id, limit=1)
-    if not found:
+    asked = await find_target(pool, packet_id, session_id, rests_on_nothing)
+    if asked is None:
         return None
-    target = found[0]
-    types = load_contract().retraction.rests_on_nothing if rests_on_nothing is None else rests_on_nothing
-    rows = await pool.fetch(GROUNDS, target.shard, target.seq, target.session_id, [str(one) for one in types])
+    target, types = asked
+    rows = await pool.fetch(GROUNDS, target.shard, target.seq, target.session_id, types, NAMED_PACKET)
     return PacketGrounds(target, tuple(ImpactRow(**dict(row)) for row in rows))

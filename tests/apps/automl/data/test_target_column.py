@@ -24,7 +24,7 @@ def test_spaces_around_the_name_do_not_count() -> None:
 
 def test_without_a_target_all_columns_are_named() -> None:
     assert refusal(None, COLUMNS) == (
-        "which column of customers.csv shall be predicted? Name it with --target; its columns are: age, Plan, cancelled"
+        "name the column of customers.csv to predict with --target; its columns are: age, Plan, cancelled"
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
+import pytest
 from tests.support.log import LogBench, packet_entry
 from tests.support.waiting import until
 
@@ -93,3 +94,20 @@ async def test_the_log_writer_sums(bench: LogBench) -> None:
     await bench.pool.execute("UPDATE apc_log.run_changes SET judged_at = judged_at - $1::interval", REST)
     async with bench.writing():
         await until(reads(bench.pool, SUMS, ("task-1", 1)))
+
+
+async def test_the_writer_may_sum_and_a_reader_may_not(bench: LogBench) -> None:
+    await bench.gate.open()
+    await write(bench, *transfer("run-1", "task-1"))
+    async with bench.pool.acquire() as connection:
+        for role, may in (("apc_reader", False), ("apc_writer", True)):
+            await connection.execute(f"SET SESSION AUTHORIZATION {role}")
+            try:
+                if may:
+                    assert await connection.fetchval("SELECT apc_log.sum_runs(now() + interval '1 hour', 10)") == 1
+                else:
+                    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                        await connection.execute("SELECT apc_log.sum_run('run-1')")
+            finally:
+                await connection.execute("RESET SESSION AUTHORIZATION")
+    assert await reads(bench.pool, SUMS, ("task-1", 1))()

@@ -3,6 +3,7 @@
 ApcError
   BusError
     BusUnavailable        no node answers, or the credentials are refused
+      CallAborted         a call was cancelled, and nobody here had asked for it: its connection is gone
     PublishError
       PublishUnroutable   no queue took the message; nothing is stored
       PublishRefused      the broker said no (nack, permission, missing exchange); nothing is stored
@@ -21,6 +22,7 @@ ApcError
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
+    TaskEnded             a task that runs until it is told to stop has ended without that
   SettingMisspelled       the environment has a name that is nearly a setting's
   TracingUnavailable      traces shall be exported, and the extra `otel` is not installed
 """
@@ -34,6 +36,14 @@ class BusError(ApcError):
 
 class BusUnavailable(BusError):
     """No broker node answers, or it refused the credentials."""
+
+
+class CallAborted(BusUnavailable, ConnectionAbortedError):
+    """A call was cancelled, and nobody here had asked for it.
+
+    aiormq ends calls so when their connection is gone. It is an OSError as well: what waits for a broker or a database
+    that is away waits for this one too.
+    """
 
 
 class PublishError(BusError):
@@ -119,6 +129,10 @@ class DatabaseUnavailable(BusError):
 
 class DatabaseNotDurable(BusError):
     """The server may lose committed rows: fsync, full_page_writes or synchronous_commit is off."""
+
+
+class TaskEnded(BusError):
+    """A task that runs until it is told to stop has ended without that."""
 
 
 class TracingUnavailable(ApcError):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from apc_bus.clock import boottime
-from apc_bus.concurrency import cancelled, is_cancelled
+from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.rabbit.administration.depth import queue_depth
@@ -111,7 +111,8 @@ class RabbitBus:
     @asynccontextmanager
     async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk. Raises QueueMissing, BusUnavailable."""
-        with self._expected.expect(queue) as expected:
+        # A cancellation that nobody asked for is no orderly end: the queue stays expected.
+        with self._expected.expect(queue) as expected, unasked_cancel_fails():
             link = await self._consume_link.get()
             async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
                 expected.consumer = subscription

@@ -16,8 +16,9 @@ from aiormq.abc import ChannelFrame
 from aiormq.exceptions import AMQPChannelError, ChannelInvalidStateError
 
 from apc_bus.clock import boottime
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.crash_points import crash_point
-from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
+from apc_bus.errors import BusError, CallAborted, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
 from apc_bus.rabbit.connections import Link
 from apc_bus.rabbit.consuming.decoding import read_delivery, read_return
@@ -111,11 +112,12 @@ class BulkChannel(aiormq.Channel):
         """Publish all; wait for the answers, the end of the channel or `patience` seconds, whichever is first."""
         window = Window(publications, self.create_future())
         try:
-            async with asyncio.timeout(patience):
-                await self._send(window)
-                # Not awaited itself: at a close the future may hold a CancelledError that is not ours.
-                await asyncio.wait([window.is_complete])
-        except (TimeoutError, ChannelInvalidStateError):
+            with unasked_cancel_fails():
+                async with asyncio.timeout(patience):
+                    await self._send(window)
+                    # Not awaited itself: at a close the future may hold a CancelledError that is not ours.
+                    await asyncio.wait([window.is_complete])
+        except (TimeoutError, ChannelInvalidStateError, CallAborted):
             pass  # what has no answer is missing in the results
         return window
 
@@ -217,14 +219,15 @@ async def open_channel(link: Link, patience: float, *, publish_window: int = 256
 
     Raises:
         TimeoutError: no answer; the connection should be dropped.
-        AMQPError, RuntimeError: the connection is gone.
+        AMQPError, RuntimeError, CallAborted: the connection is gone.
     """
     connection = link.connection
-    async with asyncio.timeout(patience):
-        async with connection.last_channel_lock:
-            number = next(number for number in range(1, 65536) if number not in connection.channels)
-            channel = BulkChannel(connection, number, publish_window)
-            connection.channels[number] = channel
-            link.add_taker(number, channel)
-        await channel.open(timeout=patience)
+    with unasked_cancel_fails():
+        async with asyncio.timeout(patience):
+            async with connection.last_channel_lock:
+                number = next(number for number in range(1, 65536) if number not in connection.channels)
+                channel = BulkChannel(connection, number, publish_window)
+                connection.channels[number] = channel
+                link.add_taker(number, channel)
+            await channel.open(timeout=patience)
     return channel

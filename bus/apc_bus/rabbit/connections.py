@@ -21,6 +21,7 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from apc_bus.backoff import Backoff
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.consuming.splitting import Taker
 from apc_bus.rabbit.transport import ListeningTransport, Silence
@@ -88,7 +89,7 @@ class Nodes:
                     problems.append(f"{url.host}:{url.port} {error}")
                     lasting += 1
                 except (AMQPConnectionError, OSError, TimeoutError) as error:
-                    problems.append(f"{url.host}:{url.port} {error or type(error).__name__}")
+                    problems.append(f"{url.host}:{url.port} {str(error) or type(error).__name__}")
             if lasting == len(problems):
                 raise BusUnavailable(f"no broker node can be reached with TLS: {'; '.join(problems)}")
             if loop.time() + backoff.pause > deadline:
@@ -102,8 +103,9 @@ class Nodes:
         transport = ListeningTransport()
         connection = _Connection(url.update_query(name=purpose), transport_factory=transport)
         try:
-            async with asyncio.timeout(self.timing.connect):
-                await connection.connect()
+            with unasked_cancel_fails():
+                async with asyncio.timeout(self.timing.connect):
+                    await connection.connect()
         except ProbableAuthenticationError as error:
             raise BusUnavailable(
                 f"{url.host}:{url.port} refuses user {url.user!r} or its password: check APC_AMQP_URL"
@@ -169,8 +171,9 @@ class Link:
     async def close(self, patience: float) -> None:
         """Close it; never raises, never waits longer than `patience` seconds."""
         try:
-            async with asyncio.timeout(patience):
-                await self.connection.close()
+            with unasked_cancel_fails():
+                async with asyncio.timeout(patience):
+                    await self.connection.close()
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
             _log.info("connection_close_failed", reason=repr(error))
         finally:

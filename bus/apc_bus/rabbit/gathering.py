@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from apc_bus.errors import BusError
+from apc_bus.errors import BusError, PublishUnknown
 from apc_bus.port import Publication
 
 PublishAll = Callable[[Sequence[Publication]], Awaitable[list[BusError | None]]]
@@ -47,8 +47,9 @@ class Gathering:
             for one in waiting:
                 await self._send([one])
         except BaseException:
+            # Not cancelled: those who wait would take it for their own cancellation.
             for _, result in waiting:
-                result.cancel()
+                _tell(result, PublishUnknown("sending it was cut off: it may be stored; publishing it again is safe"))
             raise
         else:
             for (_, result), answer in zip(waiting, results, strict=True):

@@ -15,6 +15,7 @@ import structlog
 from faststream import ContextRepo
 from faststream.message import StreamMessage
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.consuming import Take
 from apc_bus.errors import DeadLetter
 from apc_bus.port import Delivery, Message
@@ -70,7 +71,8 @@ class _Chain:
         try:
             if before is not None:
                 await asyncio.wait({before})
-            await self._pass_through(run, delivery)
+            with unasked_cancel_fails():
+                await self._pass_through(run, delivery)
         except Exception as error:
             if run.done is None:
                 raise

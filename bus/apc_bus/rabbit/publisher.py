@@ -8,6 +8,7 @@ import structlog
 from aiormq.exceptions import AMQPError
 
 from apc_bus.clock import boottime
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
@@ -162,7 +163,8 @@ class Publisher:
         self._replaced = [channel for channel in self._replaced if channel not in idle]
         for channel in idle:
             try:
-                await channel.close(timeout=self._timing.answer)
+                with unasked_cancel_fails():
+                    await channel.close(timeout=self._timing.answer)
             except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
                 _log.info("channel_close_failed", reason=repr(error))
 

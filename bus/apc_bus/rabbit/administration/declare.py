@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
 from apc_bus.errors import BusUnavailable, QueueMissing, TopologyConflict
 from apc_bus.rabbit.administration.depth import queue_depth
@@ -45,14 +46,15 @@ async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = 
     timing = timing or Timing()
     link = await Nodes([url], timing).connect("apc topology")
     try:
-        before = await _shards_on(link, timing)
-        deleted = await _prepare_shards(link, topology.shards, before, timing)
-        if await _lacks_queues(link, topology, timing):
-            await asyncio.sleep(FAREWELL_SECONDS)
-        channel = await open_channel(link, timing.answer)
-        async with asyncio.timeout(10 * timing.answer):
-            await _declare(channel, topology)
-        return Applied(before, deleted)
+        with unasked_cancel_fails():
+            before = await _shards_on(link, timing)
+            deleted = await _prepare_shards(link, topology.shards, before, timing)
+            if await _lacks_queues(link, topology, timing):
+                await asyncio.sleep(FAREWELL_SECONDS)
+            channel = await open_channel(link, timing.answer)
+            async with asyncio.timeout(10 * timing.answer):
+                await _declare(channel, topology)
+            return Applied(before, deleted)
     except ChannelPreconditionFailed as error:
         raise TopologyConflict(
             f"{error}: the broker holds it with other arguments; drain and delete it, then apply again"

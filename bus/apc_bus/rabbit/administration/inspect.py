@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication, QueueDepth
 from apc_bus.rabbit.channel import BulkChannel, open_channel
@@ -39,7 +40,8 @@ async def inspect_rabbit(url: str, topology: Topology, *, timing: Timing | None 
     timing = timing or Timing()
     link = await Nodes([url], timing).connect("apc doctor")
     try:
-        return await _Inspector(link, timing).look(topology)
+        with unasked_cancel_fails():
+            return await _Inspector(link, timing).look(topology)
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell its topology: {error!r}") from error
     finally:

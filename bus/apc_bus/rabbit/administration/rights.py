@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from aiormq.exceptions import ChannelAccessRefused
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit.channel import open_channel
@@ -37,9 +38,10 @@ async def probe_rights(url: str, exchanges: Iterable[str], *, timing: Timing | N
     timing = timing or Timing()
     link = await Nodes([url], timing).connect("apc doctor")
     try:
-        may_configure = await _may_configure(link, timing.answer)
-        may_write = [name for name in exchanges if await _may_write(link, timing.answer, name)]
-        return BrokerRights(may_configure, frozenset(may_write))
+        with unasked_cancel_fails():
+            may_configure = await _may_configure(link, timing.answer)
+            may_write = [name for name in exchanges if await _may_write(link, timing.answer, name)]
+            return BrokerRights(may_configure, frozenset(may_write))
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell the rights of its user: {error!r}") from error
     finally:

@@ -13,6 +13,7 @@ from aiormq.exceptions import (
 )
 from pamqp.commands import Basic
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import (
     BusError,
     BusUnavailable,
@@ -122,8 +123,9 @@ class RabbitSubscription:
         self._check_open(delivery)
         tag = self._unsettled.give_back(delivery.tag)
         try:
-            async with asyncio.timeout(self._timing.answer):
-                await self._channel.basic_nack(tag, requeue=requeue, wait=False)
+            with unasked_cancel_fails():
+                async with asyncio.timeout(self._timing.answer):
+                    await self._channel.basic_nack(tag, requeue=requeue, wait=False)
         except CHANNEL_GONE as error:
             self._raise_lost(error)
 
@@ -170,7 +172,7 @@ class RabbitSubscription:
 
     def _on_closed(self, closing: asyncio.Future[None]) -> None:
         cause = None if closing.cancelled() else closing.exception()
-        self.end(f"the channel was closed: {self._channel.refusal or cause or 'connection lost'}")
+        self.end(f"the channel was closed: {self._channel.refusal or _words_of(cause) or 'connection lost'}")
 
     def _raise_lost(self, error: BaseException) -> None:
         self.end(f"the channel was closed: {error!r}")
@@ -211,12 +213,13 @@ async def consume(
     silence = link.watch()
     try:
         try:
-            channel = await open_channel(link, timing.answer)
-            subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset)
-            await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
-            await channel.basic_consume(
-                queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
-            )
+            with unasked_cancel_fails():
+                channel = await open_channel(link, timing.answer)
+                subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset)
+                await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
+                await channel.basic_consume(
+                    queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
+                )
         except CHANNEL_GONE as error:
             link.is_suspect |= isinstance(error, TimeoutError)
             raise _start_error(queue, error) from error
@@ -241,12 +244,18 @@ async def _close(link: Link, channel: BulkChannel, timing: Timing) -> None:
     by now: one that follows Channel.Close would kill the connection (504).
     """
     try:
-        async with asyncio.timeout(timing.answer):
-            await channel.close()
+        with unasked_cancel_fails():
+            async with asyncio.timeout(timing.answer):
+                await channel.close()
     except CHANNEL_GONE as error:
         # It may still hold what it handed over, until its connection goes.
         link.is_suspect |= isinstance(error, TimeoutError)
         _log.info("channel_close_failed", reason=repr(error))
+
+
+def _words_of(cause: BaseException | None) -> str:
+    """Return what a cause says; nothing for a CancelledError, with which aiormq ends a connection that was silent."""
+    return "" if cause is None else str(cause)
 
 
 def _start_error(queue: str, error: BaseException) -> BusError:

@@ -1,0 +1,168 @@
+"""aiormq is called below `apc_bus.rabbit` alone, and each of its awaits stands within `unasked_cancel_fails`.
+
+aiormq raises CancelledError in calls that nobody of ours had cancelled, and that would end a service silently.
+"""
+
+import ast
+import inspect
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiormq
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "console", "apps")
+EDGE = ROOT / "bus/apc_bus/rabbit"
+GUARD = "unasked_cancel_fails"
+LIBRARIES = ("aiormq", "aio_pika", "pamqp")
+RECEIVERS = ("channel", "connection", "aiormq")
+"""Names of what the library makes, also with a leading underscore."""
+
+
+def _coroutines(of: type) -> set[str]:
+    found = inspect.getmembers(of, inspect.iscoroutinefunction)
+    return {name for name, _ in found if not name.startswith("_")}
+
+
+OF_CHANNELS = _coroutines(aiormq.Channel)
+AWAITED = OF_CHANNELS | _coroutines(aiormq.Connection) | {"connect"}
+OWN_NAMES = {name for name in OF_CHANNELS if name.partition("_")[0] in ("basic", "queue", "exchange", "rpc", "tx")}
+
+
+def test_the_library_is_imported_below_the_edge_alone() -> None:
+    found = {
+        str(path.relative_to(ROOT))
+        for component in PRODUCT
+        for path in sorted((ROOT / component).rglob("*.py"))
+        if EDGE not in path.parents and any(name.partition(".")[0] in LIBRARIES for name in _imports(path))
+    }
+    assert found == set()
+
+
+def test_every_await_of_the_library_fails_at_a_cancellation_that_nobody_asked_for() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(EDGE.rglob("*.py"))
+        for line in unguarded(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("async def f(channel):\n    await channel.open()", [2]),
+        ("async def f(channel):\n    with unasked_cancel_fails():\n        await channel.open()", []),
+        ("async def f(self):\n    await self._channel.close(timeout=1)", [2]),
+        ("async def f(connection):\n    async with connection.channel() as one:\n        pass", [2]),
+        ("async def f(any):\n    async with asyncio.timeout(1):\n        return await any.queue_declare('q')", [3]),
+        ("async def f(link):\n    await link.close(1)", []),
+        ("async def _f(channel):\n    await channel.open()", [2]),
+        ("async def _f(c):\n    await c.rpc()\nasync def g(c):\n    await _f(c)", [2]),
+        (
+            "async def _f(c):\n    await c.rpc()\n"
+            "async def g(c):\n    with unasked_cancel_fails():\n        await _f(c)",
+            [],
+        ),
+        (
+            "async def _f(c):\n    await c.rpc()\nasync def _g(c):\n    await _f(c)\n"
+            "async def h(c):\n    with unasked_cancel_fails():\n        await _g(c)\n    await _g(c)",
+            [2],
+        ),
+        (
+            "async def f(channel):\n    with unasked_cancel_fails():\n        task(lambda: 0)\n    await channel.rpc()",
+            [4],
+        ),
+    ],
+)
+def test_awaits_beyond_the_guard_are_found(source: str, lines: list[int]) -> None:
+    assert list(unguarded(source)) == lines
+
+
+@dataclass
+class _Function:
+    is_private: bool
+    awaits: list[int] = field(default_factory=list)
+    """Lines of awaits of the library that stand in no guard here."""
+    calls: set[str] = field(default_factory=set)
+    """Functions of this module that are called outside a guard here."""
+
+
+def unguarded(source: str) -> Iterator[int]:
+    """Yield the lines of awaits without a guard.
+
+    A function that others cannot call may leave it to its callers in the module, if each of them has one.
+    """
+    functions: dict[str, _Function] = defaultdict(lambda: _Function(is_private=False))
+    called: set[str] = set()
+    for name, is_private, node in _functions(ast.parse(source)):
+        function = functions[name] = _Function(is_private)
+        _look(node, function, called, is_guarded=False)
+    exposed = {name for name, one in functions.items() if not one.is_private or name not in called}
+    while more := {call for name in exposed for call in functions[name].calls if call in functions} - exposed:
+        exposed |= more
+    yield from sorted(line for name in exposed for line in functions[name].awaits)
+
+
+def _functions(tree: ast.AST, is_private: bool = False) -> Iterator[tuple[str, bool, ast.AST]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, is_private or node.name.startswith("_"), node
+        yield from _functions(node, is_private or (isinstance(node, ast.ClassDef) and node.name.startswith("_")))
+
+
+def _look(node: ast.AST, function: _Function, called: set[str], *, is_guarded: bool) -> None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        is_inside = is_guarded or (isinstance(child, ast.With) and any(map(_is_guard, child.items)))
+        if isinstance(child, ast.Call):
+            name = _name_of(child.func)
+            called.add(name)
+            if not is_guarded:
+                function.calls.add(name)
+        if not is_guarded and any(map(_is_of_library, _awaited(child))):
+            function.awaits.append(child.lineno)  # type: ignore[attr-defined]
+        _look(child, function, called, is_guarded=is_inside)
+
+
+def _awaited(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Await):
+        yield node.value
+    elif isinstance(node, ast.AsyncWith):
+        yield from (item.context_expr for item in node.items)
+    elif isinstance(node, ast.AsyncFor):
+        yield node.iter
+
+
+def _is_of_library(awaited: ast.expr) -> bool:
+    if not isinstance(awaited, ast.Call) or not isinstance(awaited.func, ast.Attribute):
+        return False
+    method, receiver = awaited.func.attr, _name_of(awaited.func.value).lstrip("_")
+    return method in OWN_NAMES or (method in AWAITED and receiver in RECEIVERS)
+
+
+def _is_guard(item: ast.withitem) -> bool:
+    return isinstance(item.context_expr, ast.Call) and _name_of(item.context_expr.func) == GUARD
+
+
+def _name_of(node: ast.expr) -> str:
+    """Return the last name of an expression: `channel` of `self.link.channel`."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(func=function):
+            return _name_of(function)
+        case _:
+            return ""
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module

@@ -7,6 +7,7 @@ import structlog
 
 from apc_agents.errors import StateUnavailable
 from apc_bus.backoff import Backoff
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.database import CONNECTION_LOST
 
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
@@ -28,7 +29,8 @@ async def patiently(action: Callable[[], Awaitable[ResultT]], what: str, *, is_p
     backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
         try:
-            return await action()
+            with unasked_cancel_fails():
+                return await action()
         except CONNECTION_LOST as error:
             if not is_patient:
                 raise StateUnavailable(f"the {what} does not answer: {error}") from error

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from apc_bus.backoff import Backoff
-from apc_bus.concurrency import first_of
+from apc_bus.concurrency import failure_of, first_of, unasked_cancel_fails
 from apc_bus.errors import BusError, DeadLetter, GiveBack
 from apc_bus.port import Bus, Delivery, Subscription
 
@@ -90,11 +90,8 @@ class Consumer:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, self.stop)
         while not self.stop.is_set():
             try:
-                async with self._bus.subscribe(self._queue, prefetch=self._prefetch) as subscription:
-                    self.started.set()
-                    self._pending.clear()
-                    backoff.reset()
-                    await self._consume(subscription)
+                with unasked_cancel_fails():
+                    await self._subscribe(backoff)
             except BusError as error:
                 if not self.started.is_set():
                     raise
@@ -104,6 +101,13 @@ class Consumer:
                     raise
                 _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=backoff.pause)
             await backoff.wait()
+
+    async def _subscribe(self, backoff: Backoff) -> None:
+        async with self._bus.subscribe(self._queue, prefetch=self._prefetch) as subscription:
+            self.started.set()
+            self._pending.clear()
+            backoff.reset()
+            await self._consume(subscription)
 
     async def _consume(self, subscription: Subscription) -> None:
         await first_of(self._receive(subscription), self._settle_always(subscription), self.stop.wait())
@@ -141,7 +145,7 @@ class Consumer:
             await self._answer(subscription, *pending)
 
     async def _answer(self, subscription: Subscription, delivery: Delivery, done: asyncio.Future[None]) -> None:
-        error = done.exception()
+        error = failure_of(done)
         if error is None:
             return await subscription.ack(delivery)
         if not isinstance(error, DeadLetter):
@@ -155,8 +159,8 @@ async def _call(handler: Handler, delivery: Delivery) -> None:
 
 
 def _is_good(done: asyncio.Future[None]) -> bool:
-    return done.done() and not done.cancelled() and done.exception() is None
+    return done.done() and failure_of(done) is None
 
 
 def _is_left(done: asyncio.Future[None]) -> bool:
-    return done.cancelled() or isinstance(done.exception(), GiveBack)
+    return isinstance(failure_of(done), GiveBack)

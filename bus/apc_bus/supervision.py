@@ -8,6 +8,8 @@ from typing import TypeVar
 import structlog
 
 from apc_bus.backoff import Backoff
+from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
+from apc_bus.errors import CallAborted, TaskEnded
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
@@ -55,13 +57,15 @@ async def run_until_success(
     """Run `work` until it succeeds; return its result.
 
     `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
-    of ours: logged with its trace, and `health` tells until the next attempt. `task` names this piece of work.
+    of ours: logged with its trace, and `health` tells until the next attempt. So is a cancellation that nobody asked
+    for. `task` names this piece of work.
     """
     backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
     try:
         while True:
             try:
-                return await work()
+                with unasked_cancel_fails():
+                    return await work()
             except awaits as error:
                 _log.warning(f"{name}_waits", task=str(task), reason=reason_of(error))
             except Exception as error:
@@ -81,7 +85,7 @@ async def keep_running(
     stop: asyncio.Event,
     fatal: tuple[type[Exception], ...] = (),
 ) -> None:
-    """Run a long-lived task until it ends by itself; one that fails is begun again with back-off, unless told to stop.
+    """Run a long-lived task until `stop` is set; one that ends before is begun again with back-off, however it ended.
 
     Raises:
         Exception: one of `fatal`, which no attempt mends; `health` keeps reporting it.
@@ -91,10 +95,14 @@ async def keep_running(
     while True:
         began = loop.time()
         try:
-            return await work()
+            with unasked_cancel_fails():
+                await work()
+            if stop.is_set() or is_cancelled():
+                return
+            raise TaskEnded(f"{task} has ended without having been told to stop")
         except Exception as error:
             health.fail(task, reason_of(error))
-            if isinstance(error, fatal):
+            if isinstance(error, fatal) and not isinstance(error, CallAborted | TaskEnded):
                 raise
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
                 backoff.reset()  # it went well for a while: this is a new problem

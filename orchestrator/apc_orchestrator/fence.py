@@ -12,7 +12,7 @@ from typing import Self
 
 import structlog
 
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
 from apc_bus.supervision import Health, run_until_success
@@ -51,7 +51,8 @@ async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> As
         try:
             while True:
                 await asyncio.sleep(fence.question_seconds)
-                await bus.depth(queue)
+                with unasked_cancel_fails():
+                    await bus.depth(queue)
         except BusError as error:
             _log.warning("question_unanswered", queue=queue, reason=str(error))
 

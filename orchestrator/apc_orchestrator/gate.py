@@ -10,7 +10,7 @@ import structlog
 
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.backoff import Backoff
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, failure_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
@@ -66,15 +66,21 @@ class Gate:
         self._unjudgeable = Unjudgeable()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Hold the shard whenever the broker allows it, until `stop`. Losing it is normal; it is acquired again."""
+        """Hold the shard whenever the broker allows it, until `stop`. Losing it is normal; it is acquired again.
+
+        However it was lost: the process may hold other shards and would go on without this one.
+        """
         loop = asyncio.get_running_loop()
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, stop)
         task = f"the gate of shard {self._shard}"
         while not stop.is_set():
             began = loop.time()
             try:
-                await self._hold(stop)
-                continue
+                with unasked_cancel_fails():
+                    await self._hold(stop)
+                if stop.is_set():
+                    return
+                raise ShardLost("serving it has ended without having been told to stop")
             except _LOST as error:
                 _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
             except Exception as error:
@@ -149,7 +155,7 @@ class Gate:
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if serving not in ended:
-                error = next(iter(ended)).exception()
+                error = failure_of(next(iter(ended)))
                 _log.error("task_beside_the_gate_ended", shard=self._shard, exc_info=error)
                 raise ShardLost("a background task of the gate has ended") from error
             await serving

@@ -6,7 +6,7 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts.store import ArtifactStore
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
@@ -53,14 +53,18 @@ class Orchestrator:
         return found + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop`, then drain."""
-        reading = asyncio.create_task(read_dead_letters(self._bus, self._settings.shards, self._limits, self._health))
+        """Serve until `stop`, then drain.
+
+        Raises:
+            TaskEnded, CallAborted, Exception: a gate or the reader of dead letters has ended before; a gate that loses
+                its shard does not end.
+        """
+        gates = until_stopped(stop, {f"the gate of shard {one.state.shard}": one.run(stop) for one in self._gates})
+        serving = asyncio.create_task(gates)
         try:
-            async with asyncio.TaskGroup() as gates:
-                for gate in self._gates:
-                    gates.create_task(gate.run(stop))
+            await first_of(serving, read_dead_letters(self._bus, self._settings.shards, self._limits, self._health))
         finally:
-            await cancelled(reading)
+            await cancelled(serving)
         _log.info("orchestrator_stopped")
 
 

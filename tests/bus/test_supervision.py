@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from apc_bus.supervision import Health, keep_running
+from apc_bus.supervision import Health, keep_running, run_until_success
+from apc_contracts.errors import ApcError
 
 
 class Fatal(Exception):
@@ -52,3 +53,49 @@ async def test_told_to_stop_it_is_not_begun_again() -> None:
 
     await keep_running(work, task="the export", health=health, stop=stop)
     assert attempts == 1
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["cancelled by others", "returned"])
+async def test_an_end_that_nobody_asked_for_is_begun_again(is_cancelled: bool) -> None:
+    health, stop, attempts, told = Health(), asyncio.Event(), 0, []
+
+    async def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        asyncio.get_running_loop().call_soon(lambda: told.append(health.problems))
+        if attempts == 2:
+            stop.set()
+        elif is_cancelled:
+            raise asyncio.CancelledError
+
+    # Not even what is fatal ends it so: nobody has to mend anything.
+    async with asyncio.timeout(10):
+        await keep_running(work, task="the export", health=health, stop=stop, fatal=(ApcError,))
+    words = "the connection was lost" if is_cancelled else "the export has ended without having been told to stop"
+    assert attempts == 2 and len(told[0]) == 1 and words in told[0][0]
+    assert health.problems == []
+
+
+async def test_what_is_repeated_until_it_succeeds_outlives_a_cancellation_by_others() -> None:
+    health, attempts = Health(), 0
+
+    async def work() -> str:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise asyncio.CancelledError
+        return "done"
+
+    assert await run_until_success(work, name="question", task="q", awaits=(), health=health) == "done"
+    assert health.problems == []
+
+
+async def test_a_task_that_is_cancelled_ends() -> None:
+    async def work() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(keep_running(work, task="the export", health=Health(), stop=asyncio.Event()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -7,6 +7,7 @@ import structlog
 
 from apc_agents.errors import EmitUnconfirmed
 from apc_bus.backoff import Backoff
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, PublishError
 from apc_bus.port import Bus, Publication
 
@@ -34,7 +35,8 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
     backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
     while True:
         try:
-            return await bus.publish(publication)
+            with unasked_cancel_fails():
+                return await bus.publish(publication)
         except (PublishError, BusUnavailable) as error:
             message_id = publication.message.message_id
             if end is not None and loop.time() + backoff.pause > end:

@@ -29,6 +29,7 @@ from apc_agents.typed.handlers import payloads_of
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.request import with_answer
 from apc_agents.waiting.suspended import Suspended
+from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.errors import GiveBack
 from apc_bus.observability.telemetry import begin_subject, end_subject
 from apc_bus.observability.tracing import describe, in_span
@@ -88,7 +89,8 @@ class Dispatcher:
 
     async def _process_within(self, inbound: Inbound) -> None:
         try:
-            error = await self._process(inbound)
+            with unasked_cancel_fails():
+                error = await self._process(inbound)
         except asyncio.CancelledError:
             self._outbox.settle(inbound.done, GiveBack("the worker stopped while its handler ran"))
             raise
@@ -164,9 +166,13 @@ class Dispatcher:
             return None
         except asyncio.CancelledError:
             invocation.undo()
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             return await self._ends.fail(inbound, invocation, AgentError("the handler was cancelled from within"))
+        except (SystemExit, GeneratorExit) as exit_:
+            # A handler may call a library that exits (argparse): that ends the handler, not the process of all others.
+            invocation.undo()
+            return await self._ends.fail(inbound, invocation, AgentError(f"the handler raised {exit_!r}"))
         except Exception as failure:
             invocation.undo()
             return await self._ends.fail(inbound, invocation, failure)
@@ -243,8 +249,3 @@ class Dispatcher:
 def _is_for_all(packet: Packet) -> bool:
     """Return whether the packet stands in the substrate, where nobody answers for the others."""
     return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -19,6 +19,7 @@ from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
 from apc_bus.artifacts.store import open_artifacts
 from apc_bus.backoff import Backoff
 from apc_bus.chaos import disturb
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.settings import BusSettings, WorkerSettings
 
@@ -102,7 +103,8 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
     backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, stop)
     while not stop.is_set():
         try:
-            return await serve()
+            with unasked_cancel_fails():
+                return await serve()
         except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
             _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
         await backoff.wait()

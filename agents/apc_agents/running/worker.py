@@ -36,7 +36,7 @@ from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Take, consume
-from apc_bus.errors import GiveBack
+from apc_bus.errors import GiveBack, TaskEnded
 from apc_bus.observability.telemetry import leave_locals_out
 from apc_bus.observability.tracing import current_trace
 from apc_bus.port import Bus, Delivery
@@ -176,6 +176,8 @@ class Worker:
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
                 purging = self._keep("the purge of effects", self._effects.purge, stop)
                 await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop), *self._listeners(stop))
+                if not stop.is_set():
+                    raise TaskEnded(f"a task of the worker {agent.agent_id} has ended without having been told to stop")
         finally:
             self._turn_away()
             await self._finish(handlers)

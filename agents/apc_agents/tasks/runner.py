@@ -20,7 +20,7 @@ from apc_agents.tools.invoking import invoke, storable
 from apc_agents.tools.knowledge import KnowledgeScope
 from apc_agents.tools.tool_registry import Runnable, ToolRegistry
 from apc_agents.tools.variable_references import lookup, substitute
-from apc_bus.concurrency import cancelled, first_of
+from apc_bus.concurrency import cancelled, first_of, unasked_cancel_fails
 from apc_contracts.agent.actions import SecurityLevel
 
 Announce = Callable[[TaskEvent], Awaitable[None]]
@@ -176,7 +176,8 @@ class _Attempt:
         # Its own asyncio task: what is bound here ends with it.
         bind_contextvars(task_id=str(task.task_id), session_id=task.session_id, attempt=self.attempt)
         try:
-            result = await self._result(task)
+            with unasked_cancel_fails():
+                result = await self._result(task)
         except ToolFailed as error:
             await self._finish(TaskStatus.FAILED, error=str(error))
         except TaskLost as lost:

@@ -10,6 +10,7 @@ from apc_agents.errors import EmitUnconfirmed, StateError
 from apc_agents.tools.errors import TaskLost, ToolFailed, ValueUnserialisable
 from apc_agents.tools.result_values import result_value
 from apc_agents.tools.tool_registry import Runnable
+from apc_bus.concurrency import is_cancelled
 
 MAX_ERROR_LENGTH = 1_000
 _NOT_THE_TOOLS_FAULT = (EmitUnconfirmed, StateError, TaskLost)
@@ -30,9 +31,11 @@ async def invoke(runnable: Runnable, params: Mapping[str, Any], given: Mapping[t
     except _NOT_THE_TOOLS_FAULT:
         raise
     except asyncio.CancelledError as error:
-        if _is_cancelled():
+        if is_cancelled():
             raise
         raise ToolFailed("it was cancelled from within") from error
+    except (SystemExit, GeneratorExit) as error:
+        raise ToolFailed(f"it raised {error!r}") from error
     except Exception as error:
         if limit.expired():
             raise ToolFailed(over_time) from error
@@ -52,8 +55,3 @@ def _checked(value: Any) -> JsonValue:
         return result_value(value)
     except ValueUnserialisable as error:
         raise ToolFailed(str(error)) from error
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -25,7 +25,7 @@ from apc_agents.scheduling import PostgresScheduleStore, Tick
 from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, until_stopped
 from apc_bus.database import open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.memory import MemoryBroker
@@ -108,7 +108,7 @@ class EmbeddedSystem:
         return self._broker.connect(user)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait until `stop` is set. Raises what a service or an agent raised, if one ends before."""
+        """Wait until `stop` is set. Raises what a service or an agent raised, or TaskEnded, if one ends before."""
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait(
@@ -141,7 +141,7 @@ class EmbeddedSystem:
 
     def start_service(self, name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
         """Run a service until its `stop` is set; services stop in reverse order of start."""
-        self._services.append(_Service(name, asyncio.create_task(work, name=name), stop))
+        self._services.append(_Service(name, asyncio.create_task(until_stopped(stop, {name: work}), name=name), stop))
 
     async def register_schemas(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         """Register JSON Schemas by their id, such as finding/1, and wait until every shard has logged them.

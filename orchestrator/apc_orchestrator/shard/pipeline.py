@@ -6,7 +6,7 @@ from time import perf_counter
 
 import structlog
 
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, failure_of
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import PublishRefused, PublishUnroutable
 from apc_bus.port import Delivery, Publication
@@ -125,5 +125,5 @@ class Pipeline:
 
     def _note_sent(self, sent: "asyncio.Future[None]") -> None:
         """Report a failure at once, without waiting for the next input."""
-        if not sent.cancelled() and sent.exception() is not None:
+        if failure_of(sent) is not None:
             self._intake.wake()

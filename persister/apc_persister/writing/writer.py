@@ -15,7 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 from structlog.contextvars import bind_contextvars
 
 from apc_bus.backoff import Backoff
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
@@ -95,11 +95,12 @@ class Writer:
         try:
             while not stop.is_set():
                 try:
-                    async with self.bus.subscribe(
-                        log_queue(self.shard), prefetch=self.settings.log_prefetch
-                    ) as subscription:
-                        backoff.reset()
-                        await self._consume(subscription, stop)
+                    with unasked_cancel_fails():
+                        async with self.bus.subscribe(
+                            log_queue(self.shard), prefetch=self.settings.log_prefetch
+                        ) as subscription:
+                            backoff.reset()
+                            await self._consume(subscription, stop)
                 except BusError as error:
                     self._is_consuming = False
                     _log.warning("log_subscription_lost", reason=str(error))
@@ -151,12 +152,13 @@ class Writer:
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
         while True:
             try:
-                connection = await self._connect()
+                with unasked_cancel_fails():
+                    connection = await self._connect()
                 began = time.monotonic()
                 # A time-out on our side too: the server's own do not help when the network swallows the
                 # answer.
                 patience = 3 * self.settings.database_heartbeat.total_seconds()
-                with in_transaction(self.shard, messages):
+                with unasked_cancel_fails(), in_transaction(self.shard, messages):
                     async with asyncio.timeout(patience):
                         done = await commit(connection, self.shard, messages, self.signer, self.encryption)
             except DATABASE_AWAY as error:
@@ -175,7 +177,8 @@ class Writer:
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
         while not stop.is_set():
             try:
-                await self._connect()
+                with unasked_cancel_fails():
+                    await self._connect()
                 return
             except DATABASE_AWAY as error:
                 await self._note_failure(error)
@@ -243,6 +246,6 @@ class _Stoppable:
             await asyncio.wait({receiving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({receiving}, timeout=_HANDED_OVER_SECONDS)  # it may still be on its way here
         finally:
-            if not receiving.done():
-                await cancelled(receiving)
-        return [] if receiving.cancelled() else receiving.result()
+            is_late = not receiving.done()
+            await cancelled(receiving)
+        return [] if is_late and receiving.cancelled() else receiving.result()

@@ -1,8 +1,15 @@
 """Streams that end all at once leave the feed whole for those that come after."""
 
 import asyncio
+from typing import Any
 
+import pytest
+from tests.support.waiting import until
 from tests.web.conftest import WebBench
+
+from apc_bus.errors import CallAborted
+from apc_log.queries.pages.shards import read_heads
+from apc_web.live import feed as feed_module
 
 _PATIENCE = 30.0
 
@@ -28,3 +35,31 @@ async def test_a_feed_wakes_everybody_who_waits(told: WebBench) -> None:
         behind = {shard: last - 1 for shard, last in feed.heads.items()}
         assert await feed.until_changed(behind, False, _PATIENCE)
         assert not await feed.until_changed(feed.heads, False, 0.0)
+
+
+async def test_a_read_that_the_library_cancels_ends_neither_the_feed_nor_a_stream(
+    told: WebBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed = told.services.feed
+    calls = 0
+
+    async def strike(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls in (2, 3):
+            raise asyncio.CancelledError
+        return await read_heads(*given)
+
+    async def cancelled(*_: Any, **__: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(feed_module, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(feed_module, "read_heads", strike)
+    async with feed.opened():
+        await until(lambda: feed.is_away)
+        await until(lambda: calls > 3 and not feed.is_away)
+        with monkeypatch.context() as fault:
+            fault.setattr(feed_module, "entries_of_shard", cancelled)
+            with pytest.raises(CallAborted):
+                await feed.entries(0, 0, feed.heads[0])
+        assert await feed.entries(0, 0, feed.heads[0]), "it is read again"

@@ -9,6 +9,7 @@ from apc_agents.context import ContextError
 from apc_agents.llm import Dialogue, DialogueBusy, LLMError
 from apc_agents.memory import MemoryUnavailable
 from apc_agents.text.partial_answer import ActionProgress, ResponseText
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_contracts.errors import ApcError
 from apc_web.models.chat import ChatAction, ChatAnswer
 
@@ -47,7 +48,8 @@ class Answering:
     async def run(self, dialogue: Dialogue) -> None:
         """Ask the agent; what it raises ends in `error`."""
         try:
-            output = await dialogue.say(self.message, on_progress=self._take)
+            with unasked_cancel_fails():
+                output = await dialogue.say(self.message, on_progress=self._take)
             self.text, self.tokens = output.response, output.exchange.usage.total_tokens
             self.cost = None if output.exchange.usage.cost is None else output.exchange.cost
             self._end("done")

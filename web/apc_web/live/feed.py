@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import structlog
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_contracts.contract.contract import Contract
 from apc_log.queries.pages.entries import entries_of_shard
@@ -99,7 +100,8 @@ class Feed:
                 self._ranges.pop(next(iter(self._ranges)))
             found = self._ranges[key] = asyncio.ensure_future(self._load(*key))
             found.add_done_callback(lambda done: self._forget_failed(key, done))
-        return await asyncio.shield(found)
+        with unasked_cancel_fails():
+            return await asyncio.shield(found)
 
     def _is_longer(self, seen: Mapping[int, int]) -> bool:
         return any(last > seen.get(shard, 0) for shard, last in self._heads.items())
@@ -116,7 +118,8 @@ class Feed:
         """Read the heads until no stream is open; go on when the database was away."""
         while self._streams:
             try:
-                heads = await read_heads(self._pool)
+                with unasked_cancel_fails():
+                    heads = await read_heads(self._pool)
             except DATABASE_AWAY as error:
                 _log.warning("feed_waits", reason=f"{type(error).__name__}: {error}")
                 self._tell(self._heads, is_away=True)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import QueueDepth
 from apc_web.errors import InputUnusable, ServiceAway
@@ -70,8 +71,9 @@ class _Kept:
         async with self._asking:
             if time.monotonic() - self._asked >= KEPT_SECONDS or of != self._of:
                 try:
-                    async with asyncio.timeout(LONGEST_SECONDS):
-                        self._found = await ask()
+                    with unasked_cancel_fails():
+                        async with asyncio.timeout(LONGEST_SECONDS):
+                            self._found = await ask()
                 except (InputUnusable, ServiceAway) as error:
                     self._found = str(error)
                 except (BusError, TimeoutError):  # the words of a broker may name nodes and users

@@ -33,7 +33,7 @@ def up(
 
     With APC_AMQP_URL and APC_DATABASE_URL set, run one process per service and agent, restarted when it dies.
     """
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
     from apc_console.system.up import run_everything
 
-    run(run_everything(agent or [], chaos, people_of(person or ()), ui=ui))
+    run_service("system", run_everything(agent or [], chaos, people_of(person or ()), ui=ui))

@@ -8,7 +8,17 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import structlog
+from pydantic import ValidationError
+
+from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.errors import TaskEnded
+from apc_bus.supervision import reason_of
+from apc_contracts.errors import ApcError
+
 Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
 
 COLLECT_AFTER = 20_000
 """Allocations before the youngest generation is collected; Python's default is 700."""
@@ -28,8 +38,32 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(coroutine)
-    return uvloop.run(coroutine)
+        return asyncio.run(_whole(coroutine))
+    return uvloop.run(_whole(coroutine))
+
+
+def run_service(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a service, which returns when it was told to stop, and only then: the process ends with 0.
+
+    Raises:
+        ApcError: a failure that one line tells of (`apc_console.commands.main`).
+        BaseException: any other; a line in the log names the service and the reason.
+    """
+    try:
+        run(coroutine)
+    except (ApcError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise TaskEnded(f"the {name} has ended without having been told to stop: exit({error.code!r})") from error
+    except BaseException as error:
+        log.critical("service_failed", service=name, error=type(error).__name__, reason=reason_of(error))
+        raise
+
+
+async def _whole(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine; a cancellation that nobody asked for is a failure of the process, and no end without a word."""
+    with unasked_cancel_fails():
+        return await coroutine
 
 
 def _collect_rarely() -> None:

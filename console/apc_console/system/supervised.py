@@ -12,8 +12,9 @@ import structlog
 
 from apc_agents.agent_loading import load_agent
 from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.concurrency import first_of
 from apc_bus.database import open_pool
-from apc_bus.errors import BusError
+from apc_bus.errors import BusError, TaskEnded
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
 from apc_bus.topology import agent_queue, gate_queue, log_queue
 from apc_client.in_process.migrating import migrate_url
@@ -64,8 +65,14 @@ class SupervisedSystem:
     settings: BusSettings
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait until `stop` is set; processes that die meanwhile are restarted."""
-        await stop.wait()
+        """Wait until `stop` is set; processes that die meanwhile are restarted.
+
+        Raises:
+            TaskEnded, Exception: what restarts them has ended.
+        """
+        await first_of(stop.wait(), *self.supervisor.keepers)
+        if not stop.is_set():
+            raise TaskEnded("a process is not kept running any more: its supervisor has ended")
 
     async def drain(self) -> None:
         """Stop all processes: agents, gate, log writer, each after its backlog is drained; idempotent."""

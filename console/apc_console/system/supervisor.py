@@ -107,7 +107,12 @@ class Supervisor:
         backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), stop)
         while not stop.is_set():
             began = time.monotonic()
-            process = await self._start(spec)
+            try:
+                process = await self._start(spec)
+            except OSError as error:  # the machine has no memory, process or file left for it now
+                log.error("process_not_started", process=spec.name, reason=str(error), next_attempt_in_s=backoff.pause)
+                await backoff.wait()
+                continue
             if await _exits_before(process, stop):
                 lived = timedelta(seconds=time.monotonic() - began)
                 self._deaths[spec.name] += 1
@@ -144,6 +149,11 @@ class Supervisor:
                 os.close(output)
         log.info("process_started", process=spec.name, pid=process.pid)
         return process
+
+    @property
+    def keepers(self) -> list[asyncio.Task[None]]:
+        """What keeps the processes running, one task each; a task ends when its process was drained."""
+        return [keeper.task for keeper in self._keepers]
 
     def deaths(self, name: str) -> int:
         """Return how often a process has ended without being told to."""

@@ -1,6 +1,7 @@
 """The supervisor: restarts what dies, drains by stage."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import structlog.testing
 
 from apc_client.waiting import until
@@ -135,3 +137,23 @@ async def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
         supervising.kill()
         await supervising.wait()
     await until(is_gone, PATIENCE)
+
+
+async def test_a_process_that_cannot_be_started_now_is_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = asyncio.create_subprocess_exec, 2
+
+    async def exhausted(*given: Any, **named: Any) -> asyncio.subprocess.Process:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return await start(*given, **named)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", exhausted)
+    with structlog.testing.capture_logs() as logs:
+        async with Supervisor([ProcessSpec("one", WAITING, environment=AWAY)], tmp_path) as supervisor:
+            await until(lambda: _is_there(logs), PATIENCE)
+            assert not any(keeper.done() for keeper in supervisor.keepers)
+    assert len(named(logs, "process_not_started")) == 2

@@ -57,6 +57,34 @@ async def test_the_broker_is_killed(
 
 
 @pytest.mark.timeout(240)
+async def test_the_broker_freezes(own_node: PrivateNode, postgres_url: str, deploy: Deploy) -> None:
+    """Every connection is given up; no process ends by itself, the standby neither, and all serve when it goes on."""
+    chance, short = random.Random(), {"APC_HEARTBEAT": "1", "APC_CONNECT_TIMEOUT": "1"}
+    async with deploy(own_node.url(), postgres_url) as deployment:
+        await deployment.open_session()
+        services = [await deployment.serve(name, **short) for name in ("persister", "orchestrator", "orchestrator")]
+        async with deployment.working():
+            await deployment.send_load(chance, BACKLOG)
+            for service in services:
+                await until(service.says("gate_stands_by" if service.name == "orchestrator" else "persister_started"))
+            own_node.suspend()
+            try:
+                for service in services:
+                    await until(service.says("broker_awaited"))
+            finally:
+                own_node.resume()
+            await deployment.send_load(chance, MORE)
+            await deployment.settle(patience=120)
+        assert [service.process.returncode for service in services] == [None] * len(services), "none has ended"
+        await services[1].stop()
+        async with deployment.working():
+            await deployment.send_load(chance, MORE)  # the other gate serves too
+            await deployment.settle(patience=120)
+        await deployment.drain()
+        await deployment.check(fenced_allowed=True)
+
+
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_the_database_is_killed(
     seed: int, amqp_vhost_url: str, own_data: Path, own_database: str, deploy: Deploy, record: Record

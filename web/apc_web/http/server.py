@@ -5,9 +5,13 @@ pages, and a body must be JSON, which no foreign page can send without a preflig
 """
 
 import asyncio
-from collections.abc import Collection
+import signal
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -15,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from apc_bus.errors import TaskEnded
 from apc_web.errors import ApiError
 from apc_web.http.local_names import LOOPBACK_NAMES, is_loopback, name_of
 from apc_web.problems import problem_response
@@ -54,7 +59,7 @@ def make_server(
     graceful_seconds: int = 15,
     hosts: Collection[str] = (),
     tls: TlsFiles | None = None,
-) -> uvicorn.Server:
+) -> "StoppableServer":
     """Return the server of an application; port 0 takes a free one.
 
     Args:
@@ -82,7 +87,33 @@ def make_server(
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
     )
-    return uvicorn.Server(config)
+    return StoppableServer(config)
+
+
+class StoppableServer(uvicorn.Server):
+    """Serves until SIGTERM, SIGINT or `should_exit`, then returns: uvicorn would raise the signal again and die of it.
+
+    What its caller has opened is then closed, and the process ends with 0.
+    """
+
+    async def serve(self, sockets: "Sequence[socket] | None" = None) -> None:
+        """Serve. Raises TaskEnded when it ends without having been told to."""
+        await super().serve(None if sockets is None else list(sockets))
+        if not self.should_exit:
+            raise TaskEnded("the HTTP server has ended without having been told to stop")
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals that tell a service to stop; elsewhere than in the main thread there are none."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class CheckedRequests:

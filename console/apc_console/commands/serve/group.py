@@ -13,18 +13,18 @@ app = typer.Typer(help="Run a service.", no_args_is_help=True)
 def orchestrator() -> None:
     """Run the gate: judge inputs, log them, deliver them. Several processes are hot standbys of each other."""
     from apc_console.commands.serve.services import run_orchestrator
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
-    run(run_orchestrator())
+    run_service("orchestrator", run_orchestrator())
 
 
 @app.command()
 def persister() -> None:
     """Run the log writer: apply log batches to Postgres, one transaction each."""
     from apc_console.commands.serve.services import run_persister
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
-    run(run_persister())
+    run_service("persister", run_persister())
 
 
 @app.command()
@@ -35,10 +35,10 @@ def tiles(
     from apc_bus.settings import ConsoleSettings
     from apc_console.commands.serve.log_tiles import serve_tiles
     from apc_console.system.logs import configure
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
     configure(ConsoleSettings().log_level)
-    run(serve_tiles(listen))
+    run_service("server of tiles", serve_tiles(listen))
 
 
 @app.command()
@@ -49,10 +49,10 @@ def artifacts(
     from apc_bus.settings import ConsoleSettings
     from apc_console.commands.serve.artifact_uploads import serve_artifacts
     from apc_console.system.logs import configure
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
     configure(ConsoleSettings().log_level)
-    run(serve_artifacts(listen))
+    run_service("server of artifacts", serve_artifacts(listen))
 
 
 @app.command()
@@ -64,10 +64,10 @@ def chat(
     from apc_bus.settings import ConsoleSettings
     from apc_console.api import ChatServiceForm, serve_chat
     from apc_console.system.logs import configure
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
     configure(ConsoleSettings().log_level)
-    run(serve_chat(ChatServiceForm(agent, listen)))
+    run_service("server of chats", serve_chat(ChatServiceForm(agent, listen)))
 
 
 @app.command()
@@ -81,7 +81,7 @@ def web(
     from apc_bus.settings import ConsoleSettings
     from apc_console.commands.web.serving import WebForm, serve_web
     from apc_console.system.logs import configure
-    from apc_console.system.running import run
+    from apc_console.system.running import run_service
 
     configure(ConsoleSettings().log_level)
-    run(serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))
+    run_service("web console", serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import asyncpg
 
+from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.settings import ConsoleSettings
 from apc_console.http.health import serve_health
@@ -30,16 +31,15 @@ async def health_pages(pool: asyncpg.Pool, *, is_wanted: bool) -> AsyncIterator[
         with serve_health(settings.health_host, settings.health_port, lambda: tuple(problems)):
             yield
     finally:
-        asking.cancel()
-        with suppress(asyncio.CancelledError):
-            await asking
+        await cancelled(asking)
 
 
 async def _ask(pool: asyncpg.Pool, problems: list[str]) -> None:
     """Keep what is wrong with the database in `problems`."""
     while True:
         try:
-            await pool.fetchval("SELECT 1")
+            with unasked_cancel_fails():
+                await pool.fetchval("SELECT 1")
         except (*DATABASE_AWAY, asyncpg.PostgresError) as error:
             problems[:] = [f"the database does not answer: {error}"]
         else:

@@ -25,7 +25,8 @@ TRACESTATE = "tracestate"
 """W3C Trace Context, handed on from hop to hop."""
 
 UNREADABLE = "apc-unreadable"
-"""Set by the adapter on a delivery whose AMQP properties are no UTF-8: only the user_id is left of them."""
+"""Set by the adapter on a delivery whose AMQP properties cannot be read: their bytes. Beside it only the user_id, a
+readable message_id and the headers `x-...` of brokers are left of them."""
 
 TYPE_RECEIPTS = "receipts"
 """AMQP type of a receipt array on apc.receipts."""

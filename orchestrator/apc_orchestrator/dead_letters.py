@@ -70,31 +70,31 @@ async def _report(
     False is a fault of ours: it stays in the queue. Raises BusError.
     """
     try:
-        report = report_of(letter, bus.user, shards, limits)
+        reports = reports_of(letter, bus.user, shards, limits)
     except Exception:
         _log.exception("dead_letter_failed", message_id=letter.message.message_id)
         return False
-    if report is None:
+    if not reports:
         ignored.note(message_id=letter.message.message_id)
-    else:
+    for report in reports:
         await bus.publish(report)
     await letters.ack(letter)
     return True
 
 
-def report_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> Publication | None:
-    """Return the report of a dead letter to a gate; None for a NACK of the gate, whose refused row is in the log.
+def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> list[Publication]:
+    """Return the report of a dead letter to a gate; nothing for a NACK of the gate, whose refused row is in the log.
 
     A letter that is no delivery of the gate had been confirmed to its sender: the log gets it with its bytes.
     """
     receipt = receipt_of(letter, own_user, limits)
     if receipt is not None:
         message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
-        return receipts([receipt], shard_of(receipt.session_id, shards), message_id, own_user)
+        return [receipts([receipt], shard_of(receipt.session_id, shards), message_id, own_user)]
     message = letter.message
     queue, reason = (str(message.headers.get(name, "unknown")) for name in (DEATH_QUEUE, DEATH_REASON))
     if message.user_id == own_user and message.type == PacketType.NACK and agent_of_queue(queue) is not None:
-        return None
+        return []
     shard = next((shard for shard in range(shards) if gate_queue(shard) == queue), 0)
     return dead_input(message, queue, reason, shard, own_user)
 
@@ -107,7 +107,9 @@ def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Recei
     """
     found = letter.message.headers
     recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))
-    if recipient is None or letter.message.user_id != own_user or letter.message.type == PacketType.NACK:
+    if headers.UNREADABLE in found or recipient is None:
+        return None
+    if letter.message.user_id != own_user or letter.message.type == PacketType.NACK:
         return None
     try:
         packet = parse_packet(letter.message.body, limits)

@@ -21,6 +21,8 @@ from apc_log.batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOp
 from apc_orchestrator.lease import Lease
 
 MILLISECOND = timedelta(milliseconds=1)
+LONGEST_SAID = 255
+"""Characters of what is told of a dead letter: queue and reason, which a sender can have forged."""
 
 
 def delivery(
@@ -151,19 +153,31 @@ def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Pu
     return Publication(RECEIPTS, str(shard), message)
 
 
-def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) -> Publication:
-    """Return a dead-lettered input with its bytes for the gate of a shard: to be recorded, not judged."""
+def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) -> list[Publication]:
+    """Return a dead-lettered input with its bytes for the gate of a shard: to be recorded, not judged.
+
+    Receipts that rode on it, and properties that could not be read, follow as further bodies. A header as long as its
+    sender could make it leaves no room for ours in the one frame that all headers share, and a broker refuses that.
+    """
     said: dict[str, HeaderValue] = {
-        headers.DIED_IN: queue,
-        headers.DIED_OF: reason,
-        headers.DIED_ID: letter.message_id,
+        headers.DIED_IN: queue[:LONGEST_SAID],
+        headers.DIED_OF: reason[:LONGEST_SAID],
     }
     if letter.user_id is not None:
         said[headers.DIED_USER] = letter.user_id
-    if headers.RECEIPTS in letter.headers:
-        said[headers.RECEIPTS] = letter.headers[headers.RECEIPTS]
-    message = Message(letter.body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=said)
-    return Publication(RECEIPTS, str(shard), message)
+    riding, properties = letter.headers.get(headers.RECEIPTS), letter.headers.get(headers.UNREADABLE)
+    beside = [riding.encode() if isinstance(riding, str) else riding, properties]
+    # Only the first has the id that an answer names.
+    found = [(letter.body, said | {headers.DIED_ID: letter.message_id})]
+    found += [(body, said) for body in beside if isinstance(body, bytes)]
+    return [
+        Publication(
+            RECEIPTS,
+            str(shard),
+            Message(body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=told),
+        )
+        for body, told in found
+    ]
 
 
 def inbox_key(packet: Packet, recipient: Registration) -> str:

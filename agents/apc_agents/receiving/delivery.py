@@ -94,6 +94,8 @@ def read_body(message: Message) -> Packet:
 
 def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
     """Return the gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    if headers.UNREADABLE in values:
+        raise ValueError("its AMQP properties cannot be read")
     if headers.EPOCH not in values:
         return None
     return DeliveryHeaders(

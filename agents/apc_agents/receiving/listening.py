@@ -37,7 +37,7 @@ class SubstrateListener:
                 for inbound in heard:
                     self._put(inbound)
                 await asyncio.gather(*(inbound.done for inbound in heard), return_exceptions=True)
-                self._next = (batch[-1].offset or 0) + 1
+                self._next = max((one.offset + 1 for one in batch if one.offset is not None), default=self._next)
                 await stream.ack(batch[-1], multiple=True)
 
     def _read(self, delivery: Delivery) -> Inbound | None:

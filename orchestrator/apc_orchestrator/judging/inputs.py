@@ -58,7 +58,8 @@ def read_input(delivery: Delivery, limits: DocumentLimits) -> Input:
     """Return the input in a delivery; an unreadable body is returned as its refusal, which is an input too."""
     message = delivery.message
     if headers.UNREADABLE in message.headers:
-        return PacketRefused("MALFORMED", "$", "the AMQP properties are not UTF-8: send text in them")
+        message_says = "the AMQP properties cannot be read: send names and texts in UTF-8"
+        return PacketRefused("MALFORMED", "$", message_says)
     try:
         if message.type == headers.TYPE_RECEIPTS:
             return tuple(_grouped(parse_receipts(message.body)))

@@ -63,8 +63,10 @@ class Quarantine:
 
 def dead_input_refusal(queue: str, reason: str) -> Refusal:
     """Return why an input that was dead-lettered in a queue was not judged."""
+    # Forged headers may hold a NUL, which no row of the log can.
+    queue, reason = (text[:_LONGEST_NAME].replace("\0", "\\0") for text in (queue, reason))
     message = (
-        f"the message died in queue {queue[:_LONGEST_NAME]} ({reason[:_LONGEST_NAME]}) before it was judged: "
+        f"the message died in queue {queue} ({reason}) before it was judged: "
         "send it without AMQP expiration, the packet says itself when it expires"
     )
     return Refusal("EXPIRED", "arrives_alive", "$", message)

@@ -25,6 +25,7 @@ class Unreadable:
         is_kept = self._quarantine.record(
             batch, "unreadable", str(refused), message.body, code=refused.code, packet_id=message_id, user_id=user_id
         )
+        self._record_properties(batch, message, "unreadable", str(refused))
         if is_kept and message_id is not None:
             refusal = Refusal(refused.code, "parse", refused.path, refused.message)
             self._answers.unreadable(batch, message_id, refusal, message.user_id)
@@ -55,9 +56,16 @@ class Unreadable:
         reason = "the gate failed on this input; it is kept so that the gate can be fixed"
         self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)
         self._record_riding(batch, message, "unjudgeable", reason, message.user_id)
+        self._record_properties(batch, message, "unjudgeable", reason)
 
     def _record_riding(self, batch: Batch, message: Message, kind: str, reason: str, user_id: str | None) -> None:
         """Record the receipts that rode on such an input: nothing else keeps them."""
         riding = message.headers.get(headers.RECEIPTS)
         if isinstance(riding, str):
             self._quarantine.record(batch, kind, reason, riding.encode(), user_id=user_id)
+
+    def _record_properties(self, batch: Batch, message: Message, kind: str, reason: str) -> None:
+        """Record the AMQP properties that could not be read: receipts may have ridden in them."""
+        properties = message.headers.get(headers.UNREADABLE)
+        if isinstance(properties, bytes):
+            self._quarantine.record(batch, kind, f"{reason} [its AMQP properties]", properties, user_id=message.user_id)

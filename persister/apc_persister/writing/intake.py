@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from apc_bus.headers import UNREADABLE as UNREADABLE_PROPERTIES
 from apc_bus.port import Delivery
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
@@ -30,6 +31,9 @@ from apc_log.batch import (
 from apc_log.table_rows import Placed
 from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.writing.conflicts import FENCED, UNREADABLE, whole_message
+
+_NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What MessagePack that is none ends with: texts that are not UTF-8 and very deep values too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,16 @@ class Received:
 
 def read_message(shard: int, delivery: Delivery) -> Received:
     """Decode a message of the log queue of this shard. Raises nothing."""
-    return Received(delivery, _read(shard, delivery.message.type, delivery.message.body))
+    message = delivery.message
+    if UNREADABLE_PROPERTIES in message.headers:
+        return Received(delivery, whole_message(UNREADABLE, "its AMQP properties cannot be read", message.body))
+    return Received(delivery, _read(shard, message.type, message.body))
 
 
 def _read(shard: int, message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEntry | LogStopped:
     try:
         content = _decode(message_type, body)
-    except msgspec.DecodeError as error:
+    except _NO_MESSAGE as error:
         version = _version_of(body)
         if isinstance(version, int) and version != LOG_BATCH_VERSION:
             return BatchUnsupported(shard, version)
@@ -82,7 +89,7 @@ def _version_of(body: bytes) -> object:
     """Return the first element, where a batch of any release says its version."""
     try:
         parts = msgspec.msgpack.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except _NO_MESSAGE:
         return None
     return parts[0] if isinstance(parts, list) and parts else None
 

@@ -11,7 +11,7 @@ from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, report_of
+from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, reports_of
 
 Build = Callable[..., Packet]
 
@@ -50,17 +50,33 @@ def test_what_is_no_delivery_is_handed_to_a_gate(
     packet: Build, idea: IdeaPayload, queue: str, user: str, shard: str
 ) -> None:
     dead = letter(packet("red-1", idea), user_id=user, headers={DEATH_QUEUE: queue, DEATH_REASON: "delivery_limit"})
-    found = report_of(dead, "orchestrator", 2, DEFAULT_LIMITS)
-    assert found is not None and found.routing_key == shard
+    (found,) = reports_of(dead, "orchestrator", 2, DEFAULT_LIMITS)
+    assert found.routing_key == shard
     assert (found.message.type, found.message.body) == (headers.TYPE_DEAD_INPUT, dead.message.body)
     assert found.message.headers[headers.DIED_USER] == user
     assert found.message.headers[headers.DIED_OF] == "delivery_limit"
 
 
 def test_the_nack_of_a_gate_says_nothing(packet: Build, idea: IdeaPayload) -> None:
-    assert report_of(letter(packet("red-1", idea), type="NACK"), "orchestrator", 1, DEFAULT_LIMITS) is None
+    assert reports_of(letter(packet("red-1", idea), type="NACK"), "orchestrator", 1, DEFAULT_LIMITS) == []
 
 
 def test_a_nack_of_an_agent_that_dies_before_the_gate_is_kept(packet: Build, idea: IdeaPayload) -> None:
     dead = letter(packet("red-1", idea), type="NACK", headers={DEATH_QUEUE: "apc.gate.0"})
-    assert report_of(dead, "orchestrator", 1, DEFAULT_LIMITS) is not None
+    assert len(reports_of(dead, "orchestrator", 1, DEFAULT_LIMITS)) == 1
+
+
+def test_a_delivery_with_unreadable_properties_is_kept_with_them(packet: Build, idea: IdeaPayload) -> None:
+    dead = letter(packet("red-1", idea, ("sentinel",)), headers={headers.UNREADABLE: b"\xff"})
+    first, second = reports_of(dead, "orchestrator", 1, DEFAULT_LIMITS)
+    assert (first.message.body, second.message.body) == (dead.message.body, b"\xff")
+    assert headers.DIED_ID in first.message.headers and headers.DIED_ID not in second.message.headers
+
+
+def test_forged_headers_of_any_length_leave_room_for_the_report(packet: Build, idea: IdeaPayload) -> None:
+    """A broker closes the connection on a frame that is too long, each time that the letter is read again."""
+    told = {DEATH_QUEUE: "x" * 60_000, DEATH_REASON: b"\xff" * 40_000, headers.RECEIPTS: "r" * 30_000}
+    dead = letter(packet("red-1", idea), user_id="agent.red-1", headers=told)
+    found = reports_of(dead, "orchestrator", 1, DEFAULT_LIMITS)
+    assert [one.message.body for one in found] == [dead.message.body, b"r" * 30_000]
+    assert all(len(str(value)) <= 255 for one in found for value in one.message.headers.values())

@@ -111,5 +111,5 @@ def test_they_ride_on_packets_alone() -> None:
 
 def test_a_dead_input_keeps_them() -> None:
     letter = Message(b"{}", "m", type="IDEA", user_id="agent.red-1", headers={headers.RECEIPTS: "[]"})
-    report = dead_input(letter, "apc.gate.0", "expired", 0, "orchestrator")
-    assert report.message.headers[headers.RECEIPTS] == "[]"
+    reports = dead_input(letter, "apc.gate.0", "expired", 0, "orchestrator")
+    assert [report.message.body for report in reports] == [b"{}", b"[]"]

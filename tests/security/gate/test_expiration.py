@@ -51,7 +51,7 @@ async def test_a_packet_that_dies_while_the_gate_is_behind(
     house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
-        monkeypatch.setattr(dead_letters, "report_of", lambda *letter: None)
+        monkeypatch.setattr(dead_letters, "reports_of", lambda *letter: [])
     async with house.persister():
         async with house.gate():
             await house.open(start())
@@ -73,10 +73,10 @@ async def test_a_packet_that_dies_while_the_gate_is_behind(
     assert nack.payload.acked_packet_id == sent.packet_id and "AMQP expiration" in nack.payload.reason
 
 
-def what_died_in_a_gates_queue(letter: Delivery, *_: object) -> Publication | None:
+def what_died_in_a_gates_queue(letter: Delivery, *_: object) -> list[Publication]:
     """Report as if the headers were true: what says that it died elsewhere is none of the gate's inputs."""
     message, queue = letter.message, str(letter.message.headers[DEATH_QUEUE])
-    return dead_input(message, queue, "expired", 0, "orchestrator") if queue == gate_queue(0) else None
+    return dead_input(message, queue, "expired", 0, "orchestrator") if queue == gate_queue(0) else []
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
@@ -86,7 +86,7 @@ async def test_forged_headers_of_a_death_hide_nothing(
 ) -> None:
     """Its broker user says that it was no delivery of the gate, whatever its headers say."""
     if not is_guarded:
-        monkeypatch.setattr(dead_letters, "report_of", what_died_in_a_gates_queue)
+        monkeypatch.setattr(dead_letters, "reports_of", what_died_in_a_gates_queue)
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     forged: dict[str, HeaderValue] = {DEATH_QUEUE: queue, DEATH_REASON: "expired", headers.ATTEMPT: 1}
     letter = Message(seal(sent).body, str(sent.packet_id), type="NACK", user_id="agent.red-1", headers=forged)

@@ -30,6 +30,7 @@ from apc_bus.rabbit.consuming.acknowledging import AckBuffer
 from apc_bus.rabbit.consuming.unsettled import Unsettled
 from apc_bus.rabbit.transport import Silence
 
+_OFFSET = "x-stream-offset"
 _log = structlog.get_logger("apc_bus")
 CHANNEL_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
 """What aiormq raises when a channel or its connection is gone."""
@@ -46,12 +47,14 @@ class RabbitSubscription:
         timing: Timing,
         prefetch: int,
         first_offset: int | None,
+        is_stream: bool = False,
     ) -> None:
         self._queue = queue
         self._channel = channel
         self._silence = silence
         self._timing = timing
         self._first_offset = first_offset
+        self._is_stream = is_stream
         self._acknowledgements = AckBuffer(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._received = 0
@@ -158,14 +161,19 @@ class RabbitSubscription:
             self._wake()
 
     def _take(self, delivery: Delivery) -> None:
-        first = self._first_offset
-        if self._lost is None and (first is None or delivery.offset is None or delivery.offset >= first):
+        first, offset = self._first_offset, self._offset_of(delivery)
+        if self._lost is None and (first is None or offset is None or offset >= first):
             messages = unbundled(delivery.message)
             for tag, message in zip(self._unsettled.add(delivery.tag, len(messages)), messages, strict=True):
-                part = Delivery(message, tag, delivery.routing_key, delivery.is_redelivered, delivery.offset)
+                part = Delivery(message, tag, delivery.routing_key, delivery.is_redelivered, offset)
                 self._inbox.append(part)
             self._received += 1
             self._wake()
+
+    def _offset_of(self, delivery: Delivery) -> int | None:
+        """Return where a message stands in a stream. In one of a queue that header is its sender's own."""
+        offset = delivery.message.headers.get(_OFFSET) if self._is_stream else None
+        return offset if isinstance(offset, int) else None
 
     def _on_cancelled(self, frame: Basic.Cancel) -> None:
         self.end(f"queue {self._queue} was deleted, or its node is gone")
@@ -215,7 +223,8 @@ async def consume(
         try:
             with unasked_cancel_fails():
                 channel = await open_channel(link, timing.answer)
-                subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset)
+                is_stream = _OFFSET in (arguments or {})
+                subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset, is_stream)
                 await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
                 await channel.basic_consume(
                     queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer

@@ -75,3 +75,17 @@ async def test_what_is_given_up_reaches_the_dead_letters_with_its_bytes(bus: Bus
         await subscription.nack(given_up, requeue=False)
         letter = (await received(letters, 1))[0].message
     assert (letter.body, letter.headers["x-first-death-queue"]) == (given_up.message.body, gate_queue(0))
+
+
+async def test_a_part_may_be_settled_after_another_of_its_message_was_given_up(bus: Bus, message: Make) -> None:
+    """A handler of one does not know what became of the other."""
+    await bus.publish_all([ingress(message()) for _ in range(4)])
+    async with bus.subscribe(gate_queue(0)) as subscription:
+        first, second, third, last = await received(subscription, 4)
+        await subscription.nack(second, requeue=False)
+        await subscription.ack(first)
+        await subscription.nack(third, requeue=False)
+        await subscription.ack(last, multiple=True)
+        behind = message()
+        await bus.publish(ingress(behind))
+        assert ids(await received(subscription, 1)) == [behind.message_id]

@@ -1,8 +1,9 @@
-"""Acknowledgements that travel with the next write, or a moment later by themselves.
+"""Acknowledgements and refusals that travel with the next write, or a moment later by themselves.
 
 A separate write for each acknowledgement is what a small batch costs most: a system call here, one at the broker, and
 two processes woken (measured: a third of the gate's CPU in a round trip). What is not sent yet when a process dies
-comes again, as it may at any time.
+comes again, as it may at any time. Nor do they queue for each write: a consumer that refused one delivery after
+another would leave no room in the queue of writes, and the connection would die of heartbeats that cannot be sent.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ class AckBuffer:
         self._most = max(1, prefetch // PART_OF_PREFETCH)
         self._all_up_to = 0
         self._sent_up_to = 0
-        self._single: list[int] = []
+        self._single: list[Basic.Ack | Basic.Nack] = []
         self._timer: asyncio.TimerHandle | None = None
         channel.before_write = self.take
 
@@ -35,7 +36,15 @@ class AckBuffer:
         if multiple:
             self._all_up_to = max(self._all_up_to, tag)
         else:
-            self._single.append(tag)
+            self._single.append(Basic.Ack(tag))
+        self._plan()
+
+    def refuse(self, tag: int, *, requeue: bool) -> None:
+        """Give a delivery back, or to the dead-letter exchange; the broker hears of it as of an acknowledgement."""
+        self._single.append(Basic.Nack(tag, requeue=requeue))
+        self._plan()
+
+    def _plan(self) -> None:
         if self._all_up_to - self._sent_up_to + len(self._single) >= self._most:
             self.send()
         elif self._timer is None:
@@ -46,16 +55,17 @@ class AckBuffer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        acknowledgements = [Basic.Ack(tag) for tag in self._single]
+        acknowledgements, self._single = self._single, []
         if self._all_up_to > self._sent_up_to:
             acknowledgements.append(Basic.Ack(self._all_up_to, True))
         self._sent_up_to = self._all_up_to
-        self._single.clear()
         return b"".join(pamqp.frame.marshal(one, self._channel.number) for one in acknowledgements)
 
     def send(self) -> None:
         """Send everything now, or as soon as the connection takes it."""
         if self._channel.write_queue.full():
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.send)
         elif (frames := self.take()) and not self._channel.is_closed:
             self._channel.write_queue.put_nowait(ChannelFrame(frames, should_close=False))

@@ -125,12 +125,8 @@ class RabbitSubscription:
             raise BusError("a stream takes nothing back: acknowledge the message")
         self._check_open(delivery)
         tag = self._unsettled.give_back(delivery.tag)
-        try:
-            with unasked_cancel_fails():
-                async with asyncio.timeout(self._timing.answer):
-                    await self._channel.basic_nack(tag, requeue=requeue, wait=False)
-        except CHANNEL_GONE as error:
-            self._raise_lost(error)
+        if tag is not None:  # else it went with another part of its message
+            self._acknowledgements.refuse(tag, requeue=requeue)
 
     async def publish(self, publication: Publication) -> None:
         """Publish on this very channel and wait for the confirm.
@@ -181,10 +177,6 @@ class RabbitSubscription:
     def _on_closed(self, closing: asyncio.Future[None]) -> None:
         cause = None if closing.cancelled() else closing.exception()
         self.end(f"the channel was closed: {self._channel.refusal or _words_of(cause) or 'connection lost'}")
-
-    def _raise_lost(self, error: BaseException) -> None:
-        self.end(f"the channel was closed: {error!r}")
-        raise SubscriptionLost(f"the subscription is gone: {self._lost}") from error
 
     def _check(self) -> None:
         if self._lost is not None:

@@ -12,12 +12,14 @@ class Unsettled:
         self._tags: dict[int, None] = {}
         self._parts_left: dict[int, int] = {}
         """Of bundles, by the broker's tag."""
+        self._gone: set[int] = set()
+        """Parts that were given back with another of their message, and that their consumer still has in hand."""
 
     def __len__(self) -> int:
         return len(self._tags)
 
     def __contains__(self, tag: int) -> bool:
-        return tag in self._tags
+        return tag in self._tags or tag in self._gone
 
     def add(self, broker_tag: int, parts: int = 1) -> range:
         """Note a message with so many parts; return their tags."""
@@ -29,6 +31,9 @@ class Unsettled:
 
     def settle(self, tag: int) -> int | None:
         """Settle one part; return the broker's tag of a message that is settled with it."""
+        if tag in self._gone:
+            self._gone.discard(tag)
+            return None
         del self._tags[tag]
         return self._without_part(tag // MOST_PARTS)
 
@@ -38,16 +43,24 @@ class Unsettled:
         All messages before that one are settled too.
         """
         last = None
+        if self._gone:
+            self._gone = {one for one in self._gone if one > tag}
         for one in list(takewhile(lambda open_tag: open_tag <= tag, self._tags)):
             del self._tags[one]
             last = self._without_part(one // MOST_PARTS) or last
         return last
 
-    def give_back(self, tag: int) -> int:
-        """Forget the message of a part with all its parts; return the broker's tag."""
+    def give_back(self, tag: int) -> int | None:
+        """Forget the message of a part with all its parts; return the broker's tag, None when it has gone already."""
+        if tag in self._gone:
+            self._gone.discard(tag)
+            return None
         broker_tag = tag // MOST_PARTS
         for one in range(broker_tag * MOST_PARTS, (broker_tag + 1) * MOST_PARTS):
-            self._tags.pop(one, None)
+            if one in self._tags:
+                del self._tags[one]
+                self._gone.add(one)
+        self._gone.discard(tag)
         self._parts_left.pop(broker_tag, None)
         return broker_tag
 

@@ -10,7 +10,8 @@ from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, until
 
-from apc_console.commands.packet.substrate_view import offset_of
+from apc_bus.port import Delivery, Message
+from apc_console.commands.packet.substrate_view import _as_json, offset_of
 from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import DeliveryMode
 
@@ -48,6 +49,14 @@ async def test_the_stream_is_read_from_any_offset_and_followed(running: House, t
     finally:
         following.kill()
         await asyncio.to_thread(following.communicate)
+
+
+@pytest.mark.parametrize("levels", [200, 300, 2000])
+def test_a_body_that_no_packet_can_be_is_printed_as_none(levels: int) -> None:
+    """What one reader takes at this depth, the writer of the line does not."""
+    body = b'{"a":' * levels + b"1" + b"}" * levels
+    printed = json.loads(_as_json(Delivery(Message(body, "m"), 1, "", False, 3)))
+    assert printed == {"offset": 3, "packet_id": "m", "packet": None}
 
 
 @pytest.mark.parametrize("text", ["", "-1", "second", "1" * 19, "²"])

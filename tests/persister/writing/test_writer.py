@@ -1,6 +1,7 @@
 """The writer on a real Postgres: numbers, fencing, duplicates, conflicts, entries that cannot be stored."""
 
 import json
+from datetime import UTC, datetime
 
 import asyncpg
 import msgspec
@@ -14,6 +15,9 @@ from tests.support.log import (
     session_row,
 )
 
+from apc_bus import headers
+from apc_bus.port import Message, Publication
+from apc_bus.topology import LOG
 from apc_log.batch import (
     LOG_BATCH_TYPE,
     ConflictEntry,
@@ -21,6 +25,7 @@ from apc_log.batch import (
     EpochOpen,
     HopEntry,
     LineageEntry,
+    LogBatch,
     PacketEntry,
     encode,
 )
@@ -248,7 +253,12 @@ async def test_openings_that_come_again_together_fence_nobody(bench: LogBench) -
     assert await head(bench) == (2, 1, 2)
 
 
-@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91" * 3000, b'{"json": 1}', msgspec.msgpack.encode([1])])
+BROKEN_TEXT = encode(LogBatch(1, 0, 1, 1, datetime.now(UTC), [], [session_row("text")])).replace(b"text", b"\xff" * 4)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x91" * 3000, b'{"json": 1}', msgspec.msgpack.encode([1]), BROKEN_TEXT]
+)
 @pytest.mark.parametrize("message_type", [LOG_BATCH_TYPE, "epoch_open", "nonsense\0"])
 async def test_a_message_nobody_can_read_is_kept(bench: LogBench, body: bytes, message_type: str) -> None:
     await bench.gate.open()
@@ -258,6 +268,16 @@ async def test_a_message_nobody_can_read_is_kept(bench: LogBench, body: bytes, m
     (row,) = await conflicts(bench)
     assert (row["kind"], row["raw"]) == ("unreadable", body)
     assert await bench.numbers() == [1, 2]
+
+
+async def test_a_message_whose_properties_nobody_can_read_is_kept(bench: LogBench) -> None:
+    await bench.gate.open()
+    unreadable = Message(b"{}", "", content_type="", headers={headers.UNREADABLE: b"\xff"})
+    await bench.gate.bus.publish(Publication(LOG, "0", unreadable))
+    await bench.gate.log([packet_entry()])
+    await bench.write()
+    (row,) = await conflicts(bench)
+    assert (row["kind"], row["raw"], row["reason"]) == ("unreadable", b"{}", "its AMQP properties cannot be read")
 
 
 async def test_many_small_batches_share_a_transaction(bench: LogBench) -> None:

@@ -16,6 +16,7 @@ from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.terminal_text import one_line, printable_json
 from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.wire.strict_json import read_strict_json
 
 QUIET_SECONDS = 3.0
 """Seconds without a packet after which the stream counts as read to its end."""
@@ -71,10 +72,10 @@ def _as_json(delivery: Delivery) -> str:
 
 
 def _document(body: bytes) -> Any:
-    """Return the packet as it was sent; None for a body that is no JSON, which only a foreign writer can leave."""
+    """Return the packet as it was sent; None for a body that none can be, which only a foreign writer can leave."""
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
+        return read_strict_json(body)
+    except PacketRefused:
         return None
 
 

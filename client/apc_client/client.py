@@ -5,7 +5,7 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel
 
-from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.draft import Draft, KnownParent
 from apc_agents.emitting.emission import Builder
 from apc_agents.keys import AgentKey
 from apc_agents.session_phase import KnownSessions
@@ -14,10 +14,11 @@ from apc_agents.typed.team import Team
 from apc_bus.port import Bus
 from apc_client.answering import AnswerForm, answer_over
 from apc_client.errors import SessionRefused
-from apc_client.keyed_start import KeyedStart
-from apc_client.sending import send_packet
+from apc_client.keyed_start import Attempt, KeyedStart
+from apc_client.sending import send_opening
 from apc_client.session import ClientSession
 from apc_contracts.envelope.packet import Actor, Packet
+from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.remedies import remedy_of
@@ -25,9 +26,11 @@ from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_log.queries.questions import QuestionRow, list_questions
+from apc_log.queries.rows import PacketRow
 from apc_web.errors import InputUnusable
 
-_TAKEN = "DUPLICATE_CONFLICT"
+_OVERTAKEN = frozenset({"DUPLICATE_CONFLICT", "SESSION_TERMINAL"})
+"""Refusals that tell of a start by another client, or of the end of a session that had no input."""
 
 
 class Client:
@@ -99,57 +102,62 @@ class Client:
 
         Raises:
             InputUnusable: the entry does not take this model; the key was used, and its input cannot be decrypted.
-            SessionRefused: the gate refuses; says code, place and remedy.
+            SessionRefused: the gate refuses, or would refuse the input by its form; says code, place and remedy.
             KeyConflict: the key was used for another input, or its session is not this client's.
             ServiceAway: gate or log writer do not answer.
             BusError: the broker does not take it.
         """
         payload = _input(team, content)
         if key is None:
-            session_id = str(new_packet_id())
-            await self._give(team, payload, await self._open(team, session_id, new_packet_id()), new_packet_id())
-            return self.session(session_id, team)
-        keyed = KeyedStart.of(self._owner, team.name, key, payload)
-        if not await self._is_done(keyed):
+            attempt = Attempt(str(new_packet_id()), new_packet_id(), new_packet_id())
+            await self._begin(team, payload, attempt, None)
+            return self.session(attempt.session_id, team)
+        keyed = KeyedStart(self._owner, team.name, key, payload)
+        found = await keyed.find(self._pool, self.agent_id, self._bus.user)
+        while not found.is_done:
             try:
-                opened = await self._open(team, keyed.session_id, keyed.start_id)
-                await self._give(team, payload, opened, keyed.input_id)
+                await self._begin(team, payload, found.attempt, found.start)
+                break
             except SessionRefused as error:
-                # Another client of this broker user was faster with the key.
-                if error.code != _TAKEN or not await self._is_done(keyed):
+                # Another client of this broker user was faster, or the session ended before its input came.
+                before, found = found, await keyed.find(self._pool, self.agent_id, self._bus.user)
+                if error.code not in _OVERTAKEN or found == before:
                     raise
-        return self.session(keyed.session_id, team)
+        return self.session(found.attempt.session_id, team)
 
-    async def _is_done(self, keyed: KeyedStart) -> bool:
-        return await keyed.is_done(self._pool, self.agent_id, self._bus.user)
+    async def _begin(self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None) -> None:
+        """Send the START of a session and its input as one; the input alone to a session that was opened before."""
+        start = self._opening(team, attempt) if opened is None else None
+        await self._send(start, self._first(team, payload, attempt))
 
-    async def _open(self, team: Team, session_id: str, start_id: UUID) -> Packet:
-        """Send the START of a session and return it."""
+    def _opening(self, team: Team, attempt: Attempt) -> Packet:
+        """Return the START of a session."""
         start = Draft(
             SignalPayload(signal=Signal.START, session=team.spec),
             to=ORCHESTRATOR,
-            session_id=session_id,
+            session_id=attempt.session_id,
             run_phase=RunPhase.EXECUTION,
-            packet_id=start_id,
+            packet_id=attempt.start_id,
         )
-        packet = self._builder.build(start, None, 0).packet
-        await self._send(packet)
-        return packet
+        return self._builder.build(start, None, 0).packet
 
-    async def _give(self, team: Team, payload: MessagePayload, opened: Packet, input_id: UUID) -> None:
-        """Send the input to the team's entry."""
+    def _first(self, team: Team, payload: MessagePayload, attempt: Attempt) -> Packet:
+        """Return the input for the team's entry."""
         first = Draft(
             payload,
             to=team.entry,
-            session_id=opened.trace.session_id,
+            session_id=attempt.session_id,
             run_phase=RunPhase.EXECUTION,
-            packet_id=input_id,
-            parent=opened,
+            packet_id=attempt.input_id,
+            parent=KnownParent(attempt.start_id, attempt.start_id),
         )
-        await self._send(self._builder.build(first, None, 1).packet)
+        return self._builder.build(first, None, 1).packet
 
-    async def _send(self, packet: Packet) -> None:
-        answer = await send_packet(self._bus, self._pool, packet, self._shards, self._key)
+    async def _send(self, start: Packet | None, work: Packet) -> None:
+        try:
+            answer = await send_opening(self._bus, self._pool, start, work, self._shards, self._key)
+        except PacketRefused as error:
+            raise SessionRefused(error.code, error.path, error.message, remedy_of(error.code)) from error
         if answer.code is not None:
             raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
 

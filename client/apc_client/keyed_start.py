@@ -1,7 +1,12 @@
-"""A start under a key: its ids follow from the key, and a repeated one finds the session of the first."""
+"""A start under a key: its ids follow from the key, and a repeated one finds the session of the first.
+
+A start can come to nothing: its START is refused, or its session ends before it has work. The key then names a next
+attempt, with its own ids. An attempt that came to nothing stays so, and the next one begins only then: so two clients
+that repeat a start at once begin the same attempt, and the gate keeps one of both.
+"""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -14,30 +19,48 @@ from apc_contracts.identity.ids import keyed_id
 from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed
+from apc_log.queries import get_session
 from apc_log.queries.bodies import opened_bodies
 from apc_log.queries.rows import PacketRow
 from apc_log.queries.trace import list_agent_packets
 from apc_web.errors import InputUnusable
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedStart:
-    """The ids of a start, and the input that its caller wants to send."""
+class Attempt(NamedTuple):
+    """The ids of one attempt at a start."""
 
-    key: str
     session_id: str
     start_id: UUID
     input_id: UUID
+
+
+class Found(NamedTuple):
+    """The newest attempt, and the START in the log; done = the session has its input."""
+
+    attempt: Attempt
+    start: PacketRow | None
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStart:
+    """A key of an owner, and the input that its caller wants to send."""
+
+    owner: str
+    team: str
+    key: str
     payload: MessagePayload
 
-    @classmethod
-    def of(cls, owner: str, team: str, key: str, payload: MessagePayload) -> Self:
-        """Return the start that a key of this owner names."""
-        ids = [keyed_id(owner, team, key, what) for what in ("session", "start", "input")]
-        return cls(key, str(ids[0]), ids[1], ids[2], payload)
+    def attempt(self, number: int) -> Attempt:
+        """Return the ids of an attempt; the first is 0."""
+        ids = [
+            keyed_id(self.owner, self.team, self.key, f"{what}.{number}" if number else what)
+            for what in ("session", "start", "input")
+        ]
+        return Attempt(str(ids[0]), ids[1], ids[2])
 
-    async def is_done(self, pool: asyncpg.Pool, agent_id: str, user: str) -> bool:
-        """Return whether the session is open and has this input; False when this agent has to send START or input.
+    async def find(self, pool: asyncpg.Pool, agent_id: str, user: str) -> Found:
+        """Return the attempt that goes on: its session has the input, or this agent has to send input or both.
 
         The START may be that of another client of the same broker user, whose run had the key before. It gets some
         seconds for its input, since nobody else may send it.
@@ -46,16 +69,53 @@ class KeyedStart:
             KeyConflict: the key was used for another input, by another broker user, or by a run that ended too early.
             InputUnusable: the input cannot be decrypted.
         """
-        start = await self._accepted(pool, self.start_id)
+        attempt = self.attempt(0)
+        start = await _logged(pool, attempt.session_id, attempt.start_id)
+        if start is not None and await self._came_to_nothing(pool, attempt, start):
+            attempt, start = await self._newest(pool)
         if start is None:
+            return Found(attempt, None, False)
+        return Found(attempt, start, await self._has_input(pool, attempt, start, agent_id, user))
+
+    async def _newest(self, pool: asyncpg.Pool) -> tuple[Attempt, PacketRow | None]:
+        """Return the attempt after all that came to nothing; it was begun or not. The first one came to nothing."""
+        begun, unknown = 0, 1
+        while await self._start(pool, unknown) is not None:
+            begun, unknown = unknown, 2 * unknown
+        while unknown - begun > 1:
+            middle = (begun + unknown) // 2
+            if await self._start(pool, middle) is None:
+                unknown = middle
+            else:
+                begun = middle
+        start = await self._start(pool, begun)
+        if start is None or await self._came_to_nothing(pool, self.attempt(begun), start):
+            return self.attempt(begun + 1), None
+        return self.attempt(begun), start
+
+    async def _start(self, pool: asyncpg.Pool, number: int) -> PacketRow | None:
+        attempt = self.attempt(number)
+        return await _logged(pool, attempt.session_id, attempt.start_id)
+
+    async def _came_to_nothing(self, pool: asyncpg.Pool, attempt: Attempt, start: PacketRow) -> bool:
+        """Return whether the session was never opened, or has ended without its input."""
+        if start.verdict == "refused":
+            return True
+        session = await get_session(pool, attempt.session_id)
+        if session is None or not session.is_terminal:
             return False
+        return await _admitted(pool, attempt.session_id, attempt.input_id) is None
+
+    async def _has_input(
+        self, pool: asyncpg.Pool, attempt: Attempt, start: PacketRow, agent_id: str, user: str
+    ) -> bool:
         opener = start.sender_agent_id
         if not is_by(start, agent_id, user):
-            raise self._conflict(f"by {opener}, which this broker user does not speak for")
+            raise self._conflict(attempt, f"by {opener}, which this broker user does not speak for")
         found: list[PacketRow] = []
 
         async def has_input() -> bool:
-            row = await self._accepted(pool, self.input_id)
+            row = await _admitted(pool, attempt.session_id, attempt.input_id)
             found[:] = [row] if row is not None else []
             return bool(found)
 
@@ -63,29 +123,36 @@ class KeyedStart:
             if not await has_input() and opener != agent_id:
                 await until(has_input, PATIENCE)
         except TimeoutError:
-            raise self._conflict(f"by {opener}, whose run ended before it sent the input") from None
+            how = f"by {opener}, whose run ended before it sent the input: try again when the session has halted"
+            raise self._conflict(attempt, how) from None
         if found:
-            await self._compare(pool, found[0], opener)
+            await self._compare(pool, attempt, found[0], opener)
         return bool(found)
 
-    async def _accepted(self, pool: asyncpg.Pool, packet_id: UUID) -> PacketRow | None:
-        rows = await list_agent_packets(pool, session_id=self.session_id, packet_id=packet_id, limit=1)
-        return rows[0] if rows and rows[0].verdict != "refused" else None
-
-    async def _compare(self, pool: asyncpg.Pool, before: PacketRow, opener: str) -> None:
+    async def _compare(self, pool: asyncpg.Pool, attempt: Attempt, before: PacketRow, opener: str) -> None:
         if not is_by(before, opener):
-            raise self._conflict(f"by {opener}, and {before.sender_agent_id} sent the input")
+            raise self._conflict(attempt, f"by {opener}, and {before.sender_agent_id} sent the input")
         (row,) = await opened_bodies(pool, [before])
         if is_sealed(row.body):
             raise InputUnusable(
-                f"key {self.key!r} was used before, for session {self.session_id}, whose input is encrypted: set "
+                f"key {self.key!r} was used before, for session {attempt.session_id}, whose input is encrypted: set "
                 "APC_SUBJECT_MASTER_KEY to compare it, or attach to the session by its id"
             )
         if _content(parse_packet(row.body).payload_as(MessagePayload)) != _content(self.payload):
-            raise self._conflict("for another input")
+            raise self._conflict(attempt, "for another input")
 
-    def _conflict(self, how: str) -> KeyConflict:
-        return KeyConflict(f"key {self.key!r} was used {how}, in session {self.session_id}: choose another key")
+    def _conflict(self, attempt: Attempt, how: str) -> KeyConflict:
+        return KeyConflict(f"key {self.key!r} was used {how}, in session {attempt.session_id}: choose another key")
+
+
+async def _logged(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> PacketRow | None:
+    rows = await list_agent_packets(pool, session_id=session_id, packet_id=packet_id, limit=1)
+    return rows[0] if rows else None
+
+
+async def _admitted(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> PacketRow | None:
+    row = await _logged(pool, session_id, packet_id)
+    return row if row is not None and row.verdict != "refused" else None
 
 
 def is_by(row: PacketRow, agent_id: str, user: str | None = None) -> bool:

@@ -7,7 +7,7 @@ import asyncpg
 
 from apc_agents.keys import AgentKey, find_key
 from apc_bus import headers
-from apc_bus.port import ActPublisher, Message, Publication
+from apc_bus.port import ActPublisher, Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
 from apc_client.waiting import until
@@ -51,22 +51,50 @@ async def send_packet(
         PacketRefused: it is too large.
         AgentKeyUnusable: the sender's key cannot be read.
     """
-    await _publish(bus, packet, shards, key)
+    await bus.publish(_publication(packet, shards, _message(bus.user, packet, key)))
     return await answer_to(pool, packet, bus.user)
 
 
-async def _publish(bus: ActPublisher, packet: Packet, shards: int, key: AgentKey | None) -> None:
-    trace, sealed = packet.trace, seal(packet)
+async def send_opening(
+    bus: Bus, pool: asyncpg.Pool, start: Packet | None, work: Packet, shards: int, key: AgentKey | None = None
+) -> GateAnswer:
+    """Send the work of a session and the START before it, in one message; return the first refusal, or the last answer.
+
+    Both are written before either is sent, so that nothing is opened for work that nobody could take. If the gate
+    refuses the work, it halts the session.
+
+    Args:
+        start: None = the session is open and has no work yet.
+
+    Raises as `send_packet`.
+    """
+    packets = [work] if start is None else [start, work]
+    messages = [_message(bus.user, packet, key, is_opening=packet is work) for packet in packets]
+    await bus.publish(_publication(work, shards, *messages))
+    answers = [await answer_to(pool, packets[0], bus.user)]
+    if answers[0].code is None and start is not None:
+        answers.append(await answer_to(pool, work, bus.user))
+    return answers[-1]
+
+
+def _publication(packet: Packet, shards: int, message: Message, *following: Message) -> Publication:
+    return Publication(INGRESS, str(shard_of(packet.trace.session_id, shards)), message, following)
+
+
+def _message(user: str, packet: Packet, key: AgentKey | None, *, is_opening: bool = False) -> Message:
+    sealed = seal(packet)
     key = key or find_key(WorkerSettings(), packet.sender.agent_id)
-    message = Message(
+    values: dict[str, HeaderValue] = {} if key is None else {headers.SIGNATURE: key.sign(sealed)}
+    if is_opening:
+        values[headers.OPENING] = True
+    return Message(
         sealed.body,
         str(packet.packet_id),
         type=packet.packet_type.value,
-        correlation_id=str(trace.root_packet_id),
-        user_id=bus.user,
-        headers={} if key is None else {headers.SIGNATURE: key.sign(sealed)},
+        correlation_id=str(packet.trace.root_packet_id),
+        user_id=user,
+        headers=values,
     )
-    await bus.publish(Publication(INGRESS, str(shard_of(trace.session_id, shards)), message))
 
 
 async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: timedelta = PATIENCE) -> GateAnswer:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from logging import DEBUG
 
 import structlog
+from msgspec.structs import replace
 from opentelemetry.trace import SpanKind
 
 from apc_agents.emitting.acknowledgements import Acknowledgements, Expectation
@@ -29,7 +30,7 @@ from apc_contracts.envelope.packet import TYPE_OF_PAYLOAD, Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
-from apc_contracts.vocabulary import Channel, DeliveryMode
+from apc_contracts.vocabulary import Channel, DeliveryMode, PacketType
 from apc_contracts.wire.sealing import SealedPacket, seal
 
 _log = structlog.get_logger("apc_agents")
@@ -80,6 +81,25 @@ class Emitter:
         kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
         with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
             return await self._emit(draft, cause, ordinal, emission)
+
+    async def emit_session(self, start: Draft, work: Callable[[Packet], Draft]) -> Packet:
+        """Publish the START of a session and its work as one message; return the START, confirmed.
+
+        If the gate refuses the work, it halts the session. Raises EmitRefused, EmitUnconfirmed.
+        """
+        agent_id, kind = self._builder.agent_id, PacketType.SIGNAL
+        with (
+            counted_emit(agent_id, kind),
+            counted_emit(agent_id, PacketType.MESSAGE),
+            in_span("send", kind, SpanKind.PRODUCER),
+        ):
+            built, opening = await self._prepared(start, None, 0, NOT_FOLLOWED)
+            _, following = await self._prepared(work(built.packet), None, 0, NOT_FOLLOWED)
+            message = following.message
+            marked = replace(message, headers={**message.headers, headers.OPENING: True})
+            await publish_confirmed(self._bus, replace(opening, followed_by=(marked,)), self._settings.publish_deadline)
+        self.last_emit = asyncio.get_running_loop().time()
+        return built.packet
 
     async def prepare(self, draft: Draft, cause: Packet | None, ordinal: int) -> Packet:
         """Return the packet that `emit` would publish. Raises EmitRefused."""

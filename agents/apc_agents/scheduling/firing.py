@@ -105,13 +105,12 @@ class ScheduleRunner:
 
 
 def fire_with(emitter: Emitter, agent_id: str) -> Callable[[Schedule, Tick], Awaitable[str]]:
-    """Build what publishes a firing, the START of its session and then its Tick, and returns the session's id."""
+    """Build what publishes a firing, the START of its session with its Tick, and returns the session's id."""
 
     async def fire(schedule: Schedule, tick: Tick) -> str:
         crash_point("worker.before_tick")
-        start = await emitter.emit(start_draft(agent_id, schedule, tick), None, 0)
-        crash_point("worker.after_tick_start")
-        await emitter.emit(tick_draft(agent_id, tick, start), None, 0)
+        opening = start_draft(agent_id, schedule, tick)
+        start = await emitter.emit_session(opening, lambda start: tick_draft(agent_id, tick, start))
         _log.info("schedule_fired", agent_id=agent_id, schedule=tick.name, instant=tick.instant.isoformat())
         return start.trace.session_id
 

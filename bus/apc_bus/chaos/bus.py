@@ -131,4 +131,4 @@ def _corrupted(publication: Publication, chance: Random) -> Publication:
     start = chance.randrange(len(message.body) + 1)
     body = message.body[:start] + b"\xff" + chance.randbytes(3) + message.body[start + 4 :]
     message_id = str(UUID(int=chance.getrandbits(128), version=4))
-    return replace(publication, message=replace(message, body=body, message_id=message_id))
+    return replace(publication, message=replace(message, body=body, message_id=message_id), followed_by=())

@@ -52,15 +52,16 @@ class MemoryBroker:
             consumer.end(f"queue {name} was deleted")
 
     def publish(self, publication: Publication, user: str) -> None:
-        """Route a message into every queue whose binding matches.
+        """Route a message, and those that follow it, into every queue whose binding matches.
 
         Raises:
             PublishRefused: unknown exchange, a user_id that is not the publisher's, a full queue.
             PublishUnroutable: no queue takes it.
         """
-        message = publication.message
-        if message.user_id is not None and message.user_id != user:
-            raise PublishRefused(f"user_id is {message.user_id!r} but the connection's user is {user!r}")
+        messages = publication.message, *publication.followed_by
+        for message in messages:
+            if message.user_id is not None and message.user_id != user:
+                raise PublishRefused(f"user_id is {message.user_id!r} but the connection's user is {user!r}")
         names = self._router.route(publication.exchange, publication.routing_key)
         if not names:
             raise PublishUnroutable(
@@ -68,9 +69,10 @@ class MemoryBroker:
             )
         queues = [self._queues[name] for name in names]
         for queue in queues:
-            queue.check_room(message)
+            queue.check_room(*messages)
         for queue in queues:
-            queue.append(message, publication.routing_key)
+            for message in messages:
+                queue.append(message, publication.routing_key)
 
     def _dead_letter(self, queue: Queue, stored: Stored, reason: str) -> None:
         if queue.dead_letter_exchange is None:

@@ -36,11 +36,12 @@ class MemoryQueue:
         """The consumers; of a single-active queue the first is active."""
         return tuple(self._consumers)
 
-    def check_room(self, message: Message) -> None:
+    def check_room(self, *messages: Message) -> None:
         """Check for room. Raises PublishRefused when the queue is full."""
         limit, limit_bytes = self.description.max_messages, self.description.max_bytes
-        if (limit is not None and len(self._ready) >= limit) or (
-            limit_bytes is not None and self._ready_bytes + len(message.body) > limit_bytes
+        size = sum(len(message.body) for message in messages)
+        if (limit is not None and len(self._ready) + len(messages) > limit) or (
+            limit_bytes is not None and self._ready_bytes + size > limit_bytes
         ):
             raise PublishRefused(f"queue {self.description.name} is full")
 

@@ -28,7 +28,7 @@ class MemoryStream:
         """The readers."""
         return tuple(self._positions)
 
-    def check_room(self, message: Message) -> None:
+    def check_room(self, *messages: Message) -> None:
         """Find room for everything: a stream is never full."""
 
     def append(self, message: Message, routing_key: str) -> None:

@@ -12,15 +12,17 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from apc_bus.errors import PublishRefused
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import INGRESS
+from apc_contracts.limits import DEFAULT_LIMITS
 
 CONTENT_TYPE = "application/vnd.apc.bundle"
 MOST_PARTS = 32
 MOST_BYTES = 64 * 1024
 """Bytes of the parts of one bundle, properties included. A larger packet travels alone."""
-LARGEST_BYTES = 2 * MOST_BYTES
-"""What is taken apart; a larger message is left as it is."""
+LARGEST_BYTES = 2 * DEFAULT_LIMITS.size_bytes + MOST_BYTES
+"""What is taken apart; a larger message is left as it is. Two packets of the largest size belong together at most."""
 MOST_PROPERTY_BYTES = 255
 """AMQP 0-9-1: properties are short strings."""
 
@@ -71,7 +73,10 @@ _part_decoder = msgspec.msgpack.Decoder(_Part)
 def bundled(publications: Sequence[Publication]) -> list[Sending]:
     """Return what goes to the broker: packets for one shard together, everything else by itself.
 
-    The order for one routing key stays.
+    The order for one routing key stays. What belongs together has a message of its own.
+
+    Raises:
+        PublishRefused: messages that belong together do not fit into one.
     """
     growing: dict[tuple[str, str | None], _Group] = {}
     found: list[_Group] = []
@@ -79,9 +84,10 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
         message = publication.message
         key = publication.routing_key, message.user_id
         is_ingress = publication.exchange == INGRESS
-        part = _written(message) if is_ingress and len(publications) > 1 else None
+        is_followed = bool(publication.followed_by)
+        part = _written(message) if is_ingress and len(publications) > 1 and not is_followed else None
         if part is None:
-            found.append(_Group([position]))
+            found.append(_Group([position], _together(publication) if is_followed else []))
             if is_ingress:
                 growing.pop(key, None)  # what follows it goes out after it
             continue
@@ -111,6 +117,19 @@ def unbundled(message: Message) -> list[Message]:
     return [_message(part, message, said) for part in parts]
 
 
+def _together(publication: Publication) -> list[msgspec.Raw]:
+    """Return the parts of a message and of those that follow it."""
+    messages = publication.message, *publication.followed_by
+    parts = [_written(message, LARGEST_BYTES) for message in messages]
+    written = [msgspec.Raw(part) for part in parts if part is not None]
+    is_of_one = publication.exchange == INGRESS and len({message.user_id for message in messages}) == 1
+    size = len(_encoder.encode(written))
+    if len(written) < len(messages) or not is_of_one or len(written) > MOST_PARTS or size > LARGEST_BYTES:
+        message_id = publication.message.message_id
+        raise PublishRefused(f"{message_id} and what follows it do not fit into one message for {INGRESS}")
+    return written
+
+
 def _message(part: _Part, bundle: Message, said: dict[str, HeaderValue]) -> Message:
     return Message(
         part.body,
@@ -137,13 +156,13 @@ def _publication(first: Publication, parts: Sequence[msgspec.Raw]) -> Publicatio
     return Publication(first.exchange, first.routing_key, message)
 
 
-def _written(message: Message) -> bytes | None:
+def _written(message: Message, most_bytes: int = MOST_BYTES) -> bytes | None:
     """Return a message as a part; None for one that could not come out of a bundle as it went in.
 
     It is read as the gate will read it: a bundle that is made can be taken apart.
     """
     if (
-        len(message.body) > MOST_BYTES
+        len(message.body) > most_bytes
         or message.expiration_ms is not None
         or message.content_type == CONTENT_TYPE
         or len(message.message_id) >= MOST_PROPERTY_BYTES - len("+99")
@@ -155,7 +174,7 @@ def _written(message: Message) -> bytes | None:
         read = _part_decoder.decode(part)
     except (msgspec.MsgspecError, OverflowError, RecursionError, TypeError, ValueError):
         return None
-    return part if len(part) <= MOST_BYTES and _fits_amqp(read) else None
+    return part if len(part) <= most_bytes and _fits_amqp(read) else None
 
 
 def _fits_amqp(part: _Part) -> bool:

@@ -60,7 +60,7 @@ class Publisher:
 
     async def publish(self, publication: Publication) -> BusError | None:
         """Publish one message; return its result: None = confirmed."""
-        if publication.exchange == INGRESS:
+        if publication.exchange == INGRESS or publication.followed_by:
             return await self._gathering.publish(publication)
         (result,) = await self._publish_each([publication])
         return result

@@ -56,6 +56,8 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
             record["loop"] = loop
     if ruling is not None:
         _note_evidence(record, case, ruling)
+        if facts.is_opening and isinstance(ruling, Refusal):
+            record["opening"] = True
     return record
 
 

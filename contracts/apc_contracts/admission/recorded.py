@@ -64,6 +64,7 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         cause=None if cause is None else UUID(cause),
         ordinal=record.get("ordinal"),
         is_cause_delivered=_is_cause_delivered(received.packet, record),
+        is_opening="opening" in record,
         is_contract_deployed=drift.get("contract_is_deployed", True),
         is_contract_known=record.get("is_contract_known", True),
         content_fault=ContentFault(*record["content"]) if "content" in record else None,

@@ -43,6 +43,8 @@ class Facts(msgspec.Struct, frozen=True):
     ordinal: int | None = None
     is_cause_delivered: bool = False
     """The cause was delivered to this sender."""
+    is_opening: bool = False
+    """The AMQP header apc-opening: the work that its session was opened for. If it is refused, the session halts."""
     outstanding: Mapping[str, int] = msgspec.field(default_factory=dict)
     """agent_id -> deliveries routed and not ended."""
     own_outstanding: Mapping[str, int] | None = None

@@ -4,7 +4,7 @@ Orchestrator, replay and tests call the same functions; nothing here reads a clo
 """
 
 from apc_contracts.judging.session_view import Identity, SessionView
-from apc_contracts.session.advance import Advanced, advance, confirm_substrate, ends_session
+from apc_contracts.session.advance import Advanced, advance, confirm_substrate, halted_by_refusal
 from apc_contracts.session.delivery.recipients import handles, resolve_recipients
 from apc_contracts.session.document import SessionDocument, decode_document
 from apc_contracts.session.emissions import timer
@@ -52,7 +52,7 @@ __all__ = [
     "confirm_substrate",
     "decay_packet",
     "decode_document",
-    "ends_session",
+    "halted_by_refusal",
     "handles",
     "hops_without_session",
     "identity_without_session",

@@ -9,7 +9,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.session_view import Identity
-from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.session import budgets, emissions, verdicts
 from apc_contracts.session.conditions import settle
 from apc_contracts.session.counting import count
@@ -287,20 +287,34 @@ def _hear_agent(session: Session, agent_id: str) -> None:
 
 
 def _note_refusal(moment: Advance, given: PacketInput) -> None:
-    """Halt the session when its last packet is spent.
+    """Halt the session when its last packet is spent, or when the work that it was opened for is refused.
 
     While a task has some left, it goes on.
     """
-    if given.verdict.refusal is not None and ends_session(moment.session, given.verdict.refusal):
-        moment.session.document.halt_reason = "BUDGET_EXHAUSTED packets"
+    reason = halted_by_refusal(moment.session, given.received.packet, given.verdict)
+    if reason is not None:
+        moment.session.document.halt_reason = reason
 
 
-def ends_session(session: Session, refusal: Refusal) -> bool:
-    """Return whether a refusal halts the session: its last packet is spent."""
+def halted_by_refusal(session: Session, packet: Packet, verdict: Verdict) -> str | None:
+    """Return why a refusal halts the session; None when the session goes on."""
+    refusal = verdict.refusal
+    if refusal is None or session.is_terminal:
+        return None
+    if _is_opening(session, packet, verdict):
+        sender, kind = packet.sender.agent_id, packet.packet_type
+        return f"NOT_STARTED the {kind} with which {sender} opened it was refused: {refusal.code} at {refusal.path}"
     budget = session.document.budgets.get("packets")
-    if refusal.code != "BUDGET_EXHAUSTED" or session.is_terminal or budget is None:
-        return False
-    return session.document.spent.get("packets", 0) >= budget
+    if refusal.code != "BUDGET_EXHAUSTED" or budget is None or session.document.spent.get("packets", 0) < budget:
+        return None
+    return "BUDGET_EXHAUSTED packets"
+
+
+def _is_opening(session: Session, packet: Packet, verdict: Verdict) -> bool:
+    """Return whether this is the work that travelled with the session's START: its sender sends no other."""
+    work = session.work
+    is_by_opener = packet.sender.agent_id == session.document.opener
+    return work is not None and not work.is_started and is_by_opener and "opening" in verdict.facts
 
 
 def _end(moment: Advance) -> None:

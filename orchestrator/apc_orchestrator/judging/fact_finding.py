@@ -47,6 +47,7 @@ class FactFinder:
             cause=cause,
             ordinal=ordinal if isinstance(ordinal, int) else None,
             is_cause_delivered=self._is_cause_delivered(packet, cause),
+            is_opening=message.headers.get(headers.OPENING) is True,
             is_contract_deployed=self._is_contract_deployed(packet),
             is_contract_known=self._is_contract_known(packet),
             schemas=self._registry.schemas,

@@ -12,7 +12,7 @@ from apc_contracts.session import (
     PacketInput,
     Session,
     advance,
-    ends_session,
+    halted_by_refusal,
     hops_without_session,
     identity_without_session,
     open_session,
@@ -63,21 +63,21 @@ class Verdicts:
             repeats.repeat(batch, received, session, facts)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
-        elif refusal is not None and self._takes_no_id(session, packet, refusal):
+        elif refusal is not None and self._takes_no_id(session, packet, verdict, refusal):
             if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
                 self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, facts, signature, contract)
         return verdict
 
-    def _takes_no_id(self, session: Session | None, packet: Packet, refusal: Refusal) -> bool:
+    def _takes_no_id(self, session: Session | None, packet: Packet, verdict: Verdict, refusal: Refusal) -> bool:
         """Return whether a refused packet leaves its id free: by its code, for another's key, or beyond the bound.
 
         An id that is derived from a key can be guessed with the key: a stranger would refuse its owner's packet by it.
         """
         if refusal.code in self._id_codes:
             return True
-        if session is not None and ends_session(session, refusal):
+        if session is not None and halted_by_refusal(session, packet, verdict) is not None:
             return False
         if is_key_of_another(packet.packet_id, packet.sender.agent_id):
             return True

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
+from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import DEAD_QUEUE, INGRESS, gate_queue
 
@@ -89,3 +92,18 @@ async def test_a_part_may_be_settled_after_another_of_its_message_was_given_up(b
         behind = message()
         await bus.publish(ingress(behind))
         assert ids(await received(subscription, 1)) == [behind.message_id]
+
+
+async def test_a_message_and_what_follows_it_arrive_together_or_not_at_all(bus: Bus, message: Make) -> None:
+    first, work, other = message(b'{"n":1}'), message(b'{"n":2}', headers={"apc-opening": True}), message()
+    await asyncio.gather(bus.publish(Publication(INGRESS, "0", first, (work,))), bus.publish(ingress(other)))
+    async with bus.subscribe(gate_queue(0)) as subscription:
+        found = [one.message for one in await received(subscription, 3)]
+        assert other in found
+        assert [one for one in found if one != other] == [first, work]
+        assert found.index(work) == found.index(first) + 1
+    with pytest.raises(BusError):
+        await bus.publish(Publication(INGRESS, "nowhere", message(), (message(),)))
+    await bus.publish(ingress(last := message()))
+    async with bus.subscribe(gate_queue(0)) as subscription:
+        assert last.message_id in ids(await received(subscription, 4)), "with the three that were given back"

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apc_bus.errors import PublishRefused
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit.bundles import CONTENT_TYPE, LARGEST_BYTES, MOST_BYTES, MOST_PARTS, bundled, unbundled
 from apc_bus.topology import INGRESS, RECEIPTS
+from apc_contracts.limits import DEFAULT_LIMITS
 
 texts = st.text(max_size=300)
 values = st.one_of(texts, st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none(), st.binary(max_size=5))
@@ -64,6 +66,32 @@ def test_a_bundle_ends_at_its_bounds() -> None:
     assert [len(one.positions) for one in bundled(large)] == [1, 1, 1], "properties count too"
     half = [Publication(INGRESS, "0", Message(b"x" * (MOST_BYTES // 2 - 100), f"m-{number}")) for number in range(3)]
     assert [len(one.positions) for one in bundled(half)] == [2, 1]
+
+
+def test_what_belongs_together_is_one_message_of_its_own() -> None:
+    """A START and its input, each of the largest size that a packet may have."""
+    start, work = (Message(b"x" * DEFAULT_LIMITS.size_bytes, name, user_id="red") for name in ("start", "work"))
+    others = [Publication(INGRESS, "0", Message(b"{}", f"m-{number}", user_id="red")) for number in range(4)]
+    sent = [*others[:2], Publication(INGRESS, "0", start, (work,)), *others[2:]]
+    sendings = bundled(sent)
+    assert [one.positions for one in sendings] == [[0, 1], [2], [3, 4]]
+    assert unbundled(sendings[1].publication.message) == [start, work]
+    assert sendings[1].publication.followed_by == ()
+
+
+FOLLOWING: dict[str, Publication] = {
+    "another exchange": Publication(RECEIPTS, "0", Message(b"[]", "a"), (Message(b"[]", "b"),)),
+    "another user": Publication(INGRESS, "0", Message(b"", "a", user_id="red"), (Message(b"", "b", user_id="blue"),)),
+    "too large": Publication(INGRESS, "0", Message(b"", "a"), (Message(b"x" * LARGEST_BYTES, "b"),)),
+    "too many": Publication(INGRESS, "0", Message(b"", "a"), tuple(Message(b"", str(n)) for n in range(MOST_PARTS))),
+    "with an expiry": Publication(INGRESS, "0", Message(b"", "a"), (Message(b"", "b", expiration_ms=5),)),
+}
+
+
+@pytest.mark.parametrize("publication", FOLLOWING.values(), ids=FOLLOWING)
+def test_what_cannot_go_together_is_refused_and_not_torn_apart(publication: Publication) -> None:
+    with pytest.raises(PublishRefused, match="a and what follows it do not fit into one message"):
+        bundled([publication])
 
 
 HEADERS: dict[str, dict[str, Any]] = {

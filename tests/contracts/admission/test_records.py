@@ -116,6 +116,7 @@ def given_facts(draw: st.DrawFn) -> dict[str, Any]:
         "cause": cause,
         "ordinal": draw(rarely(1, 0)),
         "is_cause_delivered": draw(rarely(False, True)),
+        "is_opening": draw(rarely(True, False)),
         "is_contract_deployed": draw(rarely(False, True)),
         "decayed_protocols": draw(rarely(frozenset({"proto-1"}), frozenset())),
         "outstanding": draw(rarely({"sentinel-1": 500}, {"sentinel-1": 1})),

@@ -96,6 +96,8 @@ class Simulation:
     """Every accepted packet, the orchestrator's own included."""
     denied: dict[UUID, str] = field(default_factory=dict)
     inboxes: dict[str, deque[tuple[Packet, int]]] = field(default_factory=dict)
+    is_opening: bool = False
+    """Of the packet that is sent now."""
     put_off: list[tuple[Packet, str, int]] = field(default_factory=list)
     """Retries in the delay queue: (packet, recipient, attempt)."""
     stream: list[Packet] = field(default_factory=list)
@@ -179,6 +181,7 @@ class Simulation:
         self, agent: str, payload: Payload, to: str | Iterable[str] = ORCHESTRATOR, **fields: Any
     ) -> tuple[Packet, Verdict]:
         """Build, judge and take a packet; emissions are judged at once, as in the gate."""
+        self.is_opening = fields.pop("is_opening", False)
         packet = self.build(agent, payload, to, **fields)
         return packet, self.take(packet)
 
@@ -193,6 +196,7 @@ class Simulation:
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
             is_cause_delivered=True,
+            is_opening=self.is_opening,
         )
         verdict = admit(packet, self.opened, facts, self.contract)
         if verdict.kind in (VerdictKind.REPEAT, VerdictKind.RERUN):

@@ -77,6 +77,28 @@ def test_a_session_without_task_does_not_wait_for_its_deadline() -> None:
     assert reason(simulation) == "NOT_STARTED librarian sent no work"
 
 
+@pytest.mark.parametrize("is_opening", [True, False])
+def test_a_session_ends_with_the_refusal_of_the_work_it_was_opened_for(is_opening: bool) -> None:
+    """Other work may be corrected and sent again: its sender says which it is."""
+    simulation = opened()
+    _, verdict = simulation.send("librarian", TASK, "nobody", is_opening=is_opening)
+    assert verdict.refusal is not None
+    if is_opening:
+        wanted = "NOT_STARTED the TASK_IR with which librarian opened it was refused: UNROUTABLE at recipients[0]"
+        assert reason(simulation) == wanted
+    else:
+        simulation.send("librarian", TASK, "red-1", is_opening=True)
+        assert simulation.session.state == "WORKING"
+        simulation.send("librarian", TASK, "nobody", is_opening=True)
+        assert simulation.session.state == "WORKING", "it has begun"
+
+
+def test_nobody_else_ends_a_session_with_a_refusal() -> None:
+    simulation = opened()
+    _, verdict = simulation.send("red-1", TASK, "nobody", is_opening=True)
+    assert verdict.refusal is not None and simulation.session.state == "SESSION_OPEN"
+
+
 def test_the_deadline_ends_a_task_that_is_at_work() -> None:
     simulation, _ = working(deadline_ms=600_000)
     simulation.pass_time(seconds=599)

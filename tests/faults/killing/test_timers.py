@@ -19,7 +19,7 @@ GATE_AT_TICK = ("gate.after_log_confirm:2", "gate.after_delivery:1")
 PERSISTER = ("persister.before_commit:2", "persister.after_commit:2")
 """The first transaction is the gate's opening."""
 AGENT = ("worker.before_state", "worker.after_state")
-AGENT_AT_TICK = ("worker.before_tick", "worker.after_tick_start", "worker.after_tick", *AGENT)
+AGENT_AT_TICK = ("worker.before_tick", "worker.after_tick", *AGENT)
 WAKES = """
 SELECT count(*) FROM apc_log.packets
 WHERE packet #>> '{payload,signal}' = 'WAKE' AND packet #>> '{sender,agent_id}' = 'orchestrator'

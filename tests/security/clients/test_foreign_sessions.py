@@ -17,6 +17,7 @@ from tests.support.traffic.packets import SESSION
 from apc_agents.emitting.draft import Draft
 from apc_agents.typed.message import payload_of
 from apc_client import Client, ClientSession, SessionRefused
+from apc_client.keyed_start import Attempt
 from apc_client.registry.agents import addition
 from apc_client.sending import send_packet
 from apc_console.commands.session.session_control import signal_of
@@ -43,14 +44,17 @@ Act = Callable[[House], Awaitable[object]]
 
 async def starts_it_again(house: House) -> None:
     """The START would name other deciders and members."""
-    await client_of(house, RIVAL)._open(team(), SESSION, uuid4())
+    client, attempt = client_of(house, RIVAL), Attempt(SESSION, uuid4(), uuid4())
+    answer = await send_packet(client._bus, house.pool, client._opening(team(), attempt), 1)
+    if answer.reason is not None:
+        raise InputUnusable(answer.reason)
 
 
 async def gives_it_an_input(house: House) -> None:
     rows = await list_agent_packets(house.pool, session_id=SESSION, packet_type="SIGNAL", limit=1)
     client, opening = client_of(house, OUTSIDER), parse_packet(rows[0].body)
     draft = Draft(payload_of(Order(number=1)), to="red-1", run_phase=RunPhase.EXECUTION, packet_id=uuid4())
-    await client._send(client._builder.build(draft, opening, 1).packet)
+    await client._send(None, client._builder.build(draft, opening, 1).packet)
 
 
 async def answers_for_a_person(house: House) -> None:

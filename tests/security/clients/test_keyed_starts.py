@@ -74,6 +74,9 @@ async def test_the_ids_of_a_start_cannot_be_occupied(
         session = await client(ready).start(team(), Order(number=1), key=KEY)
         again = await client(ready).start(team(), Order(number=1), key=KEY)
         assert again.session_id == session.session_id == str(named("session"))
+    elif what == "start":
+        session = await client(ready).start(team(), Order(number=1), key=KEY)
+        assert session.session_id != str(named("session")), "driven away to the next attempt"
     else:
         with pytest.raises(SessionRefused, match="DUPLICATE_CONFLICT"):
             await client(ready).start(team(), Order(number=1), key=KEY)

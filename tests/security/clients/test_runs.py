@@ -14,6 +14,7 @@ from apc_client import Client, KeyConflict, SessionRefused, keyed_start
 from apc_client import operator as operators
 from apc_client.keyed_start import KeyedStart
 from apc_client.registry.run_client import RunClient, registered_client
+from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import CLIENT, Registration, Right
 from apc_log.registry import registered_agents
@@ -86,10 +87,9 @@ async def test_the_input_of_another_is_not_taken_for_ones_own(
     if not is_guarded:
         monkeypatch.setattr(keyed_start, "is_by", lambda *_: True)
     async with registered_client(ready.client("operator"), ready.pool, 1) as first:
-        start = order()
-        opened = await client_of(ready, first)._open(team(), start.session_id, start.start_id)
+        await open_only(ready, first)
     member = Client(ready.client("agent.red-1"), ready.pool, Registration("red-1", "agent.red-1", "role", "red"), 1)
-    await member._give(team(), start.payload, opened, start.input_id)
+    await member._send(None, member._first(team(), order().payload, order().attempt(0)))
     await the_key_is_in_use(ready, f"by {first.registration.agent_id}, and red-1 sent the input", is_guarded)
 
 
@@ -120,15 +120,21 @@ async def test_the_key_of_a_run_that_ended_before_its_input_is_told(
 ) -> None:
     monkeypatch.setattr(keyed_start, "PATIENCE", timedelta(0))
     async with registered_client(ready.client("operator"), ready.pool, 1) as first:
-        start = order()
-        await client_of(ready, first)._open(team(), start.session_id, start.start_id)
+        await open_only(ready, first)
     await the_key_is_in_use(ready, f"by {first.registration.agent_id}, whose run ended before it sent", True)
 
 
 def order() -> KeyedStart:
     payload = payload_of(Order(number=1))
     assert isinstance(payload, MessagePayload)
-    return KeyedStart.of(CLIENT, "orders", KEY, payload)
+    return KeyedStart(CLIENT, "orders", KEY, payload)
+
+
+async def open_only(house: House, run: RunClient) -> None:
+    """Send START alone, as release 0.1.0 did before it sent the input."""
+    client = client_of(house, run)
+    opening = client._opening(team(), order().attempt(0))
+    assert (await send_packet(client._bus, house.pool, opening, 1, run.key)).code is None
 
 
 async def opener_of(house: House, session_id: str) -> str:

@@ -14,6 +14,7 @@ ApcError
     DeadLetter            raised by a handler: give this delivery to the dead-letter exchange
     GiveBack              raised by a handler: leave this delivery until the consumer ends; then it comes again
     TopologyInvalid       shards or agents that no topology can be built for
+    ShardsDiffer          APC_SHARDS is not the number of shards that the broker or the log has
     TopologyConflict      the broker holds this queue or exchange with other arguments
     ChaosProfileInvalid   a file that is no profile of `apc up --chaos`
     ArtifactError
@@ -93,6 +94,10 @@ class GiveBack(BusError):
 
 class TopologyInvalid(BusError):
     """The shards or agents given allow no topology."""
+
+
+class ShardsDiffer(BusError):
+    """APC_SHARDS of this process is not the number of shards that the broker has, or that open sessions were put by."""
 
 
 class TopologyConflict(BusError):

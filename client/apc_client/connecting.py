@@ -42,6 +42,7 @@ async def connect(
         InputUnusable: a URL is missing, no operator is registered for the broker user, people are named with a broker,
             or another system uses the data folder.
         BusUnavailable, DatabaseUnavailable, EmbeddedUnavailable: a server is away.
+        ShardsDiffer: APC_SHARDS is another number than the system's.
     """
     bus, database = bus or BusSettings(), database or DatabaseSettings()
     if not bus.amqp_nodes:
@@ -65,7 +66,7 @@ async def _over_rabbit(bus: BusSettings, url: str, operator: str | None) -> Asyn
     quick = bus.model_copy(update={"connect_patience": CONNECT_PATIENCE})
     pool = await open_pool(url, max_size=2, wait=CONNECT_PATIENCE)
     try:
-        connected = await connect_rabbit(quick, purpose="client")
+        connected = await connect_rabbit(quick, purpose="client", shards=bus.shards)
         try:
             yield Client(connected, pool, await first_operator(pool, connected.user, operator), bus.shards)
         finally:

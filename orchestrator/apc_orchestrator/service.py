@@ -6,14 +6,17 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, first_of, until_stopped
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
+from apc_log.sessions.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
-from apc_orchestrator.gate import Gate
+from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
 from apc_orchestrator.metrics import follow_gates
 from apc_orchestrator.service_state import ShardState
 
@@ -30,6 +33,7 @@ class Orchestrator:
         self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
+        self._pool = pool
         self._health = Health()
         self._gates = [
             Gate(settings, contracts, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
@@ -56,9 +60,11 @@ class Orchestrator:
         """Serve until `stop`, then drain.
 
         Raises:
+            ShardsDiffer: the sessions that are open were placed by another number of shards.
             TaskEnded, CallAborted, Exception: a gate or the reader of dead letters has ended before; a gate that loses
                 its shard does not end.
         """
+        await self._check_places(stop)
         gates = until_stopped(stop, {f"the gate of shard {one.state.shard}": one.run(stop) for one in self._gates})
         serving = asyncio.create_task(gates)
         try:
@@ -66,6 +72,21 @@ class Orchestrator:
         finally:
             await cancelled(serving)
         _log.info("orchestrator_stopped")
+
+    async def _check_places(self, stop: asyncio.Event) -> None:
+        """Compare the open sessions with the number of shards, once the database answers."""
+        shards, backoff = self._settings.shards, Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, stop)
+        while not stop.is_set():
+            try:
+                lost = check_places(await read_open_sessions(self._pool), shards)
+            except DATABASE_AWAY as error:
+                _log.warning("database_awaited", reason=str(error))
+                await backoff.wait()
+                continue
+            if lost:
+                reason = "they were opened with several numbers of shards: `apc doctor` says what to do"
+                _log.error("sessions_misplaced", count=len(lost), session_id=lost[0], reason=reason)
+            return
 
 
 async def serve_orchestrator(

@@ -69,7 +69,7 @@ async def _serve(
 
     artifacts = open_artifacts(bus_settings)
     async with _stores(settings) as (states, tasks, effects, memory, schedules):
-        connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}")
+        connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}", shards=settings.shards)
         bus = disturb(connected, agent.agent_id, bus_settings)
         try:
             worker = Worker(

@@ -10,7 +10,7 @@ from apc_bus.clock import boottime
 from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import Publication, QueueDepth, Subscription
-from apc_bus.rabbit.administration.depth import queue_depth
+from apc_bus.rabbit.administration.depth import check_shards, queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
 from apc_bus.rabbit.consuming.consumer import RabbitSubscription, consume
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers
@@ -149,13 +149,15 @@ class RabbitBus:
         await asyncio.gather(self._publish_link.close(), self._consume_link.close())
 
 
-async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc") -> RabbitBus:
+async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc", shards: int | None = None) -> RabbitBus:
     """Return a bus over the nodes of `settings.amqp_nodes`, connected.
 
     Args:
         purpose: what the connections are called in the broker's listings.
+        shards: the number that the broker must have, if it has a topology; None = do not look.
 
     Raises:
+        ShardsDiffer: the broker has another number of shards.
         BusUnavailable: no node answers within `connect_patience`, or user, password or virtual host is
             refused; the message says which.
     """
@@ -170,6 +172,8 @@ async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc") -> Rabb
     bus = RabbitBus(Nodes(settings.amqp_nodes, timing), settings, purpose)
     try:
         await bus.start()
+        if shards is not None:
+            await check_shards(bus, shards)
     except BaseException:
         await bus.close()
         raise

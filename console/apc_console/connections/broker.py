@@ -13,7 +13,9 @@ from apc_client.registry.agents import inboxes_of
 from apc_client.topology import topology_of
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
+from apc_contracts.plurals import numbered
 from apc_log.registry import registered_agents
+from apc_log.sessions.placement import read_open_sessions
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0
@@ -29,14 +31,14 @@ def broker_user(settings: BusSettings) -> str:
 
 @asynccontextmanager
 async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
-    """Yield the bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable."""
+    """Yield the bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable, ShardsDiffer."""
     from apc_bus.rabbit import connect_rabbit
 
     broker_user(settings)
     quick = settings.model_copy(update={"connect_patience": CONNECT_PATIENCE, "connect_timeout": CONNECT_PATIENCE})
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            bus = await connect_rabbit(quick, purpose="apc")
+            bus = await connect_rabbit(quick, purpose="apc", shards=settings.shards)
     except TimeoutError as error:
         raise ServiceAway("the broker does not answer: start RabbitMQ or check APC_AMQP_URL") from error
     try:
@@ -66,11 +68,30 @@ def topology_url(settings: BusSettings) -> str:
 
 
 async def apply(topology: Topology) -> None:
-    """Declare a topology as the user of APC_TOPOLOGY_URL. Raises TopologyConflict, BusUnavailable."""
+    """Declare a topology as the user of APC_TOPOLOGY_URL; another number of shards only while no session is open.
+
+    Raises TopologyConflict, BusUnavailable.
+    """
     from apc_bus.rabbit import apply_rabbit
     from apc_bus.rabbit.connections import Timing
 
     settings = BusSettings()
     broker_user(settings)
     seconds = CONNECT_PATIENCE.total_seconds()
-    await apply_rabbit(topology_url(settings), topology, timing=Timing(connect=seconds, patience=seconds))
+    timing = Timing(connect=seconds, patience=seconds)
+    await apply_rabbit(topology_url(settings), topology, objection=_objection, timing=timing)
+
+
+async def _objection() -> str | None:
+    """Return why the number of shards may not change, by the log."""
+    if DatabaseSettings().database_url is None:
+        return "only the log knows whether sessions are open, and which inboxes there are: set APC_DATABASE_URL"
+    async with open_log() as pool:
+        sessions = await read_open_sessions(pool)
+    if not sessions:
+        return None
+    verb = "is" if len(sessions) == 1 else "are"
+    return (
+        f"{numbered(len(sessions), 'session')} {verb} open, such as {next(iter(sessions))}: let every session end, or "
+        "stop it (`apc session list --running`, `apc session stop`)"
+    )

@@ -29,6 +29,7 @@ from apc_console.doctor.finding import Finding, Status, ok
 from apc_console.doctor.log_lag import look_at_lag
 from apc_console.doctor.looking import attempt, look
 from apc_console.doctor.permissions import look_at_permissions
+from apc_console.doctor.shards import look_at_number, look_at_places
 from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"
@@ -59,6 +60,7 @@ async def _database(
     findings += await look("database", _look_at_database(pool, database))
     if any(finding.status is not Status.OK for finding in findings if finding.check in ("schema", "database")):
         return findings, None
+    findings += await look("shards", look_at_places(pool, settings.shards))
     for check, looking in (
         ("log end", look_at_evidence),
         ("checkpoints", look_at_checkpoints),
@@ -93,6 +95,7 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     if found is None:
         return findings
     findings += judge_topology(found)
+    findings += await look("shards", look_at_number(topology_url(settings), settings.shards))
     prefetch = OrchestratorSettings().gate_prefetch
     findings += await look("message size", look_at_message_size(topology_url(settings), prefetch))
     findings += await look("users", look_at_users(settings, topology))

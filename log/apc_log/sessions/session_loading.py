@@ -43,7 +43,7 @@ from apc_log.subject_keys import KeyRing
 
 REFUSED_KEPT = 1000
 """Refused packets remembered under the name of a session that does not exist."""
-DOCUMENT = "SELECT document FROM apc_log.sessions WHERE session_id = $1"
+DOCUMENT = "SELECT document, shard FROM apc_log.sessions WHERE session_id = $1"
 _IDENTITIES = """
 SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_type, packet.sender_agent_id,
        packet.sender_swarm_id, packet.recipients, packet.facts ->> 'to' AS addressed, packet.cause_packet_id,
@@ -123,10 +123,12 @@ async def load_session(
     contracts: Contracts,
     ring: KeyRing | None = None,
     erased: list[Hop] | None = None,
-) -> Session | dict[UUID, Identity]:
+    shard: int | None = None,
+) -> Session | dict[UUID, Identity] | None:
     """Return the session as the log left it, or what was refused under its name when there is none.
 
     Args:
+        shard: in which it must be; None is returned for a session of another.
         ring: reads encrypted bodies.
         erased: gets the hops that end what is left of packets whose subject was erased; they are not logged yet.
 
@@ -137,12 +139,14 @@ async def load_session(
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        text = await connection.fetchval(DOCUMENT, session_id)
-        if text is None:
+        stored = await connection.fetchrow(DOCUMENT, session_id)
+        if stored is None:
             rows = await connection.fetch(UNKNOWN_SESSION_IDENTITIES, session_id)
             bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
             return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(rows)}
-        document = decode_document(text)
+        if shard not in (None, stored["shard"]):
+            return None
+        document = decode_document(stored["document"])
         contract = await _contract_of(connection, document.contract_hash, contracts)
         session = Session(document, contract.selection.verified_score_epsilon)
         rows = await connection.fetch(IDENTITIES, session_id)

@@ -40,7 +40,7 @@ class FactFinder:
             user_id=message.user_id,
             is_received=True,
             has_copy_headers="CC" in message.headers or "BCC" in message.headers,
-            hashes_to_shard=shard_of(packet.trace.session_id, self._memory.shards) == self._memory.lease.shard,
+            hashes_to_shard=self._is_of_shard(packet.trace.session_id),
             signature=self._signature(received, signature_of(message)),
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
@@ -83,6 +83,11 @@ class FactFinder:
             schemas=self._registry.schemas,
             decayed_protocols=self._protocols.decayed(now),
         )
+
+    def _is_of_shard(self, session_id: str) -> bool:
+        """Return whether the session is this shard's: by its id, and by the log if it has it."""
+        memory = self._memory
+        return shard_of(session_id, memory.shards) == memory.lease.shard and not memory.sessions.is_foreign(session_id)
 
     def _quota_wait_ms(self, packet: Packet, now: datetime) -> int:
         sender = self._registry.by_id.get(packet.sender.agent_id)

@@ -27,6 +27,8 @@ class Sessions:
         self._unknown: OrderedDict[str, dict[UUID, Identity]] = OrderedDict()
         self._unknown_session_bytes = 0
         self._last_batch: dict[str, int] = {}
+        self._foreign: set[str] = set()
+        """Sessions of other shards, among the unknown ones: the number of shards was another when they were opened."""
         self._evicted: set[str] = set()
         """Sessions evicted with deliveries in flight, which still count: the inboxes are as full as before."""
         self._ended: dict[str, int] = {}
@@ -56,6 +58,15 @@ class Sessions:
         self._unknown[session_id] = dict(refused)
         self._unknown_session_bytes += _NAME_BYTES + sum(map(_bytes_of, refused.values()))
         self._bound_unknown_sessions()
+
+    def note_foreign(self, session_id: str) -> None:
+        """Note that a session is in another shard of the log: nothing of it may be written in this one."""
+        self.note_absence(session_id, {})
+        self._foreign.add(session_id)
+
+    def is_foreign(self, session_id: str) -> bool:
+        """Return whether the session is known to be in another shard of the log."""
+        return session_id in self._foreign
 
     def refused_packets(self, session_id: str) -> Mapping[UUID, Identity]:
         """Return the packets refused under the name of a session that does not exist."""
@@ -97,6 +108,7 @@ class Sessions:
 
     def _forget_unknown_session(self, session_id: str) -> None:
         known = self._unknown.pop(session_id, None)
+        self._foreign.discard(session_id)
         if known is not None:
             self._unknown_session_bytes -= _NAME_BYTES + sum(map(_bytes_of, known.values()))
 

@@ -7,7 +7,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import is_key_of_another
 from apc_contracts.judging.facts import Facts
-from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.session import (
     PacketInput,
     Session,
@@ -63,19 +63,22 @@ class Verdicts:
             repeats.repeat(batch, received, session, facts)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
-        elif refusal is not None and self._takes_no_id(session, packet, verdict, refusal):
+        elif refusal is not None and self._takes_no_id(session, packet, verdict, facts):
             if repeats.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
                 self._answers.refusal(batch, received, refusal, facts.user_id)
         else:
             self._record(batch, received, verdict, facts, signature, contract)
         return verdict
 
-    def _takes_no_id(self, session: Session | None, packet: Packet, verdict: Verdict, refusal: Refusal) -> bool:
-        """Return whether a refused packet leaves its id free: by its code, for another's key, or beyond the bound.
+    def _takes_no_id(self, session: Session | None, packet: Packet, verdict: Verdict, facts: Facts) -> bool:
+        """Return whether a refused packet leaves its id free.
 
-        An id that is derived from a key can be guessed with the key: a stranger would refuse its owner's packet by it.
+        By its code, for another's key, in the wrong shard, or beyond the bound. An id that is derived from a key can be
+        guessed with the key: a stranger would refuse its owner's packet by it. What came to the wrong shard may come to
+        the right one yet, and a session has rows in one shard only.
         """
-        if refusal.code in self._id_codes:
+        refusal = verdict.refusal
+        if refusal is None or refusal.code in self._id_codes or not facts.hashes_to_shard:
             return True
         if session is not None and halted_by_refusal(session, packet, verdict) is not None:
             return False

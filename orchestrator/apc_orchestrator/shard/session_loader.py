@@ -47,7 +47,7 @@ class SessionLoader:
         return True
 
     async def load(self, session_id: str) -> Session | None:
-        """Return the session, or None when there is none with this id.
+        """Return the session, or None when this shard has none with this id.
 
         Raises:
             SessionUnloadable: the database is away.
@@ -57,10 +57,14 @@ class SessionLoader:
         try:
             erased: list[Hop] = []
             resources = self._resources
-            found = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased)
+            shard = resources.lease.shard
+            found = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased, shard)
         except DATABASE_AWAY as error:
             _log.warning("session_unloadable", session_id=session_id, reason=str(error))
             raise SessionUnloadable(f"session {session_id}: {error}") from error
+        if found is None:
+            self._sessions.note_foreign(session_id)
+            return None
         if not isinstance(found, Session):
             self._sessions.note_absence(session_id, found)
             return None

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from apc_bus.errors import PublishUnroutable, TopologyConflict, TopologyInvalid
+from apc_bus.errors import PublishUnroutable, ShardsDiffer, TopologyConflict, TopologyInvalid
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, export_definitions
 from apc_bus.rabbit.administration.declare import _lacks_queues
@@ -105,3 +105,64 @@ def test_agents_that_share_a_user_share_its_rights() -> None:
 def test_an_agent_cannot_have_the_user_of_a_service(user: str) -> None:
     with pytest.raises(TopologyInvalid, match=f"'mallory' has the broker user '{user}', which is a service's"):
         permissions(build_topology(1, [AgentQueues("mallory", "red", broker_user=user)]))
+
+
+async def test_a_change_of_n_needs_empty_inboxes(amqp_vhost_url: str) -> None:
+    """What waits there will be answered, by an agent with another number of shards."""
+    await apply_rabbit(amqp_vhost_url, build_topology(2, [ALPHA]))
+    bus = await connected(amqp_vhost_url)
+    await bus.publish(Publication(INTER_AGENT, "idea.red.alpha", Message(b"{}", "m")))
+    refused = r"from 2 to 3 shards: apc\.agent\.alpha\.normal has"
+    with pytest.raises(TopologyConflict, match=f"{refused} 1 messages and 0 consumers; let every session end, stop"):
+        await apply_rabbit(amqp_vhost_url, build_topology(3, [ALPHA]))
+    async with bus.subscribe("apc.agent.alpha.normal") as inbox:
+        (delivery,) = await inbox.receive()
+        with pytest.raises(TopologyConflict, match=f"{refused} 0 messages and 1 consumers"):
+            await apply_rabbit(amqp_vhost_url, build_topology(3, [ALPHA]))
+        await inbox.ack(delivery)
+    await bus.publish(Publication(INTER_AGENT, "idea.red.alpha", Message(b"{}", "m")))
+    assert (await apply_rabbit(amqp_vhost_url, build_topology(3))).shards_before == 2, "alpha is revoked"
+    await bus.close()
+
+
+async def test_an_objection_of_the_log_is_heard_before_anything_changes(amqp_vhost_url: str) -> None:
+    async def objection() -> str | None:
+        return "1 session is open"
+
+    await apply_rabbit(amqp_vhost_url, build_topology(2), objection=objection)
+    for wanted in (1, 3):
+        with pytest.raises(TopologyConflict, match=f"cannot change from 2 to {wanted} shards: 1 session is open"):
+            await apply_rabbit(amqp_vhost_url, build_topology(wanted), objection=objection)
+    assert (await apply_rabbit(amqp_vhost_url, build_topology(2), objection=objection)).shards_before == 2
+
+
+async def test_what_comes_while_the_number_shrinks_is_kept(amqp_vhost_url: str) -> None:
+    await apply_rabbit(amqp_vhost_url, build_topology(3))
+    bus = await connected(amqp_vhost_url)
+
+    async def publish_meanwhile() -> None:
+        await bus.publish(Publication(INGRESS, "2", Message(b"{}", "late")))
+
+    with pytest.raises(TopologyConflict, match=r"from 3 to 1 shards: apc\.gate\.2 has 1 messages"):
+        await apply_rabbit(amqp_vhost_url, build_topology(1), objection=publish_meanwhile)
+    await bus.publish(Publication(INGRESS, "2", Message(b"{}", "later")))
+    assert (await bus.depth(gate_queue(2))).messages == 2
+    async with bus.subscribe(gate_queue(2)) as subscription:
+        await subscription.ack((await subscription.receive())[-1], multiple=True)
+    assert (await apply_rabbit(amqp_vhost_url, build_topology(1))).queues_deleted == (
+        gate_queue(1),
+        log_queue(1),
+        gate_queue(2),
+        log_queue(2),
+    )
+    await bus.close()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_process_with_another_number_is_refused_by_name(amqp_vhost_url: str, shards: int) -> None:
+    settings = BusSettings(amqp_url=SecretStr(amqp_vhost_url), shards=shards)
+    await (await connect_rabbit(settings, shards=shards)).close()  # there is no topology yet
+    await apply_rabbit(amqp_vhost_url, build_topology(2))
+    with pytest.raises(ShardsDiffer, match=f"APC_SHARDS is {shards}, and the broker has the queues of 2 shards"):
+        await connect_rabbit(settings, shards=shards)
+    await (await connect_rabbit(settings, shards=2)).close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ from tests.support.apc_command import ApcCommand
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until, violated_equalities
 from tests.support.traffic.equalities import Sent
 
-from apc_contracts import AckPayload, Lineage, Packet, TransferPayload, TransferPolicy
+from apc_bus.errors import ShardsDiffer
+from apc_bus.port import Message, Publication
+from apc_bus.topology import INGRESS
+from apc_contracts import AckPayload, Lineage, Packet, SignalPayload, TransferPayload, TransferPolicy
 from apc_contracts.identity.ids import shard_of
-from apc_contracts.vocabulary import AckStatus, TransferMode
+from apc_contracts.vocabulary import ORCHESTRATOR, AckStatus, Signal, TransferMode
+from apc_contracts.wire.sealing import seal
+from apc_orchestrator import Orchestrator, OrchestratorSettings
 
 SESSIONS = [f"session-{number}" for number in range(8)]
 EPOCHS = "SELECT shard, epoch FROM apc_log.shards ORDER BY shard"
@@ -139,3 +145,87 @@ async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_ow
         done = await asyncio.to_thread(apc, "topology", "apply", given=given)
         assert done.returncode != 0 and "cannot change from 2 to 3 shards" in done.stderr, done
         assert len(done.stderr.splitlines()) == 1
+
+
+SHARDS_OF = "SELECT DISTINCT shard FROM apc_log.agent_packets WHERE session_id = $1"
+CONFLICTS = "SELECT code FROM apc_log.packet_conflicts WHERE packet_id = $1"
+ROW = "SELECT shard, document::text FROM apc_log.sessions WHERE session_id = $1"
+
+
+async def test_a_packet_in_the_wrong_shard_leaves_nothing_of_its_session_there(house: House) -> None:
+    """A worker with another number of shards sends it, or an attacker: what is in two shards cannot be replayed."""
+    async with house.persister(), house.gate():
+        await house.agents.register()
+        opening = make_start(ONE)
+        await house.agents.publish(opening)
+        await until(house.is_logged(opening.packet_id))
+        before = await house.pool.fetchrow(ROW, ONE)
+        lost = make_packet("red-1", make_idea(), ("sentinel",), parent=opening, session_id=ONE)
+        sealed = seal(lost)
+        message = Message(sealed.body, str(lost.packet_id), type="IDEA", user_id=house.agents.bus.user)
+        await house.agents.bus.publish(Publication(INGRESS, str(1 - shard_of(ONE, 2)), message))
+
+        async def is_refused() -> bool:
+            return [row["code"] for row in await house.pool.fetch(CONFLICTS, lost.packet_id)] == ["UNKNOWN_SESSION"]
+
+        await until(is_refused)
+        assert await house.pool.fetchrow(ROW, ONE) == before
+        await house.agents.publish(lost)  # to its own shard: the id is free
+        await until(house.is_logged(lost.packet_id))
+        assert [row["shard"] for row in await house.pool.fetch(SHARDS_OF, ONE)] == [shard_of(ONE, 2)]
+
+
+async def test_the_number_changes_when_every_session_has_ended(house: House, tmp_path: Path, postgres_url: str) -> None:
+    apc = ApcCommand(tmp_path)
+    url = house.settings.amqp_url.get_secret_value()
+    given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "3"}
+
+    async def run(*arguments: str, **settings: str) -> tuple[int, str]:
+        environment = {name: value for name, value in (given | settings).items() if value}
+        done = await asyncio.to_thread(apc, *arguments, given=environment)
+        return done.returncode, done.stdout + done.stderr
+
+    def workers() -> list[ScriptedWorker]:
+        return [ScriptedWorker(house.agents.bus, agent, shards=2) for agent in house.agents.cast]
+
+    async def has_quiet_sessions() -> bool:
+        return bool(await house.pool.fetchval(OPEN, len(SESSIONS)))
+
+    async def have_ended() -> bool:
+        return await has_quiet_sessions() and await house.count("sessions", "NOT is_terminal") == 0
+
+    async with house.persister(), house.gate():
+        await house.agents.register()
+        async with AsyncExitStack() as stack:
+            for worker in workers():
+                await stack.enter_async_context(worker.working())
+            await house.agents.publish(*(make_start(session_id) for session_id in SESSIONS))
+            await until(has_quiet_sessions)
+    code, said = await run("topology", "apply", APC_DATABASE_URL="")
+    assert code and "cannot change from 2 to 3 shards: only the log knows" in said and "set APC_DATABASE_URL" in said
+    code, said = await run("topology", "apply")
+    assert code and "cannot change from 2 to 3 shards: 8 sessions are open, such as session-0" in said, said
+    code, said = await run("topology", "export")
+    assert code and "APC_SHARDS is 3" in said and "such as APC_SHARDS=2" in said, said
+    with pytest.raises(ShardsDiffer, match="are in another shard of the log"):
+        bus = await house.connect("orchestrator")
+        try:
+            settings = OrchestratorSettings(shards=3)
+            await Orchestrator(settings, bus, house.pool, house.artifacts).run(asyncio.Event())
+        finally:
+            await bus.close()
+    code, said = await run("doctor")
+    assert code and "APC_SHARDS is 3, and the broker" not in said and "such as APC_SHARDS=2" in said, said
+
+    async with house.persister(), house.gate():
+        async with AsyncExitStack() as stack:
+            for worker in workers():
+                await stack.enter_async_context(worker.working())
+            stop = SignalPayload(signal=Signal.STOP)
+            await house.agents.publish(
+                *(make_packet("librarian", stop, (ORCHESTRATOR,), session_id=session_id) for session_id in SESSIONS)
+            )
+            await until(have_ended)
+    code, said = await run("topology", "apply")
+    assert code == 0, said
+    assert (await run("doctor", APC_SHARDS="2"))[1].count("the broker has the queues of 3 shards") == 1

@@ -1,6 +1,7 @@
 """Declares the topology on a broker, with a deploy-time user: `apc topology apply`."""
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from aiormq.exceptions import ChannelAccessRefused, ChannelNotFoundEntity, ChannelPreconditionFailed
@@ -12,7 +13,16 @@ from apc_bus.rabbit.administration.depth import queue_depth
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consuming.consumer import CHANNEL_GONE
-from apc_bus.topology import INGRESS, Topology, agent_bindings, gate_queue, log_queue
+from apc_bus.topology import (
+    INGRESS,
+    Binding,
+    Topology,
+    agent_bindings,
+    agent_queue,
+    build_topology,
+    gate_queue,
+    log_queue,
+)
 from apc_contracts.vocabulary import PacketType
 
 FAREWELL_SECONDS = 1.0
@@ -30,17 +40,24 @@ class Applied:
     """Queues of shards that are no more."""
 
 
-async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = None) -> Applied:
+Objection = Callable[[], Awaitable[str | None]]
+"""Returns why the log does not allow another number of shards; None when it does."""
+
+
+async def apply_rabbit(
+    url: str, topology: Topology, *, objection: Objection | None = None, timing: Timing | None = None
+) -> Applied:
     """Declare exchanges, queues and bindings; remove the bindings of types that an agent handles no more.
 
     Idempotent. Nothing with messages in it is ever deleted; queues of agents that left stay.
 
     Args:
         url: AMQP URL of one node, of a user with the right to configure.
+        objection: asked before N changes, when nothing consumes and the queues are empty.
 
     Raises:
         TopologyConflict: the broker holds something of that name with other arguments, or N changes while
-            the queues of the shards are in use or not drained.
+            the queues of shards or agents are in use or not drained, or the log objects.
         BusUnavailable: no answer, or the user lacks the right.
     """
     timing = timing or Timing()
@@ -48,7 +65,7 @@ async def apply_rabbit(url: str, topology: Topology, *, timing: Timing | None = 
     try:
         with unasked_cancel_fails():
             before = await _shards_on(link, timing)
-            deleted = await _prepare_shards(link, topology.shards, before, timing)
+            deleted = await _change_shards(link, topology, before, objection, timing)
             if await _lacks_queues(link, topology, timing):
                 await asyncio.sleep(FAREWELL_SECONDS)
             channel = await open_channel(link, timing.answer)
@@ -90,8 +107,7 @@ async def _declare(channel: BulkChannel, topology: Topology) -> None:
         await channel.exchange_declare(exchange.name, exchange_type=exchange.kind.value, durable=True)
     for queue in topology.queues:
         await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
-    for binding in topology.bindings:
-        await channel.queue_bind(binding.queue, binding.exchange, binding.key)
+    await _bind(channel, topology.bindings)
     wanted = set(topology.bindings)
     for agent in topology.agents:
         for binding in agent_bindings(agent, PacketType):
@@ -114,26 +130,66 @@ async def _exists(link: Link, queue: str, timing: Timing) -> bool:
     return True
 
 
-async def _prepare_shards(link: Link, wanted: int, before: int, timing: Timing) -> tuple[str, ...]:
-    """Refuse a change of N under load; delete the queues of the shards that are no more."""
+async def _change_shards(
+    link: Link, topology: Topology, before: int, objection: Objection | None, timing: Timing
+) -> tuple[str, ...]:
+    """Refuse a change of N unless nothing is at work; delete the queues of the shards that are no more.
+
+    First what stands still: without consumers the log is what its queues say. Then the log. Last the queues, which are
+    cut off before they are looked at again: a message that came meanwhile is kept, and the change is refused.
+    """
+    wanted = topology.shards
     if before in (0, wanted):
         return ()
     names = [name for shard in range(before) for name in (gate_queue(shard), log_queue(shard))]
-    for name in (*names, *map(retry_queue, RETRY_DELAYS_MS)):
+    inboxes = [agent_queue(agent.agent_id, urgent) for agent in topology.agents for urgent in (True, False)]
+    refused = f"cannot change from {before} to {wanted} shards"
+    await _check_idle(link, [*names, *map(retry_queue, RETRY_DELAYS_MS), *inboxes], refused, timing)
+    if objection is not None and (reason := await objection()) is not None:
+        raise TopologyConflict(f"{refused}: {reason}")
+    surplus = names[2 * wanted :][::-1]  # the first shard last: a change that was interrupted is found again
+    if surplus:
+        await _cut_off(link, build_topology(before).bindings, build_topology(wanted).bindings, timing)
+        try:
+            await asyncio.sleep(FAREWELL_SECONDS)  # what was routed before is in its queue by then
+            await _check_idle(link, surplus, refused, timing)
+        except TopologyConflict:
+            await _bind(await open_channel(link, timing.answer), build_topology(before).bindings)
+            raise
+        await _delete(link, surplus, timing)
+    return tuple(surplus[::-1])
+
+
+async def _check_idle(link: Link, queues: Iterable[str], refused: str, timing: Timing) -> None:
+    """Raise TopologyConflict for the first queue that holds a message, or whose consumer may hold one."""
+    for name in queues:
         if not await _exists(link, name, timing):
             continue
         depth = await queue_depth(link, name, timing.answer)
         if depth.messages or depth.consumers:
             raise TopologyConflict(
-                f"cannot change from {before} to {wanted} shards: {name} has {depth.messages} messages and "
-                f"{depth.consumers} consumers; stop the agents, let the queues drain, stop the services"
+                f"{refused}: {name} has {depth.messages} messages and {depth.consumers} consumers; let every session "
+                "end, stop the agents, let the queues drain, stop the services"
             )
-    surplus = names[2 * wanted :]
+
+
+async def _cut_off(link: Link, before: Sequence[Binding], after: Sequence[Binding], timing: Timing) -> None:
     channel = await open_channel(link, timing.answer)
-    for name in surplus:
+    for binding in set(before) - set(after):
+        await channel.queue_unbind(binding.queue, binding.exchange, binding.key)
+    await channel.close(timeout=timing.answer)
+
+
+async def _bind(channel: BulkChannel, bindings: Iterable[Binding]) -> None:
+    for binding in bindings:
+        await channel.queue_bind(binding.queue, binding.exchange, binding.key)
+
+
+async def _delete(link: Link, queues: Iterable[str], timing: Timing) -> None:
+    channel = await open_channel(link, timing.answer)
+    for name in queues:
         try:
             await channel.queue_delete(name, timeout=timing.answer)
         except ChannelNotFoundEntity:
             channel = await open_channel(link, timing.answer)
     await channel.close(timeout=timing.answer)
-    return tuple(surplus)

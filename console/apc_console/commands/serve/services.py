@@ -73,7 +73,7 @@ async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None,
     bus = pool = None
     try:
         pool = await _until_there(lambda: open_pool(url, max_size=database.database_pool), stop)
-        bus = await _until_there(lambda: connect_rabbit(settings, purpose=name), stop)
+        bus = await _until_there(lambda: connect_rabbit(settings, purpose=name, shards=settings.shards), stop)
         yield stop, bus, pool
     finally:
         if bus is not None:

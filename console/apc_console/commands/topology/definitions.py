@@ -7,11 +7,13 @@ from typing import Any
 from apc_agents.agent_loading import load_agent
 from apc_bus.rabbit import export_definitions
 from apc_bus.rabbit.administration.grants import permissions
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import Topology
 from apc_console.commands.agent.broker_users import make_users
 from apc_console.connections.broker import apply, planned_topology
+from apc_console.connections.database import open_log
 from apc_console.connections.passwords import complete_passwords, given_passwords
+from apc_log.sessions.placement import check_places, read_open_sessions
 
 
 async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:
@@ -23,7 +25,9 @@ async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tup
 
     Raises:
         InputUnusable: passwords that cannot be used. ModuleUnusable, AgentNotFound. TopologyInvalid.
+        ShardsDiffer: sessions are open that another number of shards has placed: nobody asks when they are imported.
     """
+    await _check_places()
     topology = await planned_topology([load_agent(module).queues() for module in modules])
     users = list(permissions(topology))
     made: list[str] = []
@@ -47,6 +51,12 @@ async def apply_planned() -> tuple[Topology, list[str]]:
     topology = await planned_topology()
     await apply(topology)
     return topology, await make_users(BusSettings(), topology)
+
+
+async def _check_places() -> None:
+    if DatabaseSettings().database_url is not None:
+        async with open_log() as pool:
+            check_places(await read_open_sessions(pool), BusSettings().shards)
 
 
 def shared_users(topology: Topology) -> Iterator[str]:

@@ -1,0 +1,85 @@
+"""In which shard each session is: the one that its id had by the number of shards when it was opened, to its end."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import asyncpg
+
+from apc_bus.errors import ShardsDiffer
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.plurals import numbered
+from apc_contracts.vocabulary import PRESENCE_SESSION
+
+MOST_SHARDS = 1_024
+"""Numbers of shards that are tried to find the one by which open sessions were placed."""
+
+_OPEN = "SELECT session_id, shard FROM apc_log.sessions WHERE is_open AND NOT is_terminal ORDER BY session_id"
+_IS_DIVIDED = "SELECT count(*) > 1 FROM apc_log.shards"
+# One look into the index on (session_id, shard, seq) for each session: its first and its last packet.
+_SPLIT = """
+SELECT session_id, is_terminal, places.first, places.last
+FROM apc_log.sessions AS session CROSS JOIN LATERAL (
+    SELECT (SELECT shard FROM apc_log.agent_packets AS one WHERE one.session_id = session.session_id
+            ORDER BY shard LIMIT 1) AS first,
+           (SELECT shard FROM apc_log.agent_packets AS one WHERE one.session_id = session.session_id
+            ORDER BY shard DESC LIMIT 1) AS last
+) AS places
+WHERE session_id <> $1 AND places.first <> places.last AND (
+    SELECT count(DISTINCT shard) > 1 FROM apc_log.agent_packets AS one
+    WHERE one.session_id = session.session_id AND verdict <> 'refused'
+)
+ORDER BY session_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSession:
+    """A session with admitted packets in two shards."""
+
+    session_id: str
+    is_terminal: bool
+    shards: tuple[int, int]
+
+
+async def read_open_sessions(pool: asyncpg.Pool) -> dict[str, int]:
+    """Return the sessions that have not ended, and the shard of each."""
+    return {row["session_id"]: row["shard"] for row in await pool.fetch(_OPEN)}
+
+
+async def split_sessions(pool: asyncpg.Pool) -> list[SplitSession]:
+    """Return the sessions with admitted packets in two shards: the number of shards was changed while they ran."""
+    if not await pool.fetchval(_IS_DIVIDED):
+        return []
+    rows = await pool.fetch(_SPLIT, PRESENCE_SESSION)
+    return [SplitSession(row["session_id"], row["is_terminal"], (row["first"], row["last"])) for row in rows]
+
+
+def misplaced(sessions: Mapping[str, int], shards: int) -> list[str]:
+    """Return the sessions that another number of shards has put where they are."""
+    return [session_id for session_id, shard in sessions.items() if shard_of(session_id, shards) != shard]
+
+
+def number_of(sessions: Mapping[str, int]) -> int | None:
+    """Return the smallest number of shards by which every session is where it is; None when there is none."""
+    numbers: Iterable[int] = range(max(sessions.values(), default=0) + 1, MOST_SHARDS + 1)
+    places = list(sessions.items())
+    return next((n for n in numbers if all(shard_of(session_id, n) == shard for session_id, shard in places)), None)
+
+
+def check_places(sessions: Mapping[str, int], shards: int) -> list[str]:
+    """Return the open sessions that are misplaced and cannot be helped: no number of shards fits all of them.
+
+    Raises:
+        ShardsDiffer: another number fits all of them.
+    """
+    wrong = misplaced(sessions, shards)
+    if not wrong:
+        return []
+    fitting = number_of(sessions)
+    if fitting is None:
+        return wrong
+    raise ShardsDiffer(
+        f"APC_SHARDS is {shards}, and {numbered(len(wrong), 'open session')}, such as {wrong[0]}, "
+        f"{'is' if len(wrong) == 1 else 'are'} in another shard of the log: they were opened with another number, "
+        f"such as APC_SHARDS={fitting}. Set it back until every session has ended"
+    )

@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
     input_id: UUID
 
 
-class Found(NamedTuple):
+class FoundStart(NamedTuple):
     """The newest attempt, and the START in the log; done = the session has its input."""
 
     attempt: Attempt
@@ -59,7 +59,7 @@ class KeyedStart:
         ]
         return Attempt(str(ids[0]), ids[1], ids[2])
 
-    async def find(self, pool: asyncpg.Pool, agent_id: str, user: str) -> Found:
+    async def find(self, pool: asyncpg.Pool, agent_id: str, user: str) -> FoundStart:
         """Return the attempt that goes on: its session has the input, or this agent has to send input or both.
 
         The START may be that of another client of the same broker user, whose run had the key before. It gets some
@@ -74,8 +74,8 @@ class KeyedStart:
         if start is not None and await self._came_to_nothing(pool, attempt, start):
             attempt, start = await self._newest(pool)
         if start is None:
-            return Found(attempt, None, False)
-        return Found(attempt, start, await self._has_input(pool, attempt, start, agent_id, user))
+            return FoundStart(attempt, None, False)
+        return FoundStart(attempt, start, await self._has_input(pool, attempt, start, agent_id, user))
 
     async def _newest(self, pool: asyncpg.Pool) -> tuple[Attempt, PacketRow | None]:
         """Return the attempt after all that came to nothing; it was begun or not. The first one came to nothing."""

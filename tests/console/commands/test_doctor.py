@@ -221,6 +221,8 @@ LOOKS = [
     ("registered_agents", "topology"),
     ("inspect_broker", "topology"),
     ("look_at_message_size", "message size"),
+    ("look_at_places", "shards"),
+    ("look_at_number", "shards"),
     ("look_at_users", "users"),
     ("look_at_lag", "log"),
     ("look_at_agents", "agents"),

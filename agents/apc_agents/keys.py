@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_agents.errors import AgentKeyUnusable
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import create_private_file
 from apc_bus.settings import WorkerSettings
 from apc_contracts.identity.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
 from apc_contracts.wire.sealing import SealedPacket
@@ -66,9 +66,7 @@ def make_key(path: Path) -> AgentKey:
     """Make a key in a new file, for its owner alone (mode 0600). Raises AgentKeyUnusable; never overwrites."""
     key = AgentKey(new_private_key())
     try:
-        make_private_folder(path.parent)
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(pem_of(key.private_key))
+        create_private_file(path, pem_of(key.private_key))
     except OSError as error:
         raise AgentKeyUnusable(str(path), error.strerror or str(error)) from error
     return key

@@ -1,7 +1,11 @@
 """Folders that belong to one user of the machine."""
 
 import os
+from errno import EEXIST
 from pathlib import Path
+from secrets import token_hex
+
+from apc_bus.crash_points import crash_point
 
 
 def make_private_folder(folder: Path) -> None:
@@ -15,6 +19,38 @@ def make_private_folder(folder: Path) -> None:
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
             path.mkdir(0o700, exist_ok=True)
+
+
+def create_private_file(path: Path, content: bytes) -> None:
+    """Create a file for its owner alone (mode 0600), with its folder: whole, or not at all if the process dies.
+
+    Raises:
+        FileExistsError: there is one; it is left as it is.
+        OSError: it cannot be made.
+    """
+    make_private_folder(path.parent)
+    new = path.with_name(f".{path.name}.{token_hex(4)}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(descriptor)
+        crash_point("folders.before_link")
+        _put(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _put(new: Path, path: Path) -> None:
+    try:
+        os.link(new, path, follow_symlinks=False)  # unlike a rename, this never replaces an existing file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        if os.path.lexists(path):
+            raise FileExistsError(EEXIST, os.strerror(EEXIST), str(path)) from None
+        new.replace(path)
 
 
 def is_open_to_others(folder: Path) -> bool:

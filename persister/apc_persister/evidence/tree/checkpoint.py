@@ -9,7 +9,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import create_private_file
 from apc_bus.settings import LogKeySettings
 from apc_contracts.identity.signing import pem_of, private_key_of
 from apc_log.offline_verifier import CheckFailed, Checkpoint, Contents, PublicKey, parse_key
@@ -107,9 +107,7 @@ def ensure_key(settings: LogKeySettings) -> bool:
         return False
     pem = pem_of(Ed25519PrivateKey.generate())
     try:
-        make_private_folder(path.parent)
-        path.touch(mode=0o600, exist_ok=False)
-        path.write_bytes(pem)
+        create_private_file(path, pem)
     except FileExistsError:  # another process made it just now
         return False
     except OSError as error:

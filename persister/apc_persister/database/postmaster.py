@@ -10,12 +10,18 @@ needs by descriptors which it inherits (`/proc/self/fd/…`): no folder above th
 import hashlib
 import os
 import pwd
+import shlex
+import shutil
+import socket
+import struct
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from apc_bus.folders import make_private_folder
 from apc_persister.errors import EmbeddedUnavailable
@@ -23,10 +29,16 @@ from apc_persister.errors import EmbeddedUnavailable
 SERVER_USER = "pgserver"
 PATIENCE_S = 60
 """Recovery after a crash may take a while, and longer on a busy machine; then the start has failed."""
-_SOCKET = ".s.PGSQL.5432"
+PORT = 5432
+"""Part of the socket's name; PGPORT of our environment has no say."""
+_SOCKET = f".s.PGSQL.{PORT}"
 _LONGEST_SOCKET = 103
 """Bytes in the path of a socket; Linux takes four more."""
 _OPTIONS = "-c unix_socket_permissions=0700"
+_READ_IN_URL = frozenset(",'\"\\")
+_LOCALES = (None, "C.UTF-8", "C")
+"""Of a new cluster: the user's, unless this machine does not have it."""
+_PEER = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,52 +62,161 @@ class Postmaster:
     @property
     def socket_folder(self) -> Path:
         """Where the server that runs has its socket."""
-        note = self._socket_note
-        return Path(note.read_text()) if note.exists() else self.data
+        with suppress(OSError, ValueError):  # ValueError: a note that a fault of the disk left
+            noted = Path(os.fsdecode(self._socket_note.read_bytes()))
+            if noted.is_absolute() and noted.is_dir():
+                return noted
+        return self._socket_place()
+
+    def check_owner(self) -> None:
+        """Refuse a cluster of another user than the server's. Raises EmbeddedUnavailable, OSError."""
+        owner = self.data.stat().st_uid if (self.data / "PG_VERSION").exists() else self._user
+        if owner != self._user:
+            ours, theirs = _name_of(self._user), _name_of(owner)
+            raise EmbeddedUnavailable(
+                f"{self.data} belongs to the user {theirs}, and PostgreSQL would run as {ours}: run this as "
+                f"{theirs}, or give the folder over with `chown -R {ours}`"
+            )
+
+    def is_running(self) -> bool:
+        """Return whether a server listens at the socket.
+
+        Not what `postmaster.pid` says: after a restart its number is that of another process, a fault of the disk
+        empties it, and in a container root may not look at a process of another user.
+        """
+        return self._listener() is not None
+
+    def bury(self) -> None:
+        """Remove what a dead server left: its lock files stop PostgreSQL when another process has the number in them.
+
+        Its orphaned backends notice the death and leave; until they have, PostgreSQL refuses to start. Against a server
+        that lives, with a socket that is gone, it has its own guard (the shared memory of the data folder).
+        """
+        left = (self.data / "postmaster.pid", *(self.socket_folder / f"{_SOCKET}{end}" for end in ("", ".lock")))
+        if not any(os.path.lexists(path) for path in left):
+            return
+        deadline = time.monotonic() + PATIENCE_S
+        while self._has_orphans() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for path in left:
+            path.unlink(missing_ok=True)
 
     def initialise(self) -> None:
-        """Make the cluster if there is none, and let in nobody but us. Raises OSError, SubprocessError."""
+        """Make the cluster if there is none, and let in nobody but us.
+
+        Raises:
+            EmbeddedUnavailable: the folder holds something else.
+            OSError, SubprocessError: a program or the file system failed.
+        """
         if not (self.data / "PG_VERSION").exists():
-            with self._folder(self.data) as (data, descriptors):
-                options = ("--auth=peer", "--encoding=utf8", "-U", "postgres", "-D", data)
-                self._call("initdb", options, descriptors)
+            self._make_cluster()
         user = pwd.getpwuid(os.geteuid()).pw_name
         self._write("pg_hba.conf", "# Written at each start.\nlocal all all peer map=apc\n")
         self._write("pg_ident.conf", f'# Written at each start.\napc "{user}" all\n')
 
+    def _make_cluster(self) -> None:
+        """Make the cluster under another name: one that was killed half-way is removed first."""
+        if self.data.exists() and any(self.data.iterdir()):
+            raise EmbeddedUnavailable(f"{self.data} holds something that is no database: move it away")
+        new = self.data.with_suffix(".new")
+        if os.path.lexists(new):
+            shutil.rmtree(new)
+        make_private_folder(new)
+        self._hand_over(new)
+        with self._folder(new) as (data, descriptors):
+            for locale in _LOCALES:
+                try:
+                    self._call(
+                        "initdb", ("--auth=peer", "--encoding=utf8", "-U", "postgres"), data, descriptors, locale
+                    )
+                    break
+                except CalledProcessError:
+                    if locale == _LOCALES[-1]:
+                        raise
+        new.rename(self.data)
+
     def start(self) -> None:
-        """Start the server and return when it is ready. Raises OSError, SubprocessError."""
+        """Start the server and return when it is ready. Raises EmbeddedUnavailable, OSError, SubprocessError."""
         place = self._make_socket_folder()
-        with self._folder(self.data) as (data, first), self._folder(place) as (socket, second):
-            options = ("-w", "-t", str(PATIENCE_S), "-D", data, "-o", f'-h "" -k {socket} {_OPTIONS}', "start")
-            self._socket_note.write_text(str(place))
-            self._call("pg_ctl", options, first + second)
+        with self._folder(self.data) as (data, first), self._folder(place) as (sockets, second):
+            # pg_ctl puts its options into a command of the shell. The data folder is not among them.
+            options = f"-p {PORT} -h '' -k {shlex.quote(_listed(sockets))} {_OPTIONS}"
+            self._socket_note.write_bytes(os.fsencode(place))
+            self._call("pg_ctl", ("-w", "-t", str(PATIENCE_S), "-o", options, "start"), data, first + second)
 
     def stop(self) -> None:
-        """Stop the server and return when it is down. Raises OSError, SubprocessError."""
+        """Stop the server, if it runs, and return when it is down. Raises OSError, SubprocessError."""
+        pid = self._listener()
+        if not pid:  # 0: a process of another container
+            return
         with self._folder(self.data) as (data, descriptors):
-            self._call("pg_ctl", ("-w", "-m", "fast", "-D", data, "stop"), descriptors)
+            # By its number at the socket: the one in the file may be cut.
+            self._call("pg_ctl", ("kill", "INT", str(pid)), data, descriptors)
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while _lives(pid):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"PostgreSQL (process {pid}) did not stop in {2 * PATIENCE_S} s")
+            time.sleep(0.01)
         if self.socket_folder != self.data:
             with suppress(OSError):
                 self.socket_folder.rmdir()
 
     @property
+    def _user(self) -> int:
+        return os.geteuid() if self.account is None else self.account.pw_uid
+
+    @property
     def _socket_note(self) -> Path:
         return self.data.with_suffix(".socket")
 
+    def _socket_place(self) -> Path:
+        """Return the data folder, unless its path is too long for a socket, or means something in a URL's `host`."""
+        path = self.data / _SOCKET
+        with suppress(UnicodeEncodeError):
+            if len(str(path).encode()) <= _LONGEST_SOCKET and not _READ_IN_URL & set(str(path)):
+                return self.data
+        return self._sockets() / hashlib.sha256(os.fsencode(self.data)).hexdigest()[:16]
+
+    def _sockets(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"apc-postgres-{os.geteuid()}"
+
     def _make_socket_folder(self) -> Path:
-        if len(os.fsencode(self.data / _SOCKET)) <= _LONGEST_SOCKET:
-            return self.data
-        ours = Path(tempfile.gettempdir()) / f"apc-postgres-{os.geteuid()}"
+        place = self._socket_place()
+        if place == self.data:
+            return place
+        ours = self._sockets()
         make_private_folder(ours)
         found = ours.lstat()
         if ours.is_symlink() or found.st_uid != os.geteuid():
             raise PermissionError(f"{ours} belongs to another user: set TMPDIR, or choose a shorter APC_DATA_DIR")
         ours.chmod(0o700)
-        place = ours / hashlib.sha256(os.fsencode(self.data)).hexdigest()[:16]
         make_private_folder(place)
         self._hand_over(place)
         return place
+
+    def _listener(self) -> int | None:
+        """Return the id of the process that listens at the socket, None when nobody does."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.setblocking(False)
+            try:
+                probe.connect(str(self.socket_folder / _SOCKET))
+                return int(_PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0])
+            except (BlockingIOError, AttributeError):  # frozen, with its queue full; no Linux
+                return int((self.data / "postmaster.pid").read_text().split()[0])
+            except OSError:
+                return None
+
+    def _has_orphans(self) -> bool:
+        """Return whether a dead server of this user left processes: their parent is no PostgreSQL any more."""
+        import psutil
+
+        processes = {process.pid: process.info for process in psutil.process_iter(["cmdline", "name", "ppid", "uids"])}
+        return any(
+            (info["cmdline"] or [""])[0].startswith("postgres: ")
+            and info["uids"].real == self._user
+            and processes.get(info["ppid"], {}).get("name") != "postgres"
+            for info in processes.values()
+        )
 
     def _hand_over(self, path: Path | int) -> None:
         if self.account is not None:
@@ -122,7 +243,9 @@ class Postmaster:
             file.write(text)
         new.replace(self.data / name)
 
-    def _call(self, program: str, options: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
+    def _call(
+        self, program: str, options: tuple[str, ...], data: str, descriptors: tuple[int, ...], locale: str | None = None
+    ) -> None:
         """Run a program of the server; what it says goes to the log, which the server that it starts keeps open."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
         with os.fdopen(os.open(self.log, flags, 0o600), "ab") as log:
@@ -135,18 +258,42 @@ class Postmaster:
                     stderr=log,
                     timeout=2 * PATIENCE_S,
                     pass_fds=descriptors,
+                    env=_environment(data, locale),
                     user=None if self.account is None else self.account.pw_uid,
                     group=None if self.account is None else self.account.pw_gid,
                     extra_groups=None if self.account is None else (),
-                    cwd=None if self.account is None else "/",
+                    cwd="/",
                 )
             except PermissionError as error:
-                raise EmbeddedUnavailable(self._not_allowed()) from error
+                raise EmbeddedUnavailable(
+                    f"{self.binaries} cannot be run: reinstall apc-bus[embedded], or set APC_DATABASE_URL"
+                ) from error
 
-    def _not_allowed(self) -> str:
-        if self.account is None:
-            return f"{self.binaries} cannot be run: reinstall apc-bus[embedded], or set APC_DATABASE_URL"
-        return (
-            f"PostgreSQL does not run as root, and the user {SERVER_USER} may not enter {self.binaries}: run this as "
-            "an ordinary user, install apc-bus where others may read it, or set APC_DATABASE_URL"
-        )
+
+def _environment(data: str, locale: str | None) -> dict[str, str]:
+    """Return what the server's programs get: nothing of what ours says about another PostgreSQL."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return kept | {"PGDATA": data} | ({} if locale is None else {"LC_ALL": locale})
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:  # one of another machine or container
+        return str(user)
+
+
+def _listed(folder: str) -> str:
+    """Return a folder as an item of a list in PostgreSQL's settings."""
+    doubled = folder.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process is there, and no corpse: in a container nobody may wait for it."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

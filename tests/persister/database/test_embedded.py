@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from apc_bus.database import check_durability
-from apc_persister.database.embedded import start_embedded
+from apc_persister.database.embedded import server_account, start_embedded
 from apc_persister.errors import EmbeddedUnavailable
 
 USE = """
@@ -81,18 +81,73 @@ async def test_a_path_with_special_characters(folder: Path) -> None:
     await server.stop()
 
 
-@pytest.mark.parametrize("name", ["my data", "a;touch b", "$(id)", "`id`", "a&b", 'a"b', "a'b"])
-async def test_a_path_that_a_shell_would_read_is_refused(folder: Path, name: str) -> None:
-    with pytest.raises(EmbeddedUnavailable, match="choose another"):
-        await start_embedded(folder / name)
+async def test_a_path_that_a_shell_would_read(folder: Path) -> None:
+    path = folder / "my data; touch b && $(touch c) `touch d` \"'\\,"
+    server = await start_embedded(path)
+    assert await answers(server.url)
+    await server.stop()
+    assert not await answers(server.url)
+    assert os.listdir(folder) == [path.name]
+    assert (path / "postgres" / "PG_VERSION").exists()
+
+
+async def test_a_path_that_is_no_text(folder: Path) -> None:
+    server = await start_embedded(folder / os.fsdecode(b"caf\xe9"))
+    assert await answers(server.url)
+    await server.stop()
+
+
+async def test_a_path_of_two_lines_is_refused(folder: Path) -> None:
+    with pytest.raises(EmbeddedUnavailable, match="control character in its path: choose another"):
+        await start_embedded(folder / "a\nb")
     assert not os.listdir(folder)
+
+
+async def test_settings_for_another_server_have_no_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPORT", "5433")
+    server = await start_embedded(folder)
+    monkeypatch.delenv("PGPORT")
+    assert await answers(server.url)
+    await server.stop()
+
+
+async def test_a_locale_that_this_machine_does_not_have(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "xx_YY.UTF-8")
+    server = await start_embedded(folder)
+    assert await answers(server.url)
+    await server.stop()
 
 
 async def test_a_folder_that_holds_something_else(folder: Path) -> None:
     (folder / "postgres").mkdir()
     (folder / "postgres" / "PG_VERSION").write_text("18\n")
+    if account := server_account():
+        os.chown(folder / "postgres", account.pw_uid, account.pw_gid)
     with pytest.raises(EmbeddedUnavailable, match="did not start"):
         await start_embedded(folder)
+    (folder / "postgres" / "PG_VERSION").rename(folder / "postgres" / "letter")
+    with pytest.raises(EmbeddedUnavailable, match="holds something that is no database: move it away"):
+        await start_embedded(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_a_database_of_another_user(folder: Path) -> None:
+    await (await start_embedded(folder)).stop()
+    shutil.chown(folder / "postgres", "games")
+    with pytest.raises(EmbeddedUnavailable, match="belongs to the user games, and PostgreSQL would run as pgserver"):
+        await start_embedded(folder)
+    os.chown(folder / "postgres", 54321, 54321)
+    with pytest.raises(EmbeddedUnavailable, match=r"belongs to the user 54321, .* `chown -R pgserver`"):
+        await start_embedded(folder)
+
+
+async def test_making_the_cluster_was_killed_half_way(folder: Path) -> None:
+    (folder / "postgres.new").mkdir()
+    (folder / "postgres.new" / "PG_VERSION").write_text("18\n")
+    server = await start_embedded(folder)
+    assert await answers(server.url)
+    await server.stop()
+    assert not (folder / "postgres.new").exists()
 
 
 async def test_a_folder_that_cannot_be_made(folder: Path) -> None:
@@ -108,6 +163,43 @@ async def test_the_postmaster_was_killed(folder: Path) -> None:
     assert await answers(again.url)
     await again.stop()
     assert again.url == server.url
+
+
+def own_number() -> str:
+    """Return the number of a process that is alive, and no server."""
+    return f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("left", [b"", b"no number\n", b"OURS", b"-1\n", b"\xff\0", b"9" * 30])
+async def test_files_that_a_fault_left_stop_no_start(folder: Path, left: bytes) -> None:
+    await (await start_embedded(folder)).stop()
+    for name in ("postgres/postmaster.pid", "postgres.users", "postgres.socket", "postgres.lock"):
+        (folder / name).write_bytes(left.replace(b"OURS", str(os.getpid()).encode()))
+    server = await start_embedded(folder)
+    assert await answers(server.url)
+    await server.stop()
+    assert not await answers(server.url)
+
+
+async def test_the_number_of_a_dead_server_is_that_of_another_process(folder: Path) -> None:
+    server = await start_embedded(folder)
+    file = folder / "postgres" / "postmaster.pid"
+    _, *rest = file.read_text().splitlines()
+    postmaster(folder).send_signal(signal.SIGKILL)
+    file.write_text(own_number() + "\n".join(rest) + "\n")
+    (folder / "postgres" / ".s.PGSQL.5432.lock").write_text(own_number())
+    again = await start_embedded(folder)
+    assert await answers(again.url)
+    await again.stop()
+    await server.stop()
+
+
+async def test_a_server_is_stopped_whatever_its_file_says(folder: Path) -> None:
+    server = await start_embedded(folder)
+    running = postmaster(folder)
+    (folder / "postgres" / "postmaster.pid").write_text("")
+    await server.stop()
+    assert not running.is_running() or running.status() == psutil.STATUS_ZOMBIE
 
 
 async def test_the_last_user_stops_it(folder: Path) -> None:

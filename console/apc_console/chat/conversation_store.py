@@ -9,7 +9,7 @@ import asyncpg
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_console.connections.database import PATIENCE, database_url
+from apc_console.connections.database import PATIENCE, database_url, holds_database
 from apc_console.errors import InputUnusable
 
 NEEDED_TABLE = "apc_app.conversation_history"
@@ -33,11 +33,11 @@ async def open_memory(user: str) -> AsyncIterator[ChatMemory]:
     """Open the memory of a user.
 
     Raises:
-        InputUnusable: the database is older than this version.
+        InputUnusable: the database is older than this version, or the data folder may not be read.
         DatabaseUnavailable: it does not answer.
     """
     bus, database = BusSettings(), DatabaseSettings()
-    if database.database_url is None and not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
+    if database.database_url is None and not holds_database(bus.data_dir):
         yield ChatMemory(InMemoryMemoryStore(user))
         return
     async with database_url(bus, database) as url:

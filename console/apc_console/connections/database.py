@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import asyncpg
 
@@ -26,17 +27,27 @@ async def migrate_database(settings: DatabaseSettings) -> None:
     await migrate_url(settings.url)
 
 
+def holds_database(folder: Path) -> bool:
+    """Return whether a data folder holds an embedded database. Raises InputUnusable when it may not be read."""
+    try:
+        return (folder / "postgres" / "PG_VERSION").is_file()
+    except OSError as error:
+        raise InputUnusable(
+            f"the data folder {folder}: {error.strerror}: it belongs to another user, or set APC_DATA_DIR to yours"
+        ) from error
+
+
 @asynccontextmanager
 async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIterator[str]:
     """Yield the URL of the log's database; start the embedded server of the data folder when it does not run.
 
     Raises:
-        InputUnusable: no APC_DATABASE_URL, and the data folder holds no database.
+        InputUnusable: no APC_DATABASE_URL, and the data folder holds no database, or may not be read.
     """
     if database.url is not None:
         yield database.url
         return
-    if not (bus.data_dir / "postgres" / "PG_VERSION").is_file():
+    if not holds_database(bus.data_dir):
         raise InputUnusable(
             f"there is no log in {bus.data_dir.absolute()}: change to the folder where `apc automl run` or `apc up` "
             "ran, or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"

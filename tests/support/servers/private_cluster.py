@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import orjson
-from tests.support.servers.port_mapper import PortMapper
+from tests.support.servers.port_mapper import LOOPBACK, PortMapper
 from tests.support.servers.private_node import PrivateNode
 
 NODES = 3
@@ -23,23 +23,38 @@ cluster_partition_handling = pause_minority
 
 
 class PrivateCluster:
-    """Three broker nodes on 127.0.0.1; every quorum queue has a member on each. About 600 MB while it runs.
+    """Three broker nodes; every quorum queue has a member on each. About 600 MB while it runs.
 
     Blocking calls, as those of a node: from async code use `asyncio.to_thread`.
+
+    Args:
+        config: lines for the rabbitmq.conf of each node.
+        advanced: the Erlang terms of their advanced.config.
+        addresses: of the loopback network, one for each node; default 127.0.0.1 for all.
+        plugins: of the first node.
 
     Raises:
         BusUnavailable: RabbitMQ is not installed, or a node does not start or join.
     """
 
-    def __init__(self, config: str = "", advanced: str = "[].") -> None:
-        self._mapper = PortMapper()
+    def __init__(
+        self,
+        config: str = "",
+        advanced: str = "[].",
+        addresses: Sequence[str] = (LOOPBACK,) * NODES,
+        plugins: Iterable[str] = (),
+    ) -> None:
+        self._mapper = PortMapper([address for address in addresses if address != LOOPBACK])
         self.nodes: Sequence[PrivateNode] = [
-            PrivateNode(_CONFIG + config, mapper=self._mapper, advanced=advanced) for _ in range(NODES)
+            PrivateNode(
+                _CONFIG + config, () if number else plugins, mapper=self._mapper, advanced=advanced, address=address
+            )
+            for number, address in enumerate(addresses)
         ]
 
-    def url(self, vhost: str = "/") -> str:
+    def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
         """Return the AMQP URLs of all nodes, separated by commas, as APC_AMQP_URL takes them."""
-        return ",".join(node.url(vhost) for node in self.nodes)
+        return ",".join(node.url(vhost, user, password) for node in self.nodes)
 
     def start(self) -> Self:
         """Start the nodes and make them one cluster."""

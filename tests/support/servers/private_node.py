@@ -19,7 +19,7 @@ from typing import Self
 import psutil
 from tests.support.servers.folders import make_server_folder
 from tests.support.servers.node_control import PATIENCE_SECONDS, NodeControl
-from tests.support.servers.port_mapper import PortMapper
+from tests.support.servers.port_mapper import LOOPBACK, PortMapper, host_of
 from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import BusUnavailable
@@ -43,13 +43,15 @@ def find_scripts() -> Path | None:
 
 
 class PrivateNode:
-    """A single broker node on 127.0.0.1 that a test may stop, kill and start again; its data stay.
+    """A single broker node on a loopback address that a test may stop, kill and start again; its data stay.
 
     Args:
         config: lines for rabbitmq.conf.
         advanced: the Erlang terms of advanced.config, for what rabbitmq.conf has no key for.
         plugins: names of plugins that come with the package, `rabbitmq_management` for one.
         mapper: shared by the nodes of a cluster, and stopped by its owner; default a new one.
+        address: of the loopback network. What it says to other nodes comes from this address too, so that a packet
+            filter can tell the nodes of a cluster apart.
 
     Attributes:
         control: its commands, for other processes too.
@@ -59,7 +61,12 @@ class PrivateNode:
     """
 
     def __init__(
-        self, config: str = "", plugins: Iterable[str] = (), mapper: PortMapper | None = None, advanced: str = "[]."
+        self,
+        config: str = "",
+        plugins: Iterable[str] = (),
+        mapper: PortMapper | None = None,
+        advanced: str = "[].",
+        address: str = LOOPBACK,
     ) -> None:
         scripts = find_scripts()
         if scripts is None:
@@ -69,14 +76,15 @@ class PrivateNode:
         self._owns_mapper = mapper is None
         self._folder = make_server_folder("apc-rabbit-")
         self.port, distribution_port = free_ports(2)
-        self.name = f"apc-{secrets.token_hex(4)}@localhost"
+        self.address = address
+        self.name = f"apc-{secrets.token_hex(4)}@{host_of(address)}"
         self.control = NodeControl(str(scripts), self.name, self._prepare(config, advanced, plugins, distribution_port))
         self._server: subprocess.Popen[bytes] | None = None
 
     def url(self, vhost: str = "/", user: str = "guest", password: str = "guest") -> str:
         """Return an AMQP URL of this node."""
         path = "" if vhost == "/" else vhost
-        return f"amqp://{user}:{password}@127.0.0.1:{self.port}/{path}"
+        return f"amqp://{user}:{password}@{self.address}:{self.port}/{path}"
 
     @property
     def logs(self) -> Path:
@@ -86,7 +94,7 @@ class PrivateNode:
     def start(self) -> Self:
         """Start it, or start it again, and wait until it answers."""
         self._mapper.start()
-        self._await_port(self._mapper.port)
+        self._await_port(LOOPBACK, self._mapper.port)
         with (self._folder / "output.log").open("ab") as output:
             self._server = subprocess.Popen(
                 [self._scripts / "rabbitmq-server"],
@@ -96,7 +104,7 @@ class PrivateNode:
                 stderr=output,
                 start_new_session=True,
             )
-        self._await_port(self.port)
+        self._await_port(self.address, self.port)
         self.await_startup()
         return self
 
@@ -190,11 +198,9 @@ class PrivateNode:
             "PATH": os.environ["PATH"],
             "LANG": "C.UTF-8",
             "HOME": str(home),
-            "ERL_EPMD_PORT": str(self._mapper.port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_IP_ADDRESS": self.address,
             "RABBITMQ_DIST_PORT": str(distribution_port),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
@@ -203,8 +209,15 @@ class PrivateNode:
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(self._folder / "advanced.config"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             # Few schedulers and no busy waiting: the node shares the machine with the tests.
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 2:2 +sbwt none",
-        }
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S 2:2 +sbwt none{self._distribution()}",
+        } | self._mapper.environment
+
+    def _distribution(self) -> str:
+        """Return the options by which it speaks to other nodes from its own address."""
+        if self.address == LOOPBACK:
+            return ""
+        erlang = "{" + self.address.replace(".", ",") + "}"
+        return f" -kernel inet_dist_use_interface {erlang} -kernel inet_dist_connect_options [{{ip,{erlang}}}]"
 
     def _processes(self) -> list[psutil.Process]:
         if self._server is None:
@@ -226,11 +239,11 @@ class PrivateNode:
         self._server.wait()
         self._server = None
 
-    def _await_port(self, port: int) -> None:
+    def _await_port(self, address: str, port: int) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
+                socket.create_connection((address, port), 1).close()
                 return
             except OSError:
                 if self._server is not None and self._server.poll() is not None:

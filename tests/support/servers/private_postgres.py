@@ -1,4 +1,4 @@
-"""A Postgres of a chosen major version, private to a test run: its own folder, a Unix socket, no password."""
+"""A Postgres of a chosen major version, private to a test run, in its own folder."""
 
 import os
 import pwd
@@ -15,52 +15,69 @@ from tests.support.servers.folders import make_server_folder
 from apc_bus.errors import BusUnavailable
 
 _PATIENCE_SECONDS = 60.0
-_SETTINGS = ("listen_addresses=", "unix_socket_permissions=0700", "max_connections=200", "shared_buffers=64MB")
+_SETTINGS = ("unix_socket_permissions=0700", "max_connections=200", "shared_buffers=64MB")
 
 
 class PrivatePostgres:
-    """A running server; `close` stops it and deletes its folder.
+    """A running server on a Unix socket, which asks for no password; `close` stops it and deletes its folder.
 
     As root it runs as the user `postgres` (or `nobody`), because Postgres refuses root.
 
+    Args:
+        binaries: the folder of its programs.
+        port: where it listens on 127.0.0.1 too, and asks for the password of a user there; default nowhere.
+
     Attributes:
-        url: of the database `postgres`, as its superuser.
+        binaries: the folder of its programs.
+        folder: of the socket, with the data below it.
+        url: of the database `postgres`, as its superuser, by the socket.
 
     Raises:
         BusUnavailable: the server did not start; the message holds its output.
     """
 
-    def __init__(self, binaries: Path) -> None:
-        self._binaries = binaries
+    def __init__(self, binaries: Path, port: int | None = None) -> None:
+        self.binaries = binaries
+        self.folder = make_server_folder("apc-pg-")
+        self.url = f"postgresql://postgres@/postgres?host={self.folder}" + (f"&port={port}" if port else "")
         self._user = unprivileged_user()
-        self._folder = make_server_folder("apc-pg-")
-        self.url = f"postgresql://postgres@/postgres?host={self._folder}"
+        listening = ("listen_addresses=127.0.0.1", f"port={port}") if port else ("listen_addresses=",)
+        settings = (*_SETTINGS, *listening, f"unix_socket_directories={self.folder}")
+        self._options = " ".join(f"-c {setting}" for setting in settings)
         try:
             if self._user is not None:
-                shutil.chown(self._folder, self._user)
+                shutil.chown(self.folder, self._user)
             self._run(
-                "initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"
-            )
-            options = " ".join(f"-c {setting}" for setting in (*_SETTINGS, f"unix_socket_directories={self._folder}"))
-            self._run("pg_ctl", "start", "--wait", "--log", str(self._folder / "log"), "--options", options)
+                "initdb", "--auth-local=trust", "--auth-host=scram-sha-256", "--username=postgres", "--encoding=UTF8",
+                "--locale=C.UTF-8", "--no-sync",
+            )  # fmt: skip
+            self.start()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+    def start(self) -> None:
+        """Start it again after `stop`, and wait until it answers."""
+        self._run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", self._options)
+
+    def stop(self) -> None:
+        """Stop it without a checkpoint, as a crash would; its data stay."""
+        self._run("pg_ctl", "stop", "--wait", "--mode=immediate")
 
     def close(self) -> None:
         """Stop the server and delete its folder."""
         try:
-            self._run("pg_ctl", "stop", "--wait", "--mode=immediate")
+            self.stop()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, command: str, *arguments: str) -> None:
-        program = self._binaries / command
+        program = self.binaries / command
         try:
             said = subprocess.run(
-                [program, "--pgdata", self._folder / "data", *arguments],
+                [program, "--pgdata", self.folder / "data", *arguments],
                 user=self._user,
-                cwd=self._folder,
+                cwd=self.folder,
                 # The server that pg_ctl starts keeps its output: a pipe would never end.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE if command == "initdb" else subprocess.DEVNULL,
@@ -70,7 +87,7 @@ class PrivatePostgres:
         except OSError as error:
             raise BusUnavailable(f"{program} failed: {error} (as user {self._user or 'of this process'})") from error
         if said.returncode != 0:
-            log = self._folder / "log"
+            log = self.folder / "log"
             words = said.stderr or (log.read_text(errors="replace") if log.exists() else "")
             raise BusUnavailable(f"{program} failed: {words[-2000:]}")
 

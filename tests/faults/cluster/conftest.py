@@ -1,4 +1,4 @@
-"""`make test-cluster` sets APC_TEST_CLUSTER, in a network of its own: the run takes ten minutes and filters packets."""
+"""`make test-cluster` sets APC_TEST_CLUSTER, in a private network: the run takes ten minutes and filters packets."""
 
 import os
 

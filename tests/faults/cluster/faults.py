@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tests.faults.cluster.system import GATE, WRITER, ClusterSystem
 from tests.support.servers import PrivateNode
-from tests.support.servers.private_cluster import TICK_SECONDS
 
 HEARTBEAT_SECONDS = 5.0
 """The default of the services."""
@@ -16,8 +15,6 @@ ALARM_SECONDS = 20.0
 DATABASE_SECONDS = 12.0
 NODE_SECONDS, PROCESS_SECONDS = 15.0, 5.0
 """How long a killed node or process is away."""
-TICK = TICK_SECONDS * 1.25
-"""A node that says nothing is down for the others after `net_ticktime` and a quarter at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,9 @@ DEAD = Promise("accept_wait", 1.0, "dead process")
 DEAD_WRITER = Promise("commit_wait", 1.0, "dead process")
 DEAD_WORKER = Promise("handle_wait", 1.0, "dead process")
 FROZEN = Promise("accept_wait", 3 * HEARTBEAT_SECONDS, "frozen process, 3 heartbeats")
-DEAD_NODE = Promise("accept_wait", 5.0, "dead broker node")
-SILENT_NODE = Promise("accept_wait", TICK + 5.0, "silent broker node, 1.25 net_ticktime + 5 s")
+DEAD_NODE = Promise("start_gap", 5.0, "dead broker node")
+SILENT_NODE = Promise("start_gap", 3 * HEARTBEAT_SECONDS + 5.0, "silent broker node, 3 heartbeats + 5 s")
+"""Its clients notice after 3 heartbeats; the other nodes have declared it down by then (`net_ticktime`)."""
 
 
 async def _kill_node(system: ClusterSystem, node: PrivateNode) -> str:

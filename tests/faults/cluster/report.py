@@ -17,6 +17,8 @@ SHOWN = 5
 _FORM = "{:38.38} {:>7} {:>6} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}  {}"
 _HEADING = ("fault", "started", "ended", "s.gap", "start", "accept", "commit", "handle", "raised", "promise")
 
+_NAMES = {"start_gap": "s.gap", "accept_wait": "accept", "commit_wait": "commit", "handle_wait": "handle"}
+
 
 @dataclass(frozen=True, slots=True)
 class Struck:
@@ -106,7 +108,7 @@ def _kept(window: Window, promise: Promise | None) -> str:
         return "-"
     figure = figure_of(window, promise)
     says = "kept" if figure <= promise.seconds else "MISSED"
-    return f"{says}: {promise.figure.removesuffix('_wait')} {figure:.2f} <= {promise.seconds:g} s ({promise.words})"
+    return f"{says}: {_NAMES[promise.figure]} {figure:.2f} <= {promise.seconds:g} s ({promise.words})"
 
 
 def _repeated(facts: Facts) -> int:

@@ -70,11 +70,11 @@ class Servers:
         raise BusUnavailable(f"broker nodes did not come up in {START_ATTEMPTS} attempts")
 
     async def join(self, node: PrivateNode) -> None:
-        """Wait until a node that was frozen or cut off serves clients again; one that does not is started anew."""
+        """Wait until a node that was frozen or cut off serves clients again; one that does not is restarted."""
         try:
             await asyncio.to_thread(node.await_startup)
         except BusUnavailable as error:
-            print(f"a broker node did not join again and is started anew: {error}", flush=True)
+            print(f"a broker node did not join again and is restarted: {error}", flush=True)
             await self.kill([node])
             await self.start([node])
 

@@ -1,7 +1,7 @@
 """A cluster as a user runs it, under kills, freezes, a partition and an alarm: it loses and doubles nothing.
 
 `make test-cluster` runs it. FAULTS=name,name chooses faults (tests/faults/cluster/faults.py), RATE=n the sessions per
-second. It needs Linux: the processes live in a network of their own, whose packets are filtered for the partition.
+second. It needs Linux: the processes live in a private network, whose packets are filtered for the partition.
 """
 
 import asyncio

@@ -71,6 +71,8 @@ class Waits:
         if ask is None:
             return Continuation(packet)
         cause = document.wait_of(ask)
+        if cause is None:
+            document.use()  # another worker may have begun the wait
         body = None if cause is None else await self._states.load_wait(inbound.session_id, cause)
         if cause is None or body is None:
             return Continuation(packet) if packet.packet_type is PacketType.NACK else "no handler waits for this answer"

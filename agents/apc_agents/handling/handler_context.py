@@ -51,11 +51,15 @@ class HandlerContext(WaitingCalls):
         What a handler changed before it failed, or raised Retry or Reject, is forgotten. In on_start it is
         the agent's own document, beside those of its sessions.
         """
-        return self._invocation.document.value
+        document = self._invocation.document
+        document.use()
+        return document.value
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
-        self._invocation.document.value = value
+        document = self._invocation.document
+        document.use()
+        document.value = value
 
     @property
     def memory(self) -> BaseMemoryStore:

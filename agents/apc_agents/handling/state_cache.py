@@ -1,4 +1,7 @@
-"""The state documents in use: read once, kept, saved when a handler changed them.
+"""The state documents in use: kept between deliveries, saved when a handler changed them.
+
+Several workers of an agent share its documents. What a handler says follows from the document, so it may only use one
+that was read for its delivery. A worker whose handlers do not use the state reads each document once.
 
 A saved document also names the deliveries that led to it. A worker that dies after the save and before its
 receipts gets such a delivery again, and must not apply it to the state a second time.
@@ -12,7 +15,7 @@ from uuid import UUID
 import orjson
 import structlog
 
-from apc_agents.errors import StateInvalid, StateUnavailable
+from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
 from apc_agents.handling.state import SavedWait, StateStore
 from apc_agents.memory import NewMessages
 from apc_agents.receiving.dedupe import DeliveryKey
@@ -31,10 +34,13 @@ _log = structlog.get_logger("apc_agents")
 class StateDocument:
     """The state of an agent in one session. `value` is the handler's own dict."""
 
-    def __init__(self, session_id: str, stored: bytes, revision: int) -> None:
+    def __init__(self, agent_id: str, session_id: str, stored: bytes, revision: int) -> None:
         loaded = orjson.loads(stored) if stored else {}
         self.session_id = session_id
+        self._agent_id = agent_id
         self.value: dict[str, Any] = loaded.get("state", {})
+        self.is_fresh = True
+        """Whether it was read for this delivery; another worker may have saved one that was kept."""
         self._handled: list[str] = loaded.get("handled", [])
         self._handled_packets = _packets(self._handled)
         self._revision = revision
@@ -44,6 +50,16 @@ class StateDocument:
         self.waits: dict[str, list[str]] = loaded.get("waits", {})
         """ASK -> the packet that started the handler that waits, and the one whose delivery led to this wait."""
         self._clean_waits = dict(self.waits)
+
+    @property
+    def revision(self) -> int:
+        """How often it was saved when it was read or saved here."""
+        return self._revision
+
+    def use(self) -> None:
+        """Note that a handler looks into it. Raises StateStale: it was not read for this delivery, and has to be."""
+        if not self.is_fresh:
+            raise StateStale(self._agent_id, self.session_id, self._revision)
 
     def was_handled(self, key: DeliveryKey) -> bool:
         """Return whether the saved state has this packet, by this attempt or one that the gate gave up too early."""
@@ -100,15 +116,22 @@ class StateCache:
         self._store = store
         self._agent_id = agent_id
         self._documents: OrderedDict[str, StateDocument] = OrderedDict()
+        self._is_used = False
+        """Whether a handler of this process has used the state: then each document is read for each delivery."""
 
     async def open(self, session_id: str) -> StateDocument:
         """Return the document of a session."""
         document = self._documents.get(session_id)
         if document is not None:
             self._documents.move_to_end(session_id)
+            document.is_fresh = self._is_used
+            if not self._is_used:
+                return document
+        found = await self._patiently(lambda: self._store.load(self._agent_id, session_id))
+        stored, revision = found or (b"", 0)
+        if document is not None and document.revision == revision:
             return document
-        stored = await self._patiently(lambda: self._store.load(self._agent_id, session_id))
-        document = StateDocument(session_id, *(stored or (b"", 0)))
+        document = StateDocument(self._agent_id, session_id, stored, revision)
         self._documents[session_id] = document
         if len(self._documents) > MAX_DOCUMENTS:
             self._documents.popitem(last=False)
@@ -116,15 +139,18 @@ class StateCache:
 
     async def save(self, document: StateDocument, key: DeliveryKey | None, wait: SavedWait | None = None) -> None:
         """Save what a handler changed, and its wait. Raises StateInvalid, StateStale."""
+        before = document.revision
         await self._patiently(lambda: document.save(self._store, self._agent_id, key, wait))
+        self._is_used |= document.revision != before
 
     async def load_wait(self, session_id: str, cause: UUID) -> bytes | None:
         """Return the records of a handler that waits."""
         return await self._patiently(lambda: self._store.load_wait(self._agent_id, session_id, cause))
 
     def forget(self, session_id: str) -> None:
-        """Read the document again next time: another worker has saved it."""
+        """Read the document again next time: another worker has saved it, or may have."""
         self._documents.pop(session_id, None)
+        self._is_used = True
 
     async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import cast
 
 from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
@@ -264,3 +265,26 @@ async def test_two_workers_that_share_a_session_lose_no_change(
         await gate.ended(packet)
     stored = await states.load("sentinel-1", "session-1")
     assert stored is not None and b'"seen":["m-0","m-1","m-2","m-3"]' in stored[0]
+
+
+async def test_a_worker_says_nothing_from_a_state_that_another_has_replaced(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    states = MemoryStateStore()
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload | None:
+        if idea.payload.method_id == "no state":
+            return None
+        seen = ctx.state["seen"] = ctx.state.get("seen", 0) + 1
+        return idea.payload.model_copy(update={"method_id": f"seen {seen}"})
+
+    stages = [await make_stage(agent, states) for _ in range(2)]
+    gates = [await stage.start() for stage in stages]
+    for number, name in ((0, "no state"), (1, "no state"), (0, "a"), (1, "b"), (0, "c"), (1, "d")):
+        packet = make_packet(idea(name))
+        await gates[number].deliver(packet)
+        await gates[number].ended(packet)
+    said = [[cast(IdeaPayload, packet.payload).method_id for packet in gate.packets] for gate in gates]
+    assert said == [["seen 1", "seen 3"], ["seen 2", "seen 4"]]

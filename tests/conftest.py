@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.support.failover.demotion import Demoted
 from tests.support.servers import (
     PostgresServer,
     PrivateNode,
@@ -101,6 +102,15 @@ async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     name = await postgres_server.clone()
     yield postgres_server.url_of(name)
     await postgres_server.drop(name)
+
+
+@pytest.fixture
+async def demoted(postgres_url: str) -> AsyncIterator[Demoted]:
+    """A fresh database on a server that refuses changes, until the test restores it."""
+    demoted = Demoted(postgres_url)
+    await demoted.demote()
+    yield demoted
+    demoted.close()
 
 
 @pytest.fixture(scope="module")

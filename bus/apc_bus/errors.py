@@ -22,6 +22,7 @@ ApcError
       ArtifactCorrupt     the bytes do not match the hash
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
+      PoolerUnsuitable    a connection pooler in between loses prepared statements: transaction or statement mode
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
     TaskEnded             a task that runs until it is told to stop has ended without that
   SettingMisspelled       the environment has a name that is nearly a setting's
@@ -130,6 +131,19 @@ class ArtifactTooLarge(ArtifactError):
 
 class DatabaseUnavailable(BusError):
     """Postgres does not answer, or refuses the credentials."""
+
+
+class PoolerUnsuitable(DatabaseUnavailable):
+    """A connection pooler stands in between and lends connections by transactions: prepared statements are lost."""
+
+    fault = (
+        "APC_DATABASE_URL leads to a connection pooler in transaction or statement mode, which loses prepared "
+        "statements and settings between transactions"
+    )
+    remedy = "set `pool_mode = session` for this database in pgbouncer.ini, or name PostgreSQL itself"
+
+    def __init__(self, shown_by: str = "") -> None:
+        super().__init__(f"{self.fault}: {self.remedy}{f' ({shown_by})' if shown_by else ''}")
 
 
 class DatabaseNotDurable(BusError):

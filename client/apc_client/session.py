@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -11,6 +12,7 @@ from uuid import UUID
 import asyncpg
 from pydantic import BaseModel
 
+from apc_agents.patience import patiently
 from apc_agents.typed.message import schema_of
 from apc_client.errors import ResultUnusable, SessionHalted
 from apc_client.waiting import until
@@ -60,20 +62,19 @@ class ClientSession:
         """Yield what the log has of the session, from its first packet, as it gets it; ends when the session has."""
         after: Position | None = None
         while True:
-            session = await get_session(self._pool, self.session_id)  # before the page: it has all until the end
-            rows = await list_agent_packets(self._pool, session_id=self.session_id, after=after, limit=_PAGE)
-            for row in await opened_bodies(self._pool, rows):
+            page, is_over = await patiently(partial(self._page, after), "log")
+            for row in page:
                 yield _event(row)
-            if rows:
-                after = rows[-1].position
-            elif session is not None and session.is_terminal:
+            if page:
+                after = page[-1].position
+            elif is_over:
                 return
             else:
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def has_ended(self) -> bool:
         """Return whether the session is closed or halted."""
-        row = await get_session(self._pool, self.session_id)
+        row = await patiently(lambda: get_session(self._pool, self.session_id), "log")
         return row is not None and row.is_terminal
 
     async def result(self, model: type[BaseModel] | None = None, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
@@ -108,11 +109,18 @@ class ClientSession:
                 ends.append(row)
             return bool(ends)
 
-        await until(is_over, None if timeout is None else timedelta(seconds=timeout), pause_seconds=PAUSE_SECONDS)
-        document = ends[0].document
-        if document.state == _HALTED:
-            raise SessionHalted(self.session_id, document.halt_reason or "stopped")
-        return await self._result()
+        async with asyncio.timeout(timeout):
+            await until(is_over, None, pause_seconds=PAUSE_SECONDS)
+            document = ends[0].document
+            if document.state == _HALTED:
+                raise SessionHalted(self.session_id, document.halt_reason or "stopped")
+            return await patiently(self._result, "log")
+
+    async def _page(self, after: Position | None) -> tuple[list[PacketRow], bool]:
+        """Return the packets behind a position, and whether the session had ended before they were read."""
+        session = await get_session(self._pool, self.session_id)
+        rows = await list_agent_packets(self._pool, session_id=self.session_id, after=after, limit=_PAGE)
+        return list(await opened_bodies(self._pool, rows)), session is not None and session.is_terminal
 
     async def _result(self) -> Result | None:
         """Return what the last accepted DONE carries: it is the one that closed the session."""

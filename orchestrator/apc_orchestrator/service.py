@@ -8,7 +8,7 @@ import structlog
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, first_of, until_stopped
-from apc_bus.database import DATABASE_AWAY
+from apc_bus.database import DATABASE_AWAY, problems_of
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
@@ -54,7 +54,7 @@ class Orchestrator:
     def problems(self) -> list[str]:
         """Return why the process is not ready, one sentence per reason; callable from any thread."""
         found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
-        return found + self._health.problems + self._bus.problems
+        return found + problems_of(self._pool) + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain.

@@ -8,7 +8,7 @@ import asyncpg
 import structlog
 
 from apc_bus.concurrency import cancelled
-from apc_bus.database import check_durability
+from apc_bus.database import check_durability, problems_of
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
 from apc_bus.supervision import Health, keep_running
@@ -66,7 +66,7 @@ class Persister:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         found = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
-        return found + self._health.problems + self._bus.problems
+        return found + problems_of(self._pool) + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check the database, then write until `stop` is set or no writer is left.

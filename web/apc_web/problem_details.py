@@ -68,9 +68,9 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(503, "OLD_DATABASE", "the database is older than this server: run `apc migrate`")
         case asyncpg.InsufficientPrivilegeError():
             return ApiError(503, "NO_RIGHT", "the database user may not read this: grant it the role apc_reader")
-        case BusError():
+        case BusError() if not isinstance(error, DatabaseUnavailable):
             return ApiError(503, "BROKER_AWAY", "the broker does not answer: try again when it does")
-        case _ if isinstance(error, (*DATABASE_AWAY, DatabaseUnavailable)):
+        case _ if isinstance(error, DATABASE_AWAY):
             return ApiError(503, "DATABASE_AWAY", "the database does not answer: try again when it does")
         case _:
             return ApiError(500, "FAILED", "the server failed; its log has the reason")

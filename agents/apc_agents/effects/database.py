@@ -64,6 +64,9 @@ class PostgresEffectStore:
         check_unsettled(effect_id, await self.get(effect_id))
         row = await self._row(sql.SETTLE, effect_id, orjson.dumps(result).decode(), by)
         kept = await self.get(effect_id)
+        # Without a row, it may be settled by an attempt of ours whose commit was not seen.
+        if kept is not None and row is None and (kept.settled_by, kept.result) == (by, result):
+            return kept
         if row is None or kept is None:
             check_unsettled(effect_id, kept)  # somebody else has settled it meanwhile
             return await self.settle(effect_id, result, by)
@@ -72,8 +75,8 @@ class PostgresEffectStore:
     async def release(self, effect_id: EffectId) -> None:
         """Settle an unknown effect: it has not happened."""
         check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
-        if await self._row(sql.RELEASE, effect_id) is None:
-            check_unsettled(effect_id, await self.get(effect_id), may_be_made=False)
+        if await self._row(sql.RELEASE, effect_id) is None and (kept := await self.get(effect_id)) is not None:
+            check_unsettled(effect_id, kept, may_be_made=False)  # no row: an attempt of ours may have released it
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:
         """Return the effect."""

@@ -100,9 +100,15 @@ class Dispatcher:
 
     async def start(self, starter: AnyHandler, session_id: str) -> None:
         """Run an on_start function over the agent's own document."""
-        document = await self._states.open(session_id)
-        await starter(HandlerContext(self._invocation(None, document, session_id)))
-        await self._states.save(document, None)
+        for runs_left in reversed(range(MAX_STALE_RUNS)):
+            document = await self._states.open(session_id)
+            await starter(HandlerContext(self._invocation(None, document, session_id)))
+            try:
+                return await self._states.save(document, None)
+            except StateStale:  # by another worker, or by an attempt of ours whose commit was not seen
+                if not runs_left:
+                    raise
+                self._states.forget(session_id)
 
     async def _process(self, inbound: Inbound) -> Exception | None:
         stale_runs = 0

@@ -13,22 +13,18 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
-import structlog
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
 from apc_agents.handling.state import SavedWait, StateStore
 from apc_agents.memory import NewMessages
+from apc_agents.patience import patiently
 from apc_agents.receiving.dedupe import DeliveryKey
-from apc_bus.backoff import Backoff
 
 MAX_DOCUMENTS = 1_000
 MAX_HANDLED = 256
 """Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
-FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 ResultT = TypeVar("ResultT")
-
-_log = structlog.get_logger("apc_agents")
 
 
 class StateDocument:
@@ -153,13 +149,7 @@ class StateCache:
         self._is_used = True
 
     async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
-        while True:
-            try:
-                return await action()
-            except StateUnavailable as error:
-                _log.warning("state_store_unavailable", agent_id=self._agent_id, reason=str(error))
-            await backoff.wait()
+        return await patiently(action, "state store", awaits=lambda error: isinstance(error, StateUnavailable))
 
 
 def _encode(value: dict[str, Any]) -> bytes:

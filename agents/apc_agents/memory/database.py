@@ -1,9 +1,10 @@
 """The memory in PostgreSQL: tables apc_app.conversation_history and apc_app.agent_state_store."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from itertools import groupby
-from typing import Any, Final, Self
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import asyncpg
 import orjson
@@ -12,6 +13,7 @@ from apc_agents.memory.appending import load_state, save_state
 from apc_agents.memory.conversation import ConversationContext, NewMessages, merged
 from apc_agents.memory.conversation_parts import part_of, read_conversation, replace_conversation
 from apc_agents.memory.conversation_search import find_hit, ranked
+from apc_agents.memory.errors import MemoryUnavailable, StaleRevision
 from apc_agents.memory.query import parse_query
 from apc_agents.memory.statements import owned, read_states, replace_states
 from apc_agents.memory.storable_values import checked_id, encoded
@@ -24,6 +26,7 @@ from apc_agents.memory.store import (
     check_timestamp,
     state_place,
 )
+from apc_agents.patience import patiently
 from apc_agents.text.word_stems import stemmer_of
 from apc_bus.settings import LanguageSettings
 
@@ -76,25 +79,59 @@ _ERASE_STATES: Final = f"delete from apc_app.agent_state_store where {_OF_USER}"
 _ERASE_CONVERSATIONS: Final = "delete from apc_app.conversation_history where owner = $1 and user_id = $2"
 
 
-class DatabaseMemoryStore(BaseMemoryStore):
-    """The memory of one owner in Postgres. The pool (`apc_bus.database.open_pool`) stays the caller's."""
+Given = ParamSpec("Given")
+ResultT = TypeVar("ResultT")
 
-    def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER) -> None:
+
+def _repeated(
+    method: Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]]:
+    """Repeat a method of a patient store while the database is away: a transaction that may be repeated."""
+
+    @wraps(method)
+    async def patient(store: "DatabaseMemoryStore", /, *args: Given.args, **kwargs: Given.kwargs) -> ResultT:
+        if not store.is_patient:
+            return await method(store, *args, **kwargs)
+        return await patiently(lambda: method(store, *args, **kwargs), "memory store", awaits=_is_away)
+
+    return patient
+
+
+class DatabaseMemoryStore(BaseMemoryStore):
+    """The memory of one owner in Postgres. The pool (`apc_bus.database.open_pool`) stays the caller's.
+
+    Args:
+        is_patient: wait for a database that is away, as the handlers of a worker do; else raise MemoryUnavailable.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER, *, is_patient: bool = False) -> None:
         super().__init__(owner)
         self._pool = pool
+        self.is_patient = is_patient
 
     async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
         """Store or replace a conversation in one statement."""
         check_conversation(session_id, user_id, conversation)
-        async with owned(self._pool, self.owner) as connection:
-            await replace_conversation(connection, self.owner, user_id, conversation)
 
+        async def store() -> int:
+            async with owned(self._pool, self.owner) as connection:
+                await replace_conversation(connection, self.owner, user_id, conversation)
+            return 0
+
+        async def is_stored() -> bool:
+            kept = await self.retrieve_conversation(session_id)
+            return kept is not None and kept.to_document() == conversation.to_document()
+
+        await self._compare_and_set(store, is_stored)
+
+    @_repeated
     async def retrieve_conversation(self, session_id: str) -> ConversationContext | None:
         """Return the conversation of a session; None if there is none."""
         checked_id("session_id", session_id)
         async with owned(self._pool, self.owner) as connection:
             return await read_conversation(connection, self.owner, session_id)
 
+    @_repeated
     async def delete_conversation(self, session_id: str) -> bool:
         """Delete a conversation; True even if there was none."""
         checked_id("session_id", session_id)
@@ -102,6 +139,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
             await connection.execute(_DELETE, session_id, self.owner)
         return True
 
+    @_repeated
     async def list_conversations_for_user(
         self, user_id: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
@@ -112,6 +150,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
             rows = await connection.fetch(_LIST, user_id, self.owner, limit, offset)
         return [_metadata(list(parts)) for _, parts in groupby(rows, lambda row: row["session_id"])]
 
+    @_repeated
     async def search_conversations(
         self, user_id: str, query: str, limit: int = 100, offset: int = 0
     ) -> list[dict[str, Any]]:
@@ -140,8 +179,9 @@ class DatabaseMemoryStore(BaseMemoryStore):
 
     def for_owner(self, owner: str) -> Self:
         """Return a store of another owner over the same pool."""
-        return type(self)(self._pool, owner)
+        return type(self)(self._pool, owner, is_patient=self.is_patient)
 
+    @_repeated
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
         """Return a value with its revision; None if there is none."""
         found = await load_state(self._pool, self.owner, *state_place(agent_id, owner_id, key))
@@ -158,8 +198,16 @@ class DatabaseMemoryStore(BaseMemoryStore):
     ) -> int:
         """Compare and set a value, and add messages, in one transaction."""
         place, value = state_place(agent_id, owner_id, key), encoded(state_data)
-        return await save_state(self._pool, self.owner, place, value, revision, messages)
 
+        async def is_saved() -> bool:
+            found = await self.load_agent_state(*place)
+            return found is not None and found[0] == orjson.loads(value)
+
+        return await self._compare_and_set(
+            lambda: save_state(self._pool, self.owner, place, value, revision, messages), is_saved
+        )
+
+    @_repeated
     async def store_agent_states(self, agent_id: str, owner_id: str, states: Mapping[str, Any]) -> None:
         """Store several values in one transaction."""
         values = {state_place(agent_id, owner_id, key)[2]: encoded(value) for key, value in states.items()}
@@ -193,6 +241,27 @@ class DatabaseMemoryStore(BaseMemoryStore):
         """Delete what is stored of a user in one transaction; states first: conversations name them."""
         return await self._remove(_ERASE_CONVERSATIONS, _ERASE_STATES, checked_id("user_id", user_id))
 
+    async def _compare_and_set(
+        self, save: Callable[[], Awaitable[int]], is_saved: Callable[[], Awaitable[bool]]
+    ) -> int:
+        """Save, and repeat it as `_repeated`; a revision that is stale then may be of an attempt with unseen commit."""
+        is_unsure = False
+
+        async def attempt() -> int:
+            nonlocal is_unsure
+            try:
+                return await save()
+            except MemoryUnavailable:
+                is_unsure = True
+                raise
+            except StaleRevision as stale:
+                if is_unsure and stale.current == stale.revision + 1 and await is_saved():
+                    return stale.current
+                raise
+
+        return await patiently(attempt, "memory store", awaits=_is_away) if self.is_patient else await save()
+
+    @_repeated
     async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:
         checked_id("agent_id", agent_id)
         checked_id("owner_id", owner_id)
@@ -200,16 +269,23 @@ class DatabaseMemoryStore(BaseMemoryStore):
             rows = await read_states(connection, self.owner, agent_id, owner_id, keys)
         return {row["state_key"]: orjson.loads(row["state_value"]) for row in rows}
 
+    @_repeated
     async def _delete_states(self, condition: str, agent_id: str, owner_id: str, key: str) -> int:
         async with owned(self._pool, self.owner) as connection:
             done = await connection.execute(f"{_DELETE_STATES} {condition}", agent_id, owner_id, self.owner, key)
         return _count(done)
 
+    @_repeated
     async def _remove(self, conversations: str, states: str, what: object) -> Removed:
         async with owned(self._pool, self.owner) as connection:
             states_gone = await connection.execute(states, self.owner, what)
             conversations_gone = await connection.execute(conversations, self.owner, what)
         return Removed(_count(conversations_gone), _count(states_gone))
+
+
+def _is_away(error: BaseException) -> bool:
+    """Return whether the database is away; a conversation that others keep changing is no such case."""
+    return isinstance(error, MemoryUnavailable) and error.__cause__ is not None
 
 
 def _count(tag: str) -> int:

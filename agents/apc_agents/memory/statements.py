@@ -13,7 +13,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from apc_agents.memory.errors import MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.storable_values import state_name
-from apc_bus.database import CONNECTION_LOST
+from apc_bus.database import first_line, is_passing
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 
@@ -55,8 +55,10 @@ async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) ->
         async with pool.acquire() as connection, connection.transaction(isolation=isolation, readonly=is_snapshot):
             await connection.execute("select set_config('apc.owner', $1, true)", owner)
             yield connection
-    except CONNECTION_LOST as error:
-        raise MemoryUnavailable(f"the memory store does not answer: {error or type(error).__name__}") from error
+    except Exception as error:
+        if not is_passing(error):
+            raise
+        raise MemoryUnavailable(f"the memory store does not answer: {first_line(error)}") from error
 
 
 @contextmanager

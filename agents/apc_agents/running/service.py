@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
+import asyncpg
 import structlog
 
 from apc_agents.agent import Agent
@@ -68,7 +69,7 @@ async def _serve(
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = open_artifacts(bus_settings)
-    async with _stores(settings) as (states, tasks, effects, memory, schedules):
+    async with _stores(settings) as (pool, states, tasks, effects, memory, schedules):
         connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}", shards=settings.shards)
         bus = disturb(connected, agent.agent_id, bus_settings)
         try:
@@ -82,6 +83,7 @@ async def _serve(
                 memory=memory,
                 schedules=schedules,
                 artifacts=artifacts,
+                database=pool,
             )
             if on_worker is not None:
                 on_worker(worker)
@@ -113,23 +115,24 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 @asynccontextmanager
 async def _stores(
     settings: WorkerSettings,
-) -> AsyncIterator[tuple[StateStore, TaskStore, EffectStore, BaseMemoryStore, ScheduleStore]]:
+) -> AsyncIterator[tuple[asyncpg.Pool | None, StateStore, TaskStore, EffectStore, BaseMemoryStore, ScheduleStore]]:
     url = settings.url
     if url is None:
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks, memory and schedules end with this process"
         _log.warning("state_not_kept", reason=reason)
         memory = InMemoryMemoryStore()
-        yield MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory, MemoryScheduleStore()
+        yield None, MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory, MemoryScheduleStore()
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
     pool = await open_pool(url, max_size=4 + settings.task_concurrency)
     try:
         yield (
+            pool,
             PostgresStateStore(pool),
             PostgresTaskStore(pool),
             PostgresEffectStore(pool),
-            DatabaseMemoryStore(pool),
+            DatabaseMemoryStore(pool, is_patient=True),
             PostgresScheduleStore(pool),
         )
     finally:

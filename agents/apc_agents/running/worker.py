@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
+import asyncpg
 import structlog
 from structlog.contextvars import bound_contextvars
 
@@ -36,6 +37,7 @@ from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Take, consume
+from apc_bus.database import problems_of
 from apc_bus.errors import GiveBack, TaskEnded
 from apc_bus.observability.telemetry import leave_locals_out
 from apc_bus.observability.tracing import current_trace
@@ -69,6 +71,7 @@ class Worker:
         artifacts: what ctx.artifacts is, and where the long texts of too large packets lie; default none.
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default with the key that the settings name.
+        database: the pool of the stores; while it is away the worker is not ready. Default none.
         on_failure: told of every exception that a handler raised.
         on_invocation: told of the steps of every run of a handler that emitted something.
     """
@@ -87,6 +90,7 @@ class Worker:
         artifacts: ArtifactStore | None = None,
         contract: Contract | None = None,
         sign: Sign | None = None,
+        database: asyncpg.Pool | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
@@ -119,8 +123,7 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
-        self._health = Health()
-        self._is_stopping = False
+        self._health, self._database, self._is_stopping = Health(), database, False
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 
@@ -144,7 +147,8 @@ class Worker:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         found = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
-        return found + self._health.problems + self._bus.problems
+        away = [] if self._database is None else problems_of(self._database)
+        return found + away + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take and handle packets until `stop` is set, then drain.

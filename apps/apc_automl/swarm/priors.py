@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from apc_automl.data.table_profile import TableProfile, distance
 from apc_automl.training.spaces import FAMILIES
-from apc_bus.database import DATABASE_AWAY
+from apc_bus.database import DATABASE_AWAY, connect
 from apc_log.queries.runs import past_trials
 
 MOST_RUNS = 50
@@ -58,7 +58,7 @@ class LoggedPast:
     async def trials(self, but_not: str, only: str | None = None) -> list[PastTrial]:
         """See `PastRuns`. A log that cannot be read, or only by others, is told and counts as empty."""
         try:
-            connection = await asyncpg.connect(self._url, timeout=10)
+            connection = await connect(self._url)
             try:
                 rows = await past_trials(connection, but_not, MOST_RUNS, only)
             finally:

@@ -13,7 +13,8 @@ class DatabaseSettings(ApcSettings):
     """Where Postgres is."""
 
     database_url: SecretStr | None = None
-    """`postgresql://…` (15 to 18); none = the embedded PostgreSQL."""
+    """`postgresql://…` (15 to 18), the primary or a list of all servers (`HOST1:5432,HOST2:5432`); none = the embedded
+    PostgreSQL."""
     database_ca_file: FilePath | None = None
     """PEM file of the authorities that sign the server's certificate; implies TLS and a check of the server's name."""
     database_cert_file: FilePath | None = None

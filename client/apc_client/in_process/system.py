@@ -221,9 +221,10 @@ class EmbeddedSystem:
             states=PostgresStateStore(self.pool),
             tasks=PostgresTaskStore(self.pool),
             effects=PostgresEffectStore(self.pool),
-            memory=DatabaseMemoryStore(self.pool),
+            memory=DatabaseMemoryStore(self.pool, is_patient=True),
             schedules=PostgresScheduleStore(self.pool),
             artifacts=self.artifacts,
+            database=self.pool,
         )
         self._workers[agent.agent_id] = worker
         self.start_service(agent.agent_id, _work(worker, bus, stop), stop)

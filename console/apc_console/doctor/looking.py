@@ -5,6 +5,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from apc_bus.database import DATABASE_AWAY
+from apc_bus.errors import PoolerUnsuitable
 from apc_bus.supervision import reason_of
 from apc_console.doctor.finding import Finding, wrong
 from apc_contracts.errors import ApcError
@@ -26,6 +27,8 @@ async def attempt(check: str, look: Awaitable[Found], findings: list[Finding], f
     try:
         async with asyncio.timeout(LONGEST_SECONDS):
             return await look
+    except PoolerUnsuitable as error:
+        findings.append(wrong(check, error.fault, error.remedy))
     except ApcError as error:
         findings.append(wrong(check, reason_of(error), fix or "mend what it names"))
     except TimeoutError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import structlog
 
+from apc_bus.database import connect
 from apc_log.connection import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.database.logins import complete_logins
@@ -60,7 +61,7 @@ def refuse_downgrade() -> None:
 
 async def schema_version(url: str) -> str | None:
     """Return the schema revision of a database, None without one. Raises OSError or asyncpg's errors when away."""
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         return await read_revision(connection)
     finally:
@@ -102,7 +103,7 @@ async def migrate(url: str) -> None:
 
 
 async def _rename_joined(url: str) -> str:
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         async with connection.transaction():
             await connection.execute(_MAINTAIN_JOINED)
@@ -116,7 +117,7 @@ async def _rename_joined(url: str) -> str:
 
 async def _complete_guard(url: str) -> None:
     """Close holes and install what an earlier user could not, when this one may; else warn of what is lacking."""
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     try:
         state = await read_guard(connection)
         if not state.is_full and await is_superuser(connection):
@@ -148,7 +149,7 @@ async def _run(url: str) -> None:
 
 
 async def _connect(url: str) -> asyncpg.Connection:
-    connection = await asyncpg.connect(url)
+    connection = await connect(url)
     connection.add_log_listener(_tell_notice)
     return connection
 

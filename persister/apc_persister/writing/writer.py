@@ -16,7 +16,7 @@ from structlog.contextvars import bind_contextvars
 
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
-from apc_bus.database import DATABASE_AWAY
+from apc_bus.database import DATABASE_AWAY, first_line, note_failure
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
@@ -77,12 +77,13 @@ class Writer:
     encryption: Encryption | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
+    _is_failing: bool = False
     _connection: PoolConnectionProxy | None = None
 
     @property
     def is_ready(self) -> bool:
-        """It consumes, and its connection to the database stands."""
-        return self._is_consuming and stands(self._connection)
+        """It consumes, its connection to the database stands, and the last transaction was committed."""
+        return self._is_consuming and stands(self._connection) and not self._is_failing
 
     async def run(self, stop: asyncio.Event) -> None:
         """Write until `stop` is set; then what the broker has handed over is written and acknowledged.
@@ -162,12 +163,14 @@ class Writer:
                     async with asyncio.timeout(patience):
                         done = await commit(connection, self.shard, messages, self.signer, self.encryption)
             except DATABASE_AWAY as error:
+                self._is_failing = True
                 await self._note_failure(error)
                 messages = messages[:1]  # less at a time, should the size have been the reason
                 await backoff.wait()
                 if stop.is_set():
                     return 0
                 continue
+            self._is_failing = False
             self.counts.add(done)
             tell_committed(messages[: done.messages])
             count_commit(messages[: done.messages], time.monotonic() - began)
@@ -199,7 +202,7 @@ class Writer:
 
     async def _note_failure(self, error: Exception) -> None:
         self.counts.failures += 1
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(await note_failure(self.pool, error))
         _log.warning("log_database_away", reason=reason)
         await self._disconnect()
 

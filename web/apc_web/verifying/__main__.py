@@ -9,10 +9,9 @@ import sys
 import threading
 from typing import Any
 
-import asyncpg
 import orjson
 
-from apc_bus.database import DATABASE_AWAY, first_line
+from apc_bus.database import DATABASE_AWAY, connect, first_line
 from apc_bus.settings import LogKeySettings
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ApcError
@@ -37,7 +36,7 @@ _BEHIND = 10
 async def verify(url: str) -> None:
     """Verify every shard, what is derived from the entries, and every session; tell how far it is."""
     signer = load_signer(LogKeySettings())
-    connection = await asyncpg.connect(url, server_settings=_SETTINGS)
+    connection = await connect(url, is_reader=True, server_settings=_SETTINGS)
     try:
         await prepare_reader(connection)
         shards = await list_shards(connection)

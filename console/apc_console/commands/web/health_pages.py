@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
-from apc_bus.database import DATABASE_AWAY
+from apc_bus.database import DATABASE_AWAY, first_line
 from apc_bus.settings import ConsoleSettings
 from apc_console.http.health import serve_health
 
@@ -40,8 +40,8 @@ async def _ask(pool: asyncpg.Pool, problems: list[str]) -> None:
         try:
             with unasked_cancel_fails():
                 await pool.fetchval("SELECT 1")
-        except (*DATABASE_AWAY, asyncpg.PostgresError) as error:
-            problems[:] = [f"the database does not answer: {error}"]
+        except DATABASE_AWAY as error:
+            problems[:] = [f"the database is away: {first_line(error)}"]
         else:
             problems.clear()
         await asyncio.sleep(PAUSE_SECONDS)

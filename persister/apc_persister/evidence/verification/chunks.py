@@ -16,6 +16,7 @@ from multiprocessing import get_context
 
 import asyncpg
 
+from apc_bus.database import connect
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, SignedNote, parse_note
 from apc_persister.evidence.stored_rows import Leaves, leaves_of, prepare_reader, read_rows
@@ -207,7 +208,7 @@ class _Helper:
 
     async def _read(self, shard: int, keys: Keys, first: int, last: int) -> _Read:
         if self._connection is None:  # here, so that a failure is that of a piece
-            self._connection = await asyncpg.connect(self._url)
+            self._connection = await connect(self._url)
             await prepare_reader(self._connection)
         return await _read(self._connection, shard, keys, first, last)
 

@@ -1,0 +1,292 @@
+"""Pools of connections to Postgres: JSON as text, and what becomes of them while the database is away."""
+
+import asyncio
+from collections.abc import Generator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import structlog
+from asyncpg.pool import PoolAcquireContext, PoolConnectionProxy
+
+from apc_bus.backoff import Backoff
+from apc_bus.database.away import DATABASE_AWAY, first_line, in_clear_words, is_away
+from apc_bus.database.primary import check_pooler, connect, settings_sql
+from apc_bus.errors import DatabaseUnavailable, PoolerUnsuitable
+from apc_bus.tls import tls_problem
+
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
+_QUIET_SECONDS = 2.5
+"""A server without resources counts as away until no statement has failed for so long: longer than any repeat waits."""
+
+_log = structlog.get_logger("apc_bus")
+
+
+class DatabasePool(asyncpg.Pool):
+    """A pool that leaves a server which is away or demoted with all its connections, and knows when it is back.
+
+    What a statement, a transaction or an attempt to connect fails with is noted when the connection is given back.
+    """
+
+    def __init__(
+        self, url: str, *, min_size: int, max_size: int, command_timeout: float, server_settings: Mapping[str, str]
+    ) -> None:
+        """Prepare the pool; awaiting it connects. The `server_settings` hold for every connection."""
+        self._url = url
+        self._settings = settings_sql(server_settings)
+        self._problem: str | None = None
+        self._is_full = False
+        self._failures = 0
+        self._failed_at = 0.0
+        self._watching: asyncio.Task[None] | None = None
+        self._is_pooler_known = False
+        super().__init__(
+            url,
+            connect=self._open,
+            reset=self._reset_settings if server_settings else None,
+            max_queries=50_000,
+            max_inactive_connection_lifetime=300.0,
+            connection_class=asyncpg.Connection,
+            record_class=asyncpg.Record,
+            loop=asyncio.get_running_loop(),
+            command_timeout=command_timeout,
+            min_size=min_size,
+            max_size=max_size,
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """Return why the database cannot be used, at most one sentence; from any thread."""
+        problem = self._problem
+        return [] if problem is None else [f"the database is away: {problem}"]
+
+    def acquire(self, *, timeout: float | None = None) -> "_Acquired":
+        """Lend a connection; the errors of the context are noted."""
+        return _Acquired(self, timeout)
+
+    async def note(self, error: BaseException) -> BaseException:
+        """Leave the server if the error says that it is away; return the error, in clear words where it has none."""
+        clear = in_clear_words(error)
+        if not is_away(clear) or self.is_closing():
+            return clear
+        self._failures += 1
+        self._failed_at = asyncio.get_running_loop().time()
+        self._is_full = isinstance(clear, (asyncpg.InsufficientResourcesError, PoolerUnsuitable))
+        if not self._is_full:
+            await self.expire_connections()
+        if self._problem is None:
+            _log.warning("database_away", reason=first_line(clear), error=type(error).__name__)
+        self._problem = first_line(clear)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch())
+        return clear
+
+    def note_success(self, failures: int) -> None:
+        """Believe that the server is back: a connection that was lent after all the `failures` has worked."""
+        if self._problem is not None and failures == self._failures and not self._is_full:
+            self._recover()
+
+    @property
+    def failures(self) -> int:
+        """Return how often the server was away."""
+        return self._failures
+
+    async def close(self) -> None:
+        """Close all connections, once they are given back."""
+        self._stop_watching()
+        await super().close()
+
+    def terminate(self) -> None:
+        """Cut all connections."""
+        self._stop_watching()
+        super().terminate()
+
+    async def _open(self, dsn: str | None = None, **options: Any) -> asyncpg.Connection:
+        connection = await connect(self._url, is_reader=self._is_reader, **options)
+        try:
+            if not self._is_pooler_known:
+                await check_pooler(connection, self._url)
+                self._is_pooler_known = True
+            await _set_codecs(connection)
+            if self._settings:
+                await connection.execute(self._settings)
+        except BaseException as error:
+            connection.terminate()
+            raise in_clear_words(error) from error
+        return connection
+
+    @property
+    def _is_reader(self) -> bool:
+        return "default_transaction_read_only" in self._settings
+
+    async def _reset_settings(self, connection: asyncpg.Connection) -> None:
+        await connection.execute(f"{connection.get_reset_query()}\n{self._settings}")
+
+    async def _watch(self) -> None:
+        """Connect again and again until the server takes it; then the database is back."""
+        backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        while self._problem is not None:
+            await backoff.wait()
+            failures = self._failures
+            try:
+                connection = await connect(self._url, is_reader=self._is_reader)
+            except DATABASE_AWAY as error:
+                self._problem = first_line(error)
+                continue
+            connection.terminate()
+            if self._is_full:
+                is_over = asyncio.get_running_loop().time() - self._failed_at > _QUIET_SECONDS
+            else:
+                is_over = failures == self._failures
+            if is_over:
+                self._recover()
+
+    def _recover(self) -> None:
+        if self._problem is not None:
+            self._problem = None
+            _log.info("database_back")
+
+    def _stop_watching(self) -> None:
+        self._problem = None
+        if self._watching is not None:
+            self._watching.cancel()
+
+
+class _Acquired(PoolAcquireContext):
+    """A lent connection, as asyncpg's; the pool learns what becomes of it."""
+
+    __slots__ = ("_failures", "_pool")
+
+    def __init__(self, pool: DatabasePool, timeout: float | None) -> None:
+        super().__init__(pool, timeout)
+        self._pool = pool
+        self._failures = pool.failures
+
+    async def __aenter__(self) -> PoolConnectionProxy:
+        try:
+            return await super().__aenter__()
+        except Exception as error:
+            if (clear := await self._pool.note(error)) is not error:
+                raise clear from error
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        connection, error = self.connection, exc[1] if exc else None
+        if not isinstance(error, BaseException) or connection is None:
+            try:
+                await super().__aexit__(*exc)
+            except Exception as failure:
+                if (clear := await self._pool.note(failure)) is not failure:
+                    raise clear from failure
+                raise
+            self._pool.note_success(self._failures)
+            return
+        clear = error
+        # Another OSError is of the work that was done with the connection, such as a file's.
+        if isinstance(error, TimeoutError) or not isinstance(error, OSError) or _is_over(connection):
+            clear = await self._pool.note(error)
+            if is_away(error):
+                with suppress(asyncpg.InterfaceError):  # it is gone
+                    connection.terminate()  # a server that is frozen would never answer to a goodbye
+        await super().__aexit__(*exc)
+        if clear is not error:
+            raise clear from error
+
+    def __await__(self) -> Generator[Any, Any, PoolConnectionProxy]:
+        return self._lent().__await__()
+
+    async def _lent(self) -> PoolConnectionProxy:
+        try:
+            connection: PoolConnectionProxy = await PoolAcquireContext(self._pool, self.timeout)
+        except Exception as error:
+            if (clear := await self._pool.note(error)) is not error:
+                raise clear from error
+            raise
+        return connection
+
+
+def _is_over(connection: PoolConnectionProxy) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool took it away when the server closed it
+        return True
+
+
+async def open_pool(
+    url: str,
+    *,
+    min_size: int = 1,
+    max_size: int = 10,
+    wait: timedelta = timedelta(seconds=10),
+    command_timeout: timedelta = timedelta(seconds=60),
+    server_settings: Mapping[str, str] | None = None,
+) -> asyncpg.Pool:
+    """Return a pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
+
+    Args:
+        server_settings: Postgres parameters of every connection, such as `role` and `statement_timeout`.
+
+    Raises:
+        DatabaseUnavailable: no answer in time, a read-only server, a pooler that loses statements, or the server
+            refuses user, password or database, or TLS fails.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait.total_seconds()
+    backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+    while True:
+        try:
+            return await DatabasePool(
+                url,
+                min_size=min_size,
+                max_size=max_size,
+                server_settings=server_settings or {},
+                command_timeout=command_timeout.total_seconds(),
+            )
+        except DatabaseUnavailable:
+            raise
+        except (
+            OSError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            ValueError,
+            asyncpg.InternalClientError,
+        ) as error:
+            if problem := _tls_problem(error):  # waiting does not mend it
+                raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
+            if not is_away(error) or isinstance(error, asyncpg.ProtocolViolationError):  # a pooler's word for most
+                raise DatabaseUnavailable(
+                    f"Postgres refuses the connection: {first_line(error)}; check APC_DATABASE_URL"
+                ) from error
+            if loop.time() + backoff.pause > deadline:
+                raise DatabaseUnavailable(_unanswered(error)) from error
+            _log.warning("database_awaited", reason=first_line(error))
+        await backoff.wait()
+
+
+def problems_of(pool: asyncpg.Pool) -> list[str]:
+    """Return why the database of a pool cannot be used, a sentence each; none for a pool of `asyncpg.create_pool`."""
+    return pool.problems if isinstance(pool, DatabasePool) else []
+
+
+async def note_failure(pool: asyncpg.Pool, error: BaseException) -> BaseException:
+    """Tell a pool what happened to a connection that was taken out of it; return the error in clear words."""
+    return await pool.note(error) if isinstance(pool, DatabasePool) else error
+
+
+async def _set_codecs(connection: asyncpg.Connection) -> None:
+    for name in ("json", "jsonb"):
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=str, decoder=str, format="text")
+
+
+def _unanswered(error: BaseException) -> str:
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return f"Postgres cannot be written to: {first_line(error)}"
+    return f"Postgres does not answer ({first_line(error)}); start it, or set APC_DATABASE_URL"
+
+
+def _tls_problem(error: BaseException) -> str | None:
+    if isinstance(error, ConnectionError) and "rejected SSL upgrade" in str(error):
+        return "the server does not speak TLS: switch `ssl` on there, or drop APC_DATABASE_CA_FILE and sslmode"
+    return tls_problem(error, "APC_DATABASE")

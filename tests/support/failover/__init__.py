@@ -1,0 +1,1 @@
+"""A Postgres that fails over, and what stands in front of it."""

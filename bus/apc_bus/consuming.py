@@ -14,6 +14,7 @@ import structlog
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import failure_of, first_of, unasked_cancel_fails
 from apc_bus.errors import BusError, DeadLetter, GiveBack
+from apc_bus.last_resort import LastResort, read_alone, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 
 Take = Callable[[Delivery], asyncio.Future[None]]
@@ -36,7 +37,9 @@ _log = structlog.get_logger("apc_bus")
 
 
 @asynccontextmanager
-async def handle(bus: Bus, queue: str, handler: Handler, *, prefetch: int = 20) -> AsyncIterator[None]:
+async def handle(
+    bus: Bus, queue: str, handler: Handler, *, prefetch: int = 20, last_resort: LastResort | None = None
+) -> AsyncIterator[None]:
     """Handle deliveries in tasks, at most `prefetch` at a time; leaving waits for those in flight.
 
     Raises:
@@ -50,18 +53,32 @@ async def handle(bus: Bus, queue: str, handler: Handler, *, prefetch: int = 20) 
         task.add_done_callback(running.discard)
         return task
 
-    async with consume(bus, queue, start, prefetch, grace=GRACE_SECONDS):
+    async with consume(bus, queue, start, prefetch, grace=GRACE_SECONDS, last_resort=last_resort):
         yield
 
 
 @asynccontextmanager
-async def consume(bus: Bus, queue: str, take: Take, prefetch: int, *, grace: float = 0.0) -> AsyncIterator[None]:
+async def consume(
+    bus: Bus,
+    queue: str,
+    take: Take,
+    prefetch: int,
+    *,
+    grace: float = 0.0,
+    last_resort: LastResort | None = None,
+    one_at_a_time: bool = True,
+) -> AsyncIterator[None]:
     """Consume with `take`; leaving waits at most `grace` seconds for what was taken.
+
+    Args:
+        last_resort: sets aside what ends its consumer while it is alone; what runs in the future of `take` has to be
+            wrapped in the delivery's `risk`.
+        one_at_a_time: whether messages that are taken one at a time wait until the former is settled, too.
 
     Raises:
         QueueMissing, BusUnavailable: the queue cannot be consumed.
     """
-    consumer = Consumer(bus, queue, take, prefetch, grace)
+    consumer = Consumer(bus, queue, take, prefetch, grace, last_resort, one_at_a_time)
     running = asyncio.create_task(consumer.run(), name=f"consume {queue}")
     try:
         await first_of(running, consumer.started.wait())
@@ -74,7 +91,18 @@ async def consume(bus: Bus, queue: str, take: Take, prefetch: int, *, grace: flo
 class Consumer:
     """The consumer of one queue; subscribes again when its subscription is lost."""
 
-    def __init__(self, bus: Bus, queue: str, take: Take, prefetch: int, grace: float = 0.0) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        queue: str,
+        take: Take,
+        prefetch: int,
+        grace: float = 0.0,
+        last_resort: LastResort | None = None,
+        one_at_a_time: bool = True,
+    ) -> None:
+        self._last_resort = last_resort
+        self._one_at_a_time = one_at_a_time
         self._bus = bus
         self._queue = queue
         self._take = take
@@ -91,7 +119,9 @@ class Consumer:
         while not self.stop.is_set():
             try:
                 with unasked_cancel_fails():
-                    await self._subscribe(backoff)
+                    is_calm_again = await self._subscribe(backoff)
+                if is_calm_again:
+                    continue
             except BusError as error:
                 if not self.started.is_set():
                     raise
@@ -102,15 +132,24 @@ class Consumer:
                 _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=backoff.pause)
             await backoff.wait()
 
-    async def _subscribe(self, backoff: Backoff) -> None:
-        async with self._bus.subscribe(self._queue, prefetch=self._prefetch) as subscription:
+    async def _subscribe(self, backoff: Backoff) -> bool:
+        """Consume until told to stop; return whether the messages that were taken one at a time are through."""
+        watch = None
+        if self._last_resort is not None:
+            watch = self._last_resort.watch(self._bus, self._queue, one_at_a_time=self._one_at_a_time)
+        is_alone = watch is not None and watch.is_careful and self._one_at_a_time
+        # The broker counts a crash against everything that it has handed over.
+        prefetch = 1 if is_alone else self._prefetch
+        async with self._bus.subscribe(self._queue, prefetch=prefetch, watch=watch) as subscription:
             self.started.set()
             self._pending.clear()
             backoff.reset()
-            await self._consume(subscription)
+            await self._consume(subscription, watch.relaxed if watch is not None and is_alone else None)
+        return is_alone and not self.stop.is_set()
 
-    async def _consume(self, subscription: Subscription) -> None:
-        await first_of(self._receive(subscription), self._settle_always(subscription), self.stop.wait())
+    async def _consume(self, subscription: Subscription, relaxed: asyncio.Event | None) -> None:
+        ends = [self.stop.wait()] if relaxed is None else [self.stop.wait(), relaxed.wait()]
+        await first_of(self._receive(subscription), self._settle_always(subscription), *ends)
         running = [done for _, done in self._pending if not done.done()]
         if running and self._grace:
             await asyncio.wait(running, timeout=self._grace)
@@ -119,9 +158,15 @@ class Consumer:
     async def _receive(self, subscription: Subscription) -> None:
         while True:
             for delivery in await subscription.receive():
-                done = self._take(delivery)
+                done = self._begin(delivery)
                 self._pending.append((delivery, done))
                 done.add_done_callback(self._wake)
+
+    def _begin(self, delivery: Delivery) -> asyncio.Future[None]:
+        if delivery.set_aside is not None:
+            return _set_aside(delivery)
+        with read_alone(delivery):
+            return self._take(delivery)
 
     def _wake(self, done: asyncio.Future[None]) -> None:
         self._changed.set()
@@ -155,7 +200,14 @@ class Consumer:
 
 
 async def _call(handler: Handler, delivery: Delivery) -> None:
-    await handler(delivery)
+    async with taken_alone([delivery]):
+        await handler(delivery)
+
+
+def _set_aside(delivery: Delivery) -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_exception(DeadLetter(f"message {delivery.message.message_id} ended its consumers while it was alone"))
+    return done
 
 
 def _is_good(done: asyncio.Future[None]) -> bool:

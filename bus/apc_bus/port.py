@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from apc_bus.errors import BusError
+
+if TYPE_CHECKING:
+    from apc_bus.last_resort import Risk, Watch
 
 HeaderValue = str | int | bool | float | bytes | None | list[str]
 
@@ -37,6 +40,13 @@ class Publication(msgspec.Struct, frozen=True):
     followed_by: tuple[Message, ...] = ()
 
 
+class SetAside(msgspec.Struct, frozen=True):
+    """That a message has ended its consumers while it was alone (`apc_bus.last_resort`): it is never handled."""
+
+    properties: bytes | None = None
+    """The AMQP properties as they came, when it was not read at all: `message` then has its body and user_id alone."""
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """A message that the broker handed to a consumer and that waits for its acknowledgement."""
 
@@ -46,6 +56,10 @@ class Delivery(msgspec.Struct, frozen=True):
     is_redelivered: bool
     offset: int | None = None
     """Position in the substrate stream, None for a queue. Offsets have holes: resume from last seen + 1."""
+    risk: "Risk | None" = None
+    """What handling it is wrapped in while messages are taken one at a time; None = they are not."""
+    set_aside: SetAside | None = None
+    """The last resort: keep the message, never handle it."""
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
@@ -141,8 +155,18 @@ class Bus(Protocol):
         """Publish many, pipelined; one result each, in order: None = confirmed."""
         ...
 
-    def subscribe(self, queue: str, *, prefetch: int = 1000) -> AbstractAsyncContextManager[Subscription]:
-        """Consume: the caller pulls and acknowledges. `apc_bus.consuming` runs handlers over it."""
+    @property
+    def scope(self) -> str | None:
+        """The broker and the virtual host, whichever process asks; None = they end with this process."""
+        ...
+
+    def subscribe(
+        self, queue: str, *, prefetch: int = 1000, watch: "Watch | None" = None
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Consume: the caller pulls and acknowledges. `apc_bus.consuming` runs handlers over it.
+
+        With a watch, of `LastResort.watch`, a message that ends its consumers is set aside in the end.
+        """
         ...
 
     def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:

@@ -13,8 +13,9 @@ import structlog
 from apc_bus import headers
 from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
+from apc_bus.last_resort import ATTEMPTS, LastResort, taken_alone
 from apc_bus.observability.counted_warning import CountedWarning
-from apc_bus.port import Bus, Delivery, Publication, Subscription
+from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.supervision import Health, run_until_success
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
@@ -28,58 +29,84 @@ from apc_orchestrator.publications import dead_input, receipts
 
 TASK = "dead_letters"
 RETRY_SECONDS = 1.0
+PREFETCH = 100
 DEATH_QUEUE = "x-first-death-queue"
 DEATH_REASON = "x-first-death-reason"
 _log = structlog.get_logger("apc_orchestrator")
 
 
-async def read_dead_letters(bus: Bus, shards: int, limits: DocumentLimits, health: Health) -> None:
+async def read_dead_letters(
+    bus: Bus, shards: int, limits: DocumentLimits, health: Health, last_resort: LastResort
+) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
-    await run_until_success(
-        lambda: _read(bus, shards, limits, health), name=TASK, task=TASK, awaits=(BusError,), health=health
-    )
+    reader = _Reader(bus, shards, limits, health, last_resort)
+    await run_until_success(reader.run, name=TASK, task=TASK, awaits=(BusError,), health=health)
 
 
-async def _read(bus: Bus, shards: int, limits: DocumentLimits, health: Health) -> NoReturn:
-    """Read dead letters; a letter that fails is retried after those behind it, and /readyz reports it meanwhile."""
-    failed: list[Delivery] = []
-    ignored = CountedWarning(_log, "dead_letter_ignored")
-    async with bus.subscribe(DEAD_QUEUE, prefetch=100) as letters:
-        receiving = asyncio.ensure_future(letters.receive())
+class _Reader:
+    """Reports letters. One that fails is retried after those behind it, and /readyz reports it meanwhile."""
+
+    def __init__(self, bus: Bus, shards: int, limits: DocumentLimits, health: Health, last_resort: LastResort) -> None:
+        self._bus = bus
+        self._shards = shards
+        self._limits = limits
+        self._health = health
+        self._last_resort = last_resort
+        self._ignored = CountedWarning(_log, "dead_letter_ignored")
+
+    async def run(self) -> NoReturn:
+        """Read letters. Raises BusError."""
+        failed: list[tuple[Delivery, int]] = []
+        watch = self._last_resort.watch(self._bus, DEAD_QUEUE)
+        async with self._bus.subscribe(DEAD_QUEUE, prefetch=PREFETCH, watch=watch) as letters:
+            receiving = asyncio.ensure_future(letters.receive())
+            try:
+                while True:
+                    await asyncio.wait({receiving}, timeout=RETRY_SECONDS if failed else None)
+                    waiting = failed
+                    if receiving.done():
+                        waiting = [*((letter, 0) for letter in receiving.result()), *failed]
+                        receiving = asyncio.ensure_future(letters.receive())
+                    failed = []
+                    for letter, failures in waiting:
+                        # One that is alone holds up all others, and so do very many.
+                        is_over = failures >= ATTEMPTS and (letter.risk is not None or len(waiting) > PREFETCH // 2)
+                        async with taken_alone([letter]):
+                            is_settled = await self._report(letters, letter, is_over=is_over)
+                        if not is_settled:
+                            failed.append((letter, failures + 1))
+                    if failed:
+                        self._health.fail(TASK, f"{len(failed)} dead letters cannot be reported; the log says why")
+                    else:
+                        self._health.resume(TASK)
+            finally:
+                await cancelled(receiving)
+
+    async def _report(self, letters: Subscription, letter: Delivery, *, is_over: bool) -> bool:
+        """Report a letter, or with `is_over` hand it to a gate as it is; return whether it is settled.
+
+        False is a fault of ours: it stays in the queue. Raises BusError.
+        """
         try:
-            while True:
-                await asyncio.wait({receiving}, timeout=RETRY_SECONDS if failed else None)
-                waiting = failed
-                if receiving.done():
-                    waiting = [*receiving.result(), *failed]
-                    receiving = asyncio.ensure_future(letters.receive())
-                failed = [one for one in waiting if not await _report(bus, letters, one, shards, limits, ignored)]
-                if failed:
-                    health.fail(TASK, f"{len(failed)} dead letters cannot be reported; the log says why")
-                else:
-                    health.resume(TASK)
-        finally:
-            await cancelled(receiving)
+            if is_over or letter.set_aside is not None:
+                reports = _set_aside(letter, self._bus.user)
+            else:
+                reports = reports_of(letter, self._bus.user, self._shards, self._limits)
+        except Exception:
+            _log.exception("dead_letter_failed", message_id=letter.message.message_id)
+            return False
+        if not reports:
+            self._ignored.note(message_id=letter.message.message_id)
+        for report in reports:
+            await self._bus.publish(report)
+        await letters.ack(letter)
+        return True
 
 
-async def _report(
-    bus: Bus, letters: Subscription, letter: Delivery, shards: int, limits: DocumentLimits, ignored: CountedWarning
-) -> bool:
-    """Report a letter; return whether it is settled.
-
-    False is a fault of ours: it stays in the queue. Raises BusError.
-    """
-    try:
-        reports = reports_of(letter, bus.user, shards, limits)
-    except Exception:
-        _log.exception("dead_letter_failed", message_id=letter.message.message_id)
-        return False
-    if not reports:
-        ignored.note(message_id=letter.message.message_id)
-    for report in reports:
-        await bus.publish(report)
-    await letters.ack(letter)
-    return True
+def _set_aside(letter: Delivery, own_user: str) -> list[Publication]:
+    """Return a letter that cannot be read, for a gate to record: its body, and the user who sent it."""
+    message = Message(letter.message.body, letter.message.message_id, user_id=letter.message.user_id)
+    return dead_input(message, DEAD_QUEUE, "it cannot be read", 0, own_user)
 
 
 def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> list[Publication]:

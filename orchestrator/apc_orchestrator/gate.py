@@ -13,6 +13,7 @@ from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, failure_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
+from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, reason_of
@@ -30,7 +31,7 @@ from apc_orchestrator.service_state import ShardState
 from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.protocols import OtherShards, load_protocols
 from apc_orchestrator.shard.shard_server import ShardServer
-from apc_orchestrator.shard.unjudgeable import Unjudgeable
+from apc_orchestrator.shard.unjudgeable import UnjudgeableTimers
 from apc_orchestrator.verification import Bounds, Verifier
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -54,6 +55,7 @@ class Gate:
         artifacts: ArtifactStore,
         shard: int,
         health: Health,
+        last_resort: LastResort,
     ) -> None:
         self._settings = settings
         self._contracts = contracts
@@ -62,8 +64,9 @@ class Gate:
         self._artifacts = artifacts
         self._shard = shard
         self._health = health
+        self._last_resort = last_resort
         self.state = ShardState(shard)
-        self._unjudgeable = Unjudgeable()
+        self._unjudgeable = UnjudgeableTimers()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Hold the shard whenever the broker allows it, until `stop`. Losing it is normal; it is acquired again.
@@ -87,6 +90,8 @@ class Gate:
                 # A fault of ours: the next lease holder starts again from the log.
                 _log.exception("gate_failed", shard=self._shard)
                 self._health.fail(task, reason_of(error))
+                if self.state.server is not None and self.state.server.batches:
+                    backoff.reset()  # inputs came through meanwhile: this is the next problem
             finally:
                 self.state.leave()
             if loop.time() - began > LONGEST_PAUSE_SECONDS:
@@ -96,8 +101,9 @@ class Gate:
 
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)
+        watch = self._last_resort.watch(self._bus, queue)
         async with (
-            self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch) as inputs,
+            self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch, watch=watch) as inputs,
             keep_hearing(self._bus, queue, Fence.of(self._settings.heartbeat), self._health),
         ):
             _log.info("gate_stands_by", shard=self._shard)
@@ -141,7 +147,7 @@ class Gate:
             registry=registry,
             protocols=protocols,
             verifier=verifier,
-            unjudgeable=self._unjudgeable,
+            unjudgeable_timers=self._unjudgeable,
         )
         return resources, positions
 

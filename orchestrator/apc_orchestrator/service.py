@@ -9,6 +9,7 @@ from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, problems_of
+from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
@@ -35,8 +36,10 @@ class Orchestrator:
         self._bus = bus
         self._pool = pool
         self._health = Health()
+        self._last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
         self._gates = [
-            Gate(settings, contracts, bus, pool, artifacts, shard, self._health) for shard in settings.own_shards
+            Gate(settings, contracts, bus, pool, artifacts, shard, self._health, self._last_resort)
+            for shard in settings.own_shards
         ]
         follow_gates(self)
 
@@ -67,8 +70,9 @@ class Orchestrator:
         await self._check_places(stop)
         gates = until_stopped(stop, {f"the gate of shard {one.state.shard}": one.run(stop) for one in self._gates})
         serving = asyncio.create_task(gates)
+        letters = read_dead_letters(self._bus, self._settings.shards, self._limits, self._health, self._last_resort)
         try:
-            await first_of(serving, read_dead_letters(self._bus, self._settings.shards, self._limits, self._health))
+            await first_of(serving, letters)
         finally:
             await cancelled(serving)
         _log.info("orchestrator_stopped")

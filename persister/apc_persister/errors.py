@@ -6,6 +6,7 @@ ApcError
       BatchGap            a batch number is missing
       EpochUnknown        a batch of an epoch that the database never gave
       BatchUnsupported    a batch format of another release
+      BatchEndsWriter     a message that has ended writers while it was alone
       ShardMismatch       a batch of another shard on this shard's queue
       TreeBroken          rows and Merkle tree do not fit
         EntryForeign      an entry that no batch of a gate brought
@@ -23,6 +24,7 @@ ApcError
 
 from pathlib import Path
 
+from apc_bus.last_resort import FILE
 from apc_log.errors import LogError
 
 
@@ -63,6 +65,17 @@ class BatchUnsupported(LogStopped):
     def __init__(self, shard: int, version: object) -> None:
         super().__init__(shard, f"batch format {version!r} is not ours; run the persister of the gate's release")
         self.version = version
+
+
+class BatchEndsWriter(LogStopped):
+    """A message that has ended the writer, or its process, each time that it was alone there."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(
+            shard,
+            "the next message has ended the writer each time it was alone; nothing is skipped: run a release that is "
+            f"mended, and remove {FILE} from APC_DATA_DIR first, or wait an hour",
+        )
 
 
 class ShardMismatch(LogStopped):

@@ -8,7 +8,8 @@ import asyncpg
 import structlog
 
 from apc_bus.concurrency import cancelled
-from apc_bus.database import check_durability, problems_of
+from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
+from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
 from apc_bus.supervision import Health, keep_running
@@ -46,8 +47,10 @@ class Persister:
         self._pool = pool
         self._settings = settings
         self._health = Health()
+        last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption) for shard in settings.own_shards
+            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption, last_resort)
+            for shard in settings.own_shards
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
         self._backfill = TreeBackfill(

@@ -11,6 +11,7 @@ from apc_agents.receiving.dedupe import DeliveryKey
 from apc_agents.receiving.shared_packets import SharedPackets
 from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
+from apc_bus.last_resort import Risk
 from apc_bus.observability.telemetry import LogIds
 from apc_bus.observability.tracing import NO_TRACE, TraceHeaders
 from apc_bus.port import HeaderValue, Message
@@ -53,6 +54,8 @@ class Inbound:
     """The trace that the packet belongs to."""
     rights: frozenset[Right] = frozenset()
     """The sender's, as the gate knows them."""
+    risk: Risk | None = None
+    """Of a packet that is handled alone: former workers ended without explanation (`apc_bus.last_resort`)."""
     is_heard: bool = False
     """Read from the substrate, not delivered to this agent."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

@@ -67,6 +67,7 @@ class Intake:
         trace = trace_headers(delivery.message.headers)
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
         inbound.rights = told.rights if told else frozenset()
+        inbound.risk = delivery.risk
         return inbound, True
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:

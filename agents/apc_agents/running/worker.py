@@ -39,6 +39,7 @@ from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Take, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import GiveBack, TaskEnded
+from apc_bus.last_resort import LastResort
 from apc_bus.observability.telemetry import leave_locals_out
 from apc_bus.observability.tracing import current_trace
 from apc_bus.port import Bus, Delivery
@@ -124,6 +125,7 @@ class Worker:
             on_invocation=on_invocation,
         )
         self._health, self._database, self._is_stopping = Health(), database, False
+        self._last_resort = LastResort(settings.data_dir)
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 
@@ -241,7 +243,15 @@ class Worker:
                 ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
                 queue = agent_queue(self._agent.agent_id, is_urgent)
                 take = self._with_middlewares(partial(self._take, is_urgent=is_urgent))
-                consuming = consume(self._bus, queue, take, ahead, grace=MIDDLEWARE_GRACE_SECONDS)
+                consuming = consume(
+                    self._bus,
+                    queue,
+                    take,
+                    ahead,
+                    grace=MIDDLEWARE_GRACE_SECONDS,
+                    last_resort=self._last_resort,
+                    one_at_a_time=not is_urgent,
+                )
                 await stack.enter_async_context(consuming)
             yield
 
@@ -270,7 +280,11 @@ class Worker:
     async def _handle_next(self) -> None:
         while (inbound := await self._inbox.get()) is not None:
             try:
-                await self._dispatcher.process(inbound)
+                if inbound.risk is None:
+                    await self._dispatcher.process(inbound)
+                else:
+                    async with inbound.risk.taken():
+                        await self._dispatcher.process(inbound)
             finally:
                 self._inbox.release(inbound)
 

@@ -13,6 +13,7 @@ from apc_bus.chaos.profile import ChaosProfile, Dice, Fault, FaultKind, Side, lo
 from apc_bus.chaos.score import Score
 from apc_bus.chaos.subscription import ChaosSubscription
 from apc_bus.errors import BusError, PublishUnknown
+from apc_bus.last_resort import Watch
 from apc_bus.port import Bus, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings
 
@@ -36,6 +37,11 @@ class ChaosBus:
     def user(self) -> str:
         """Return the depth of the inner bus."""
         return self._inner.user
+
+    @property
+    def scope(self) -> str | None:
+        """As of the inner one."""
+        return self._inner.scope
 
     @property
     def problems(self) -> list[str]:
@@ -67,9 +73,11 @@ class ChaosBus:
         return found
 
     @asynccontextmanager
-    async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
+    async def subscribe(
+        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+    ) -> AsyncIterator[Subscription]:
         """Consume in bulk, disturbed."""
-        async with self._inner.subscribe(queue, prefetch=prefetch) as inner:
+        async with self._inner.subscribe(queue, prefetch=prefetch, watch=watch) as inner:
             subscription = ChaosSubscription(inner, self._dice, self.score.note)
             try:
                 yield subscription

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Protocol
 
 from apc_bus.errors import BusError, BusUnavailable
+from apc_bus.last_resort import Watch
 from apc_bus.memory.queue import MemoryQueue
 from apc_bus.memory.stream import MemoryStream
 from apc_bus.memory.subscription import MemorySubscription
@@ -40,6 +41,11 @@ class MemoryBus:
         return self._user
 
     @property
+    def scope(self) -> str | None:
+        """None: the broker ends with this process."""
+        return None
+
+    @property
     def problems(self) -> list[str]:
         """That it is closed; nothing else can befall it."""
         return ["this bus is closed"] if self._is_closed else []
@@ -65,15 +71,17 @@ class MemoryBus:
         return results
 
     @asynccontextmanager
-    async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
+    async def subscribe(
+        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+    ) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk."""
         self._check()
         source = self._broker.queue(queue)
         if isinstance(source, MemoryStream):
             raise BusError(f"{queue} is a stream: use read_substrate")
-        subscription = MemorySubscription(source, prefetch, self.publish)
+        subscription = MemorySubscription(source, prefetch, self.publish, watch)
         source.attach(subscription)
-        with self._owned(subscription):
+        with self._owned(subscription), nullcontext() if watch is None else watch.until_end():
             yield subscription
 
     @asynccontextmanager

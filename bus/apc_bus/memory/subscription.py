@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, SubscriptionLost
+from apc_bus.last_resort import Risk, Watch, checked, fingerprint_of
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 
 
@@ -52,13 +53,21 @@ class Source(Protocol):
 class MemorySubscription:
     """One consumer on one queue or stream (`apc_bus.port.Subscription`)."""
 
-    def __init__(self, source: Source, prefetch: int, publish: Callable[[Publication], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        prefetch: int,
+        publish: Callable[[Publication], Awaitable[None]],
+        watch: Watch | None = None,
+    ) -> None:
         self._source = source
         self._prefetch = prefetch
         self._publish = publish
+        self._watch = watch
         self._inbox: deque[Delivery] = deque()
         self._unacked: dict[int, Stored] = {}
         self._last_tag = 0
+        self._risks: dict[int, Risk] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
 
@@ -87,19 +96,45 @@ class MemorySubscription:
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
         """Return what is there, at least one message; lets other tasks run first."""
         await asyncio.sleep(0)
-        while not self._inbox:
+        while not self._inbox or (self._has_to_settle and len(self._unacked) > len(self._inbox)):
             self._check()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         self._check()
-        batch = [self._inbox.popleft()]
+        batch = [self._next()]
+        if batch[0].risk is not None or batch[0].set_aside is not None:
+            return batch
         size = len(batch[0].message.body)
         while self._inbox and len(batch) < max_messages:
             size += len(self._inbox[0].message.body)
             if size > max_bytes:
                 break
-            batch.append(self._inbox.popleft())
+            batch.append(self._next())
         return batch
+
+    @property
+    def _has_to_settle(self) -> bool:
+        return self._watch is not None and self._watch.is_careful and self._watch.waits
+
+    def _next(self) -> Delivery:
+        delivery, watch = self._inbox.popleft(), self._watch
+        if watch is None or watch.is_calm:
+            return delivery
+        watch.arrive(delivery.is_redelivered)
+        if not watch.is_careful:
+            return delivery
+        risk = self._risks[delivery.tag] = watch.risk(fingerprint_of(delivery))
+        return checked(replace(delivery, risk=risk))
+
+    def _note_settled(self) -> None:
+        watch = self._watch
+        if watch is None or watch.relaxed.is_set():
+            return
+        for tag in [tag for tag in self._risks if tag not in self._unacked]:
+            self._risks.pop(tag).end()
+        if len(self._unacked) == len(self._inbox):
+            watch.note_settled(self._inbox[0].is_redelivered if self._inbox else None)
+        self._wake()
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge; the broker may hand over as many more."""
@@ -108,6 +143,7 @@ class MemorySubscription:
             for tag in [tag for tag in self._unacked if tag < delivery.tag]:
                 del self._unacked[tag]
         self._source.refill(self)
+        self._note_settled()
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
         """Return a delivery to the queue, or to the dead-letter exchange."""
@@ -119,6 +155,7 @@ class MemorySubscription:
         else:
             self._source.discard(stored)
         self._source.refill(self)
+        self._note_settled()
 
     async def publish(self, publication: Publication) -> None:
         """Publish like `Bus.publish`, only while this subscription lives."""

@@ -9,6 +9,7 @@ import structlog
 from apc_bus.clock import boottime
 from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
+from apc_bus.last_resort import Watch
 from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.rabbit.administration.depth import check_shards, queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
@@ -48,6 +49,11 @@ class RabbitBus:
     def user(self) -> str:
         """The broker user of the connection."""
         return self._nodes.user
+
+    @property
+    def scope(self) -> str | None:
+        """The broker and the virtual host."""
+        return self._nodes.scope
 
     @property
     def health(self) -> BusHealth:
@@ -109,12 +115,15 @@ class RabbitBus:
         return await self._publisher.publish_all(publications)
 
     @asynccontextmanager
-    async def subscribe(self, queue: str, *, prefetch: int = 1000) -> AsyncIterator[Subscription]:
+    async def subscribe(
+        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+    ) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk. Raises QueueMissing, BusUnavailable."""
         # A cancellation that nobody asked for is no orderly end: the queue stays expected.
         with self._expected.expect(queue) as expected, unasked_cancel_fails():
             link = await self._consume_link.get()
-            async with consume(link, queue, prefetch=prefetch, timing=self._nodes.timing) as subscription:
+            timing = self._nodes.timing
+            async with consume(link, queue, prefetch=prefetch, timing=timing, watch=watch) as subscription:
                 expected.consumer = subscription
                 yield subscription
 

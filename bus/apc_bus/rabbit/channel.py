@@ -19,9 +19,9 @@ from apc_bus.clock import boottime
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, CallAborted, PublishNotTaken, PublishRefused, PublishUnroutable
-from apc_bus.port import Delivery, Publication
+from apc_bus.port import Publication
 from apc_bus.rabbit.connections import Link
-from apc_bus.rabbit.consuming.decoding import read_delivery, read_return
+from apc_bus.rabbit.consuming.decoding import read_return
 from apc_bus.rabbit.encoding import publish_frames
 
 CHUNK = 64
@@ -67,7 +67,8 @@ class BulkChannel(aiormq.Channel):
 
     def __init__(self, connection: aiormq.Connection, number: int, publish_window: int) -> None:
         super().__init__(connection, number)
-        self.on_delivery: Callable[[Delivery], None] | None = None
+        self.on_delivery: Callable[[bytes, bytes, bytes], None] | None = None
+        """Takes the payloads of basic.deliver, of the content header and of the body; it must not fail."""
         self.before_write: Callable[[], bytes] | None = None
         """Frames of this channel that go out with its next publish."""
         self._publish_window = publish_window
@@ -211,7 +212,7 @@ class BulkChannel(aiormq.Channel):
     def take_delivery(self, method: bytes, header: bytes, body: bytes) -> None:
         """Take a message for the consumer of this channel."""
         if self.on_delivery is not None:
-            self.on_delivery(read_delivery(method, header, body))
+            self.on_delivery(method, header, body)
 
 
 async def open_channel(link: Link, patience: float, *, publish_window: int = 256) -> BulkChannel:

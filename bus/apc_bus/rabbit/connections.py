@@ -64,6 +64,11 @@ class Nodes:
         """The broker user of the URLs."""
         return self._urls[0].user or "guest"
 
+    @property
+    def scope(self) -> str:
+        """The addresses of the nodes and the virtual host, without credentials."""
+        return " ".join(sorted(f"{url.host}:{url.port}{url.path}" for url in self._urls))
+
     def shuffled(self) -> list[URL]:
         """Return the nodes in a new random order."""
         return random.sample(self._urls, len(self._urls))

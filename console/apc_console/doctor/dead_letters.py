@@ -1,4 +1,4 @@
-"""Checks of dead letters: those in the broker, and those in the log."""
+"""Checks of dead letters, in the broker and in the log, and of inputs that were set aside."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,11 +9,12 @@ from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_console.doctor.finding import Finding, ok, warning
 from apc_contracts.plurals import numbered
-from apc_log.queries.health import count_dead_by_reason
+from apc_log.queries.health import count_dead_by_reason, count_set_aside
 
 FIX = (
     "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, or `discard` puts them to rest"
 )
+SET_ASIDE_DAYS = 7
 SHOWN = 5
 """Reasons that are listed."""
 
@@ -31,6 +32,17 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
         fix = "the gate takes them; its own log says why it does not (dead_letter_failed)"
         return [warning("dead letters", f"{waiting} in {DEAD_QUEUE}", fix)]
     return [ok("dead letters", "none waits to be recorded")]
+
+
+async def look_at_inputs_set_aside(pool: asyncpg.Pool) -> list[Finding]:
+    """Check whether inputs have ended gates lately, and were set aside."""
+    count = await count_set_aside(pool, SET_ASIDE_DAYS)
+    if not count:
+        return []
+    found = numbered(count, "input", "inputs")
+    said = f"{found} ended the gate each time, within {SET_ASIDE_DAYS} days: packet_conflicts of kind unjudgeable"
+    fix = "it is a defect of the gate, and nobody gets an answer to them: report it with its log lines (gate_failed)"
+    return [warning("inputs set aside", said, fix)]
 
 
 async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:

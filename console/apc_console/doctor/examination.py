@@ -22,7 +22,7 @@ from apc_console.doctor.broker import (
 from apc_console.doctor.broker_users import look_at_users
 from apc_console.doctor.checkpoints import look_at_checkpoints
 from apc_console.doctor.database import look_at_database
-from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters
+from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters, look_at_inputs_set_aside
 from apc_console.doctor.effects import look_at_effects
 from apc_console.doctor.evidence import look_at_evidence
 from apc_console.doctor.finding import Finding, Status, ok
@@ -65,6 +65,7 @@ async def _database(
         ("log end", look_at_evidence),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
+        ("inputs set aside", look_at_inputs_set_aside),
         ("effects", look_at_effects),
     ):
         findings += await look(check, looking(pool))

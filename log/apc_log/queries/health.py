@@ -38,6 +38,11 @@ SELECT extract(epoch FROM clock_timestamp() - max(recorded_at))::double precisio
 ) AS last
 """
 
+_SET_ASIDE = """
+SELECT count(*) FROM apc_log.packet_conflicts
+WHERE kind = 'unjudgeable' AND recorded_at > now() - make_interval(days => $1)
+"""
+
 
 async def read_exports(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
     """Return of each shard the last exported checkpoint, its age, and the age of the first that waits, in seconds."""
@@ -47,6 +52,11 @@ async def read_exports(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
 async def count_dead_by_reason(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
     """Return how many deliveries are dead for each reason, most first, with the time of the oldest."""
     return await pool.fetch(_BY_REASON)
+
+
+async def count_set_aside(pool: asyncpg.Pool, days: int) -> int:
+    """Return how many inputs the gates have set aside within so many days, because they ended a gate each time."""
+    return int(await pool.fetchval(_SET_ASIDE, days))
 
 
 async def read_age(pool: asyncpg.Pool, shard: int) -> float | None:

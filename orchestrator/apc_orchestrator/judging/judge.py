@@ -75,9 +75,9 @@ class Judge:
         else:
             self._change_registry(batch, found, message)
 
-    def set_aside(self, batch: Batch, message: Message) -> None:
-        """Record an input that stopped the gate before, without judging it."""
-        self._unreadable.set_aside(batch, message)
+    def set_aside(self, batch: Batch, message: Message, properties: bytes | None = None) -> None:
+        """Record an input that ended the gate before, without judging it."""
+        self._unreadable.set_aside(batch, message, properties)
 
     def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
         """Judge a packet from apc.ingress, or an INTRA_AGENT packet from apc.receipts."""

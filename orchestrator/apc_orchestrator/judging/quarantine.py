@@ -47,9 +47,10 @@ class Quarantine:
         packet_id: UUID | None = None,
         first_hash: bytes | None = None,
         second_hash: bytes | None = None,
+        is_always_kept: bool = False,
     ) -> bool:
         """Record a conflict with its bytes; False when it only counts as part of a flood."""
-        if not self.has_room(batch, raw, user_id):
+        if not is_always_kept and not self.has_room(batch, raw, user_id):
             return False
         kept = kept_of(raw, self._rules)
         hash_of_all = second_hash or kept.second_hash

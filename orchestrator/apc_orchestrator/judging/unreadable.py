@@ -51,12 +51,23 @@ class Unreadable:
         if is_kept and message_id is not None:
             self._answers.unreadable(batch, message_id, refusal, found.user_id)
 
-    def set_aside(self, batch: Batch, message: Message) -> None:
-        """Record an input that stopped the gate earlier. It is never judged."""
+    def set_aside(self, batch: Batch, message: Message, properties: bytes | None = None) -> None:
+        """Record an input that ended the gate each time it was alone there. It is never judged.
+
+        It draws on no quota: the defect is the gate's.
+        """
         reason = "the gate failed on this input; it is kept so that the gate can be fixed"
-        self._quarantine.record(batch, "unjudgeable", reason, message.body, user_id=message.user_id)
-        self._record_riding(batch, message, "unjudgeable", reason, message.user_id)
-        self._record_properties(batch, message, "unjudgeable", reason)
+        if properties is None:
+            unread = message.headers.get(headers.UNREADABLE)
+            properties = unread if isinstance(unread, bytes) else None
+        found = [(reason, message.body)]
+        if properties is not None:
+            found.append((f"{reason} [its AMQP properties]", properties))
+        riding = message.headers.get(headers.RECEIPTS)
+        if isinstance(riding, str):
+            found.append((reason, riding.encode()))
+        for why, raw in found:
+            self._quarantine.record(batch, "unjudgeable", why, raw, user_id=message.user_id, is_always_kept=True)
 
     def _record_riding(self, batch: Batch, message: Message, kind: str, reason: str, user_id: str | None) -> None:
         """Record the receipts that rode on such an input: nothing else keeps them."""

@@ -11,7 +11,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
-from apc_orchestrator.shard.unjudgeable import Unjudgeable
+from apc_orchestrator.shard.unjudgeable import UnjudgeableTimers
 from apc_orchestrator.verification import Verifier
 
 
@@ -29,7 +29,7 @@ class ShardResources:
     registry: Registry
     protocols: ProtocolLedger
     verifier: Verifier
-    unjudgeable: Unjudgeable
+    unjudgeable_timers: UnjudgeableTimers
 
     @property
     def contract(self) -> Contract:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import structlog
-from structlog.contextvars import bind_contextvars, bound_contextvars
+from structlog.contextvars import bind_contextvars
 
 from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
+from apc_bus.last_resort import taken_alone
 from apc_bus.observability.tracing import NO_TRACE
 from apc_bus.port import Delivery
 from apc_contracts.limits import DocumentLimits
@@ -30,7 +31,6 @@ from apc_orchestrator.shard.lease_resources import ShardResources
 from apc_orchestrator.shard.pipeline import Pipeline
 from apc_orchestrator.shard.session_loader import SessionLoader
 from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
-from apc_orchestrator.shard.unjudgeable import tag_of
 
 LONGEST_DRAIN_SECONDS = 2.0
 """A gate that is told to stop leaves after this time, because others may go on publishing."""
@@ -92,7 +92,7 @@ class ShardServer:
             received = first
             while True:
                 crash_point("gate.after_receive")
-                await self._run_batch(received)
+                await self._take_turn(received)
                 if stop.is_set():
                     break
                 received = await self._intake.next(stopping, self._seconds_to_wait())
@@ -119,8 +119,18 @@ class ShardServer:
         await self._pipeline.deliver(batch)
         _log.info("shard_recovered", shard=shard, deliveries=len(batch.outgoing))
 
-    async def _run_batch(self, received: Sequence[Delivery]) -> None:
-        """Judge a batch, log it, and begin to send it."""
+    async def _take_turn(self, received: Sequence[Delivery]) -> None:
+        """Run a batch; one input that has to be alone ends before anything else is done."""
+        waiting = [*self._waiting, *received]
+        if not waiting or waiting[0].risk is None:
+            return await self._run_batch(received)
+        async with taken_alone(waiting):
+            await self._run_batch(received, is_alone=True)
+            await self._pipeline.finish_sending()
+        await self._run_batch(())
+
+    async def _run_batch(self, received: Sequence[Delivery], *, is_alone: bool = False) -> None:
+        """Judge a batch, log it, and begin to send it; `is_alone`: without timers and reports."""
         self._intake.check_silence()
         batch = self._open_batch()
         bind_contextvars(batch=batch.number)
@@ -128,8 +138,9 @@ class ShardServer:
         batch.trace = NO_TRACE
         # Now: while this batch is sent, the next one takes the waiting inputs and may not have judged them yet.
         is_everything = not self._waiting
-        await self._reports.judge(batch)
-        await self._timers.fire(batch)
+        if not is_alone:
+            await self._reports.judge(batch)
+            await self._timers.fire(batch)
         self._loader.end_erased(batch)
         await self._log(batch, len(done))
         await self._pipeline.send(batch, done, is_everything=is_everything)
@@ -154,8 +165,8 @@ class ShardServer:
             if is_probe(delivery.message):
                 done.append(delivery)
                 continue
-            if self._resources.unjudgeable.holds(delivery):
-                self._judge.set_aside(batch, delivery.message)
+            if delivery.set_aside is not None:
+                self._judge.set_aside(batch, delivery.message, delivery.set_aside.properties)
             elif not await self._judge_input(batch, delivery, unloadable):
                 self._waiting.append(delivery)
                 continue
@@ -175,8 +186,9 @@ class ShardServer:
                 self._memory.traces.begin(batch, found, delivery.message)
                 self._judge.take(batch, found, delivery.message)
         except Exception as error:
-            with bound_contextvars(**ids_of(delivery)):
-                raise self._resources.unjudgeable.give_up(tag_of(delivery), error) from error
+            # Memory may be half changed: the shard is left, which logs the traceback, and the input comes again.
+            _log.error("input_unjudgeable", reason=repr(error), **ids_of(delivery))
+            raise
         return True
 
     async def _log(self, batch: Batch, inputs: int) -> None:
@@ -200,7 +212,7 @@ class ShardServer:
             received = await self._intake.handed_over()
             if not received and not self._reports:
                 break
-            await self._run_batch(received)
+            await self._take_turn(received)
             await self._pipeline.finish_sending()
 
     def _seconds_to_wait(self) -> float:

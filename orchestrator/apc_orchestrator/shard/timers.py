@@ -35,7 +35,7 @@ class Timers:
         self._bound = resources.contract.limits.outstanding_deliveries
         self._loader = loader
         self._judge = judge
-        self._unjudgeable = resources.unjudgeable
+        self._unjudgeable = resources.unjudgeable_timers
         self._deadlines = Deadlines()
 
     def note(self, session_id: str, due: datetime | None) -> None:

@@ -29,7 +29,7 @@ from apc_log.batch import (
     decode_epoch_open,
 )
 from apc_log.table_rows import Placed
-from apc_persister.errors import BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
+from apc_persister.errors import BatchEndsWriter, BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 from apc_persister.writing.conflicts import FENCED, UNREADABLE, whole_message
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -54,6 +54,8 @@ class Received:
 
 def read_message(shard: int, delivery: Delivery) -> Received:
     """Decode a message of the log queue of this shard. Raises nothing."""
+    if delivery.set_aside is not None:
+        return Received(delivery, BatchEndsWriter(shard))
     message = delivery.message
     if UNREADABLE_PROPERTIES in message.headers:
         return Received(delivery, whole_message(UNREADABLE, "its AMQP properties cannot be read", message.body))

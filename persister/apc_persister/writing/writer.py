@@ -18,6 +18,7 @@ from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line, note_failure
 from apc_bus.errors import BusError
+from apc_bus.last_resort import LastResort, read_alone, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
@@ -75,6 +76,7 @@ class Writer:
     settings: PersisterSettings
     signer: TreeSigner
     encryption: Encryption | None = None
+    last_resort: LastResort | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
     _is_failing: bool = False
@@ -96,9 +98,11 @@ class Writer:
         try:
             while not stop.is_set():
                 try:
+                    queue = log_queue(self.shard)
+                    watch = None if self.last_resort is None else self.last_resort.watch(self.bus, queue)
                     with unasked_cancel_fails():
                         async with self.bus.subscribe(
-                            log_queue(self.shard), prefetch=self.settings.log_prefetch
+                            queue, prefetch=self.settings.log_prefetch, watch=watch
                         ) as subscription:
                             backoff.reset()
                             await self._consume(subscription, stop)
@@ -125,11 +129,14 @@ class Writer:
                 deliveries = await stoppable.receive(subscription)
                 if stop.is_set():
                     left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not forever
-                waiting += [read_message(self.shard, delivery) for delivery in deliveries]
+                for delivery in deliveries:
+                    with read_alone(delivery):
+                        waiting.append(read_message(self.shard, delivery))
                 interval.begin()
                 while waiting:
                     messages = self._gather(waiting)
-                    done = await self._commit_at_last(messages, stop)
+                    async with taken_alone([messages[0].delivery]):
+                        done = await self._commit_at_last(messages, stop)
                     if done:
                         await subscription.ack(messages[done - 1].delivery, multiple=True)
                     elif stop.is_set():

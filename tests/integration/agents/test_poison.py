@@ -19,6 +19,7 @@ from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
+from apc_bus.last_resort import ATTEMPTS
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import INTER_AGENT, agent_queue, build_topology
@@ -103,7 +104,7 @@ def crash(house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) 
 
     async def run(may_crash: str) -> Crashes:
         await lower_delivery_limit(house, amqp_vhost_url)
-        settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: may_crash}
+        settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: may_crash, "APC_DATA_DIR": str(tmp_path / "data")}
         worker = WorkerProcess("crashing_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
         sent = ideas(house, "a", "b", POISON, "c", "d", "e")
         async with house.persister(), house.gate():
@@ -166,13 +167,52 @@ async def test_a_crash_counts_against_its_own_packet_alone(
 
 
 @pytest.mark.faults
-async def test_without_the_mark_what_a_worker_holds_dies_with_the_poison(
-    crash: Callable[[str], Awaitable[Crashes]],
-) -> None:
-    """Even what was handled and not yet told: it is the mark that saves them."""
+async def test_without_the_mark_the_poison_dies_alone_too(crash: Callable[[str], Awaitable[Crashes]]) -> None:
+    """After two crashes the worker takes one packet at a time (`apc_bus.last_resort`)."""
     found = await crash("no")
-    behind = {one.packet_id for one in found.sent[3:]}
-    assert found.victims >= {found.poison, *behind} and behind.isdisjoint(found.handled)
+    assert found.victims == {found.poison}
+    innocents = {one.packet_id for one in found.sent if one.packet_id != found.poison}
+    assert set(found.handled) == innocents
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+async def test_more_crashes_than_the_delivery_limit_cost_no_neighbour(
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: "no", "APC_DATA_DIR": str(tmp_path / "data")}
+    worker = WorkerProcess("crashing_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
+    sent = ideas(house, *(POISON if number % 4 == 2 else str(number) for number in range(36)))
+    poisons = {one.packet_id for one in sent[2::4]}
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(*sent)
+        await until(house.is_logged(*(one.packet_id for one in sent)))
+        deaths, _ = await restart_until_over(house, worker, len(sent))
+        rows = await house.pool.fetch(DEAD)
+    assert deaths > 25
+    assert {row["packet_id"] for row in rows} == poisons
+    assert {row["reason"] for row in rows} == {"handler_error"}, "set aside, before the delivery limit was reached"
+    lines = set(map(UUID, (tmp_path / "handled").read_text().split()))
+    assert lines == {one.packet_id for one in sent} - poisons
+
+
+async def test_a_packet_that_kills_its_worker_is_dead_lettered_alone(
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    settings = {HANDLED: str(tmp_path / "handled"), MAY_CRASH: "no", "APC_DATA_DIR": str(tmp_path / "data")}
+    worker = WorkerProcess("crashing_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
+    sent = ideas(house, "a", "b", POISON, "c", "d")
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(*sent)
+        await until(house.is_logged(*(one.packet_id for one in sent)))
+        deaths, _ = await restart_until_over(house, worker, len(sent))
+        rows = await house.pool.fetch(DEAD)
+    assert deaths == 2 + ATTEMPTS
+    assert [(row["packet_id"], row["reason"]) for row in rows] == [(sent[2].packet_id, "handler_error")]
+    lines = set(map(UUID, (tmp_path / "handled").read_text().split()))
+    assert lines == {one.packet_id for one in sent if one is not sent[2]}
 
 
 async def lower_delivery_limit(house: House, url: str) -> None:

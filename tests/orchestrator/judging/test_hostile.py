@@ -97,6 +97,11 @@ async def test_an_input_that_the_gate_fails_on_is_set_aside(
 
     monkeypatch.setattr(Judge, "judge", fail)
     body = await running.publish(poison)
+
+    async def is_set_aside() -> bool:
+        return bool(await running.pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts"))
+
+    await running.until(is_set_aside, 60)
     await goes_on(running, packet, idea)
     row = await running.pool.fetchrow("SELECT kind, raw FROM apc_log.packet_conflicts")
     assert row is not None and tuple(row) == ("unjudgeable", body)

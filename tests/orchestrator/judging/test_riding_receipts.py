@@ -96,7 +96,7 @@ async def test_those_of_an_input_that_was_set_aside_are_kept(
     async def is_kept() -> bool:
         return len(await running.pool.fetch(KEPT)) == 2
 
-    await running.until(is_kept)
+    await running.until(is_kept, 60)
     rows = [tuple(row) for row in await running.pool.fetch(KEPT)]
     assert rows == [("unjudgeable", body), ("unjudgeable", told[headers.RECEIPTS].encode())]
 

@@ -1,4 +1,4 @@
-"""The judge's work queue and its tags of unjudgeable inputs: order and bound."""
+"""The judge's work queue and the tags of unjudgeable timers: order and bound."""
 
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.consequences import WorkQueue
 from apc_orchestrator.shard import unjudgeable
-from apc_orchestrator.shard.unjudgeable import Unjudgeable
+from apc_orchestrator.shard.unjudgeable import UnjudgeableTimers
 
 Tree = tuple[int, list[Any]]
 TREES: st.SearchStrategy[Tree] = st.recursive(
@@ -39,7 +39,7 @@ def test_what_an_item_causes_is_done_before_its_siblings(trees: list[Tree]) -> N
 
 def test_the_oldest_tag_of_very_many_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unjudgeable, "KEPT", 3)
-    known = Unjudgeable()
+    known = UnjudgeableTimers()
     tags = [UUID(int=number) for number in range(5)]
     for tag in tags:
         assert isinstance(known.give_up(tag, ValueError("no")), ShardLost)

@@ -14,6 +14,7 @@ from tests.support.traffic.packets import make_idea, make_packet, make_start
 
 from apc_agents import Agent, HandlerContext, Worker
 from apc_bus import headers
+from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health
@@ -189,7 +190,7 @@ class DeadLetterConsumer(Consumer):
 
     async def run(self, bus: Bus) -> None:
         health = _Health(self.problems)
-        await read_dead_letters(bus, 1, DEFAULT_LIMITS, health)
+        await read_dead_letters(bus, 1, DEFAULT_LIMITS, health, LastResort(None))
 
 
 class WorkerConsumer(Consumer):

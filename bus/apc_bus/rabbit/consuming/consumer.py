@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import structlog
 from aiormq.exceptions import (
@@ -22,11 +22,14 @@ from apc_bus.errors import (
     QueueMissing,
     SubscriptionLost,
 )
-from apc_bus.port import Delivery, Publication
-from apc_bus.rabbit.bundles import unbundled
+from apc_bus.last_resort import Risk, Watch, checked
+from apc_bus.port import Delivery, Message, Publication, SetAside
+from apc_bus.rabbit.bundles import MOST_PARTS, unbundled
 from apc_bus.rabbit.channel import BulkChannel, open_channel
 from apc_bus.rabbit.connections import Link, Timing
 from apc_bus.rabbit.consuming.acknowledging import AckBuffer
+from apc_bus.rabbit.consuming.decoding import read_delivery
+from apc_bus.rabbit.consuming.raw import RawMessage
 from apc_bus.rabbit.consuming.unsettled import Unsettled
 from apc_bus.rabbit.transport import Silence
 
@@ -37,7 +40,11 @@ CHANNEL_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
 
 
 class RabbitSubscription:
-    """One consumer on its own channel (`apc_bus.port.Subscription`)."""
+    """One consumer on its own channel (`apc_bus.port.Subscription`).
+
+    A message is read when its consumer asks for it: one that cannot be read ends this consumer, and not the connection
+    with everything else on it.
+    """
 
     def __init__(
         self,
@@ -47,18 +54,24 @@ class RabbitSubscription:
         timing: Timing,
         prefetch: int,
         first_offset: int | None,
-        is_stream: bool = False,
+        watch: Watch | None,
+        *,
+        is_stream: bool,
     ) -> None:
         self._queue = queue
         self._channel = channel
         self._silence = silence
         self._timing = timing
+        self._prefetch = prefetch
         self._first_offset = first_offset
+        self._watch = watch
         self._is_stream = is_stream
+        self._raw: deque[RawMessage] = deque()
         self._acknowledgements = AckBuffer(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._received = 0
         self._unsettled = Unsettled()
+        self._risks: dict[int, Risk] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         channel.on_delivery = self._take
@@ -78,7 +91,7 @@ class RabbitSubscription:
     @property
     def is_idle(self) -> bool:
         """Whether everything delivered was acknowledged or given back."""
-        return not self._unsettled
+        return not self._unsettled and not self._raw
 
     @property
     def oldest_sent_at(self) -> float | None:
@@ -97,19 +110,42 @@ class RabbitSubscription:
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
         """Return what is there, at least one message."""
-        while not self._inbox:
+        batch: list[Delivery] = []
+        size = 0
+        while not batch:
+            await self._wait_for_next()
+            while (delivery := self._next(max_bytes - size if batch else None)) is not None:
+                batch.append(delivery)
+                size += len(delivery.message.body)
+                if len(batch) >= max_messages or delivery.risk is not None or delivery.set_aside is not None:
+                    break
+        return batch
+
+    async def _wait_for_next(self) -> None:
+        while not (self._inbox or self._raw) or (self._has_to_settle and self._unsettled_hand_overs):
             self._check()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         self._check()
-        batch = [self._inbox.popleft()]
-        size = len(batch[0].message.body)
-        while self._inbox and len(batch) < max_messages:
-            size += len(self._inbox[0].message.body)
-            if size > max_bytes:
-                break
-            batch.append(self._inbox.popleft())
-        return batch
+
+    @property
+    def _has_to_settle(self) -> bool:
+        return self._watch is not None and self._watch.is_careful and self._watch.waits
+
+    @property
+    def _unsettled_hand_overs(self) -> int:
+        return len(self._unsettled) - len(self._inbox)
+
+    def _next(self, most_bytes: int | None) -> Delivery | None:
+        """Return the next delivery if it is here and, unless it is the first, not larger than that."""
+        while not self._inbox:
+            if not self._raw or (most_bytes is not None and len(self._raw[0].body) > most_bytes):
+                return None
+            self._read(self._raw.popleft())
+        if most_bytes is not None and len(self._inbox[0].message.body) > most_bytes:
+            return None
+        delivery = self._inbox.popleft()
+        return delivery if delivery.risk is None else checked(delivery)
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
@@ -117,6 +153,25 @@ class RabbitSubscription:
         tag = self._unsettled.settle_up_to(delivery.tag) if multiple else self._unsettled.settle(delivery.tag)
         if tag is not None:
             self._acknowledgements.add(tag, multiple=multiple)
+        if self._watch is not None and not self._watch.relaxed.is_set():
+            await self._note_settled(self._watch)
+
+    async def _note_settled(self, watch: Watch) -> None:
+        """Tell the watch; what was taken alone is settled at the broker before the next one is handed over."""
+        if watch.is_careful:
+            self._acknowledgements.send()
+            try:
+                # Its answer follows what was sent on the channel before.
+                with unasked_cancel_fails():
+                    await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=self._timing.answer)
+            except CHANNEL_GONE as error:
+                self.end(f"the channel was closed: {error!r}")
+                raise SubscriptionLost(f"the subscription is gone: {self._lost}") from error
+        for tag in [tag for tag in self._risks if tag not in self._unsettled]:
+            self._risks.pop(tag).end()
+        if not self._unsettled:
+            watch.note_settled(self._raw[0].is_redelivered if self._raw else None)
+        self._wake()
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
         """Give one delivery back, or to the dead-letter exchange, with all that came in the same bundle."""
@@ -127,6 +182,8 @@ class RabbitSubscription:
         tag = self._unsettled.give_back(delivery.tag)
         if tag is not None:  # else it went with another part of its message
             self._acknowledgements.refuse(tag, requeue=requeue)
+        if self._watch is not None and not self._watch.relaxed.is_set():
+            await self._note_settled(self._watch)
 
     async def publish(self, publication: Publication) -> None:
         """Publish on this very channel and wait for the confirm.
@@ -154,17 +211,60 @@ class RabbitSubscription:
         if self._lost is None:
             self._lost = reason
             self._inbox.clear()
+            self._raw.clear()
             self._wake()
 
-    def _take(self, delivery: Delivery) -> None:
-        first, offset = self._first_offset, self._offset_of(delivery)
-        if self._lost is None and (first is None or offset is None or offset >= first):
-            messages = unbundled(delivery.message)
-            for tag, message in zip(self._unsettled.add(delivery.tag, len(messages)), messages, strict=True):
-                part = Delivery(message, tag, delivery.routing_key, delivery.is_redelivered, offset)
-                self._inbox.append(part)
+    def _take(self, method: bytes, properties: bytes, body: bytes) -> None:
+        if self._lost is None:
+            self._raw.append(RawMessage(method, properties, body))
             self._received += 1
             self._wake()
+
+    def _read(self, raw: RawMessage) -> None:
+        """Put what is in a message into the inbox."""
+        watch = self._watch
+        if watch is not None and not watch.is_calm:
+            watch.arrive(raw.is_redelivered)
+        try:
+            if watch is not None and watch.is_careful:
+                self._read_carefully(raw, watch)
+            else:
+                self._add(read_delivery(raw.method, raw.properties, raw.body))
+        except Exception as error:
+            if self._is_stream:
+                # It comes again with its chunk, whatever offset is asked for, and nothing is owed to its sender.
+                _log.exception("stream_message_unreadable", fingerprint=raw.fingerprint.hex())
+                return
+            self.end(f"a message cannot be read: {error!r}")
+            raise
+
+    def _read_carefully(self, raw: RawMessage, watch: Watch) -> None:
+        fingerprint = raw.fingerprint
+        reading = watch.risk(b"read" + fingerprint)
+        if reading.is_too_high():
+            message = Message(raw.body, "", user_id=raw.user_id)
+            set_aside = SetAside(raw.properties)
+            (tag,) = self._unsettled.add(raw.tag)
+            self._inbox.append(Delivery(message, tag, "", True, set_aside=set_aside))
+            self._risks[tag] = reading
+            return
+        with reading.at_once():
+            self._add(read_delivery(raw.method, raw.properties, raw.body), watch, fingerprint)
+
+    def _add(self, delivery: Delivery, watch: Watch | None = None, fingerprint: bytes = b"") -> None:
+        first, offset = self._first_offset, self._offset_of(delivery)
+        if first is not None and offset is not None and offset < first:
+            return
+        messages = unbundled(delivery.message)
+        tags = self._unsettled.add(delivery.tag, len(messages))
+        routing_key, is_redelivered = delivery.routing_key, delivery.is_redelivered
+        if watch is None:
+            for tag, message in zip(tags, messages, strict=True):
+                self._inbox.append(Delivery(message, tag, routing_key, is_redelivered, offset))
+            return
+        for tag, message in zip(tags, messages, strict=True):
+            risk = self._risks[tag] = watch.risk(fingerprint + bytes([tag % MOST_PARTS]))
+            self._inbox.append(Delivery(message, tag, routing_key, is_redelivered, offset, risk))
 
     def _offset_of(self, delivery: Delivery) -> int | None:
         """Return where a message stands in a stream. In one of a queue that header is its sender's own."""
@@ -203,6 +303,7 @@ async def consume(
     timing: Timing,
     arguments: Mapping[str, str | int] | None = None,
     first_offset: int | None = None,
+    watch: Watch | None = None,
 ) -> AsyncIterator[RabbitSubscription]:
     """Consume a queue on a new channel of a live connection.
 
@@ -216,7 +317,9 @@ async def consume(
             with unasked_cancel_fails():
                 channel = await open_channel(link, timing.answer)
                 is_stream = _OFFSET in (arguments or {})
-                subscription = RabbitSubscription(queue, channel, silence, timing, prefetch, first_offset, is_stream)
+                subscription = RabbitSubscription(
+                    queue, channel, silence, timing, prefetch, first_offset, watch, is_stream=is_stream
+                )
                 await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
                 await channel.basic_consume(
                     queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
@@ -225,7 +328,8 @@ async def consume(
             link.is_suspect |= isinstance(error, TimeoutError)
             raise _start_error(queue, error) from error
         try:
-            yield subscription
+            with nullcontext() if watch is None else watch.until_end():
+                yield subscription
         finally:
             subscription.leave()
             await _close(link, channel, timing)

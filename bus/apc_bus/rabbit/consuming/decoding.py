@@ -190,16 +190,22 @@ def _texts(array: bytes) -> list[str]:
 def _unreadable(header: bytes, body: bytes) -> Message:
     """Return a message with what is left of its properties: who sent it, its id, and what brokers say of it."""
     found = _properties_of(header)
-    user, message_id = found.get(_USER_ID), found.get(_MESSAGE_ID, b"\0")[1:]
+    message_id = found.get(_MESSAGE_ID, b"\0")[1:]
     headers = _said_by_brokers(found.get(_HEADERS, b""))
     headers[UNREADABLE] = header[_FLAGS_AT:]
     return Message(
         body,
         _text_or_nothing(message_id),
-        user_id=None if user is None else user[1:].decode(errors="replace"),
+        user_id=user_id_of(header),
         content_type="",
         headers=headers,
     )
+
+
+def user_id_of(header: bytes) -> str | None:
+    """Return the broker user in the payload of a content header, found by lengths alone; None = nobody is named."""
+    user = _properties_of(header).get(_USER_ID)
+    return None if user is None else user[1:].decode(errors="replace")
 
 
 def _properties_of(header: bytes) -> dict[int, bytes]:

@@ -83,12 +83,13 @@ def _make_packet(
     requires_ack: bool = False,
     vector_clock: dict[str, int] | None = None,
     metadata: dict[str, Any] | None = None,
+    version: str = PROTOCOL_VERSION,
 ) -> Packet:
     """Return a packet as it stands in the log."""
     packet_id = packet_id or new_packet_id()
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
     return PACKET_TYPES[packet_type](
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=version,
         packet_id=packet_id,
         packet_type=packet_type,
         channel=Channel.INTER_AGENT,
@@ -162,6 +163,8 @@ class Gate:
             headers.ROUND: moment.round,
             headers.GENERATION: moment.generation,
         }
+        if moment.contract:
+            values[headers.CONTRACT] = moment.contract
         if is_refusal:
             values = {name: values[name] for name in (headers.SHARD, headers.EPOCH, headers.ATTEMPT)}
         await self.send_bytes(packet, seal(packet).body, values)

@@ -98,6 +98,7 @@ class Waits:
             tokens=max(invocation.used_tokens, invocation.reported[0]),
             cost=max(invocation.used_cost, invocation.reported[1]),
             ack_ordinal=_ack_ordinal(invocation) if before is None else before.ack_ordinal,
+            seconds=(0.0 if before is None else before.seconds) + invocation.seconds,
         )
         cause = run.packet.packet_id
         document.end_waits(cause)
@@ -129,7 +130,7 @@ class Waits:
         def pass_wait(number: int) -> None:
             document.value = deepcopy(states[number]) if number < len(states) else document.found_state()
 
-        return Continuation(record.packet, record, CallJournal(record.entries, pass_wait))
+        return Continuation(record.packet, record, CallJournal(record.entries, pass_wait, record.seconds))
 
     async def _publish(self, record: WaitRecord) -> None:
         """Send the ACK that the sender waits for, and the questions; sent before, they are repeats."""

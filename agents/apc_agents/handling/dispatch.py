@@ -192,10 +192,8 @@ class Dispatcher:
             invocation.not_handled = None if run.record is not None else await self._irrelevance(packet, invocation)
             handler = self._handler_of(inbound, packet)
             result = None if invocation.not_handled else await handler(packet, HandlerContext(invocation))
-        except Suspended:
-            result = None
-        except Exception:
-            if not journal.is_over:
+        except BaseException as error:
+            if not _is_left(journal, error):
                 raise
             result = None
         journal.finish()
@@ -255,3 +253,10 @@ class Dispatcher:
 def _is_for_all(packet: Packet) -> bool:
     """Return whether the packet stands in the substrate, where nobody answers for the others."""
     return packet.routing.delivery_mode is DeliveryMode.SUBSTRATE
+
+
+def _is_left(journal: CallJournal, error: BaseException) -> bool:
+    """Return whether a handler was left because its run is over, whatever its task groups made of that."""
+    if isinstance(error, BaseExceptionGroup):
+        return journal.is_over and all(_is_left(journal, one) for one in error.exceptions)
+    return isinstance(error, Suspended) or (journal.is_over and isinstance(error, Exception))

@@ -1,10 +1,13 @@
 """One run of a handler: what the SDK keeps of it, and HandlerContext shows of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -83,8 +86,11 @@ class Invocation:
         self.used_cost = 0.0
         self._packet = self._published = packet
         self._snapshot: Snapshot | None = None
+        self._began = monotonic()
         self._ordinal = 0
         self._origins = 0
+        self._beside: Counter[str] = Counter()
+        """How often the same was said in tasks that the handler has started."""
 
     @property
     def agent_id(self) -> str:
@@ -141,7 +147,7 @@ class Invocation:
 
     async def emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
-        ordinal = self._next_ordinal()
+        ordinal = self._ordinal_of(draft)
         payload, cause = draft.payload, self._packet
         if isinstance(payload, AckPayload | NackPayload) and cause is not None:
             self.has_answered |= payload.acked_packet_id == cause.packet_id
@@ -162,8 +168,11 @@ class Invocation:
             AskTimeout, RequestFailed, EmitRefused: how the first that failed ended.
             AgentError: the handler cannot wait here.
         """
-        ordinals = [self._next_ordinal() for _ in inquiries]
-        self.ack_ordinal = self._next_ordinal()
+        ordinals = []
+        if not self.journal.is_beside:
+            ordinals = [self._next_ordinal() for _ in inquiries]
+            self.ack_ordinal = self._next_ordinal()
+            await self.journal.caught_up()
         op = inquiries[0].op if len(inquiries) == 1 else "gather"
         subject = partial(_asked, inquiries)
         entry = self.journal.next_recorded(op, subject)
@@ -171,14 +180,16 @@ class Invocation:
             self.journal.replay(entry)
         if entry is not None:
             self.is_acknowledged = True
-            ends = [_ended(one) for one in self.journal.pass_wait(entry)]
-            return [inquiry.outcome(*end) for inquiry, end in zip(inquiries, ends, strict=True)]
+            asked = self.journal.pass_wait(entry)
+            self._ordinal = max(self._ordinal, asked[-1].ordinal + 2)  # the last one's, and that of the ACK
+            return [inquiry.outcome(*_ended(one)) for inquiry, one in zip(inquiries, asked, strict=True)]
         try:
             self._check_may_wait()
             asked = [await self._prepare(one, ordinal) for one, ordinal in zip(inquiries, ordinals, strict=True)]
         except Exception as error:
             self.journal.note_error(op, subject, error)
             raise
+        await self.journal.close()
         raise self.journal.wait(op, subject, asked)
 
     async def _prepare(self, inquiry: Inquiry[Any], ordinal: int) -> Asked:
@@ -198,7 +209,8 @@ class Invocation:
 
     async def answer(self, payload: Payload) -> Packet:
         """Emit the SDK's own answer to the handled packet (ACK, NACK, ERROR). Raises as `emit`."""
-        ordinal, draft = self._next_ordinal(), Draft(payload)
+        draft = Draft(payload)
+        ordinal = self._ordinal_of(draft)
 
         async def emit() -> Packet:
             return await self.resources.emitter.emit(draft, self._packet, ordinal, NOT_FOLLOWED)
@@ -207,11 +219,32 @@ class Invocation:
 
     def new_origin(self) -> UUID:
         """Return an id that is the same when the handler runs again. Raises AgentError in on_start."""
+        if self.journal.is_beside:
+            name = f"beside/{self.journal.place}"
+            self._beside[name] += 1
+            return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{name}/{self._beside[name]}")
         self._origins += 1
         return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{self._origins}")
 
+    @property
+    def seconds(self) -> float:
+        """How long this run has taken."""
+        return monotonic() - self._began
+
+    def _ordinal_of(self, draft: Draft) -> int:
+        """Return the number from which the id of an emission follows; the same when the handler runs again.
+
+        The handler itself counts. Tasks that it has started emit in another order in each run, so their numbers
+        follow from what they say: beyond all that are counted, and within what JSON holds.
+        """
+        if not self.journal.is_beside:
+            return self._next_ordinal()
+        said = _said(draft)
+        self._beside[said] += 1
+        digest = sha256(f"{said}/{self._beside[said]}".encode()).digest()
+        return int.from_bytes(digest[:6], "big") | 1 << 48
+
     def _next_ordinal(self) -> int:
-        # Taken before the first await: emits that run side by side keep their numbers when they run again.
         ordinal, self._ordinal = self._ordinal, self._ordinal + 1
         return ordinal
 
@@ -220,7 +253,7 @@ def _said(draft: Draft) -> str:
     """Return the text by which an emission is recognised in another run of the handler."""
     to = draft.options.get("to")
     listed = () if to is None else (to,) if isinstance(to, str | Recipient) else to
-    names = ",".join(one.agent_id if isinstance(one, Recipient) else one for one in listed)
+    names = ",".join(one.agent_id if isinstance(one, Recipient) else str(one) for one in listed)
     return f"{type(draft.payload).__name__} {payload_hash(draft.payload)[:16]} to {names or 'its sender'}"
 
 

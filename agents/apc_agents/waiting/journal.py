@@ -1,36 +1,28 @@
-"""The calls of one run of a handler: recorded as they are made, or answered from the records of an earlier run."""
+"""The calls of one run of a handler: recorded as they are made, or answered from the records of an earlier run.
 
+A record is found by its key, not by its place among the others: pipelines that run side by side make their calls in
+another order in each run. The key is the call and what it was made with. Where several records have the same key, the
+one counts that the same pipeline made after the same calls (`place`), else the oldest that is left.
+"""
+
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
 
 from apc_agents.errors import AgentError
-from apc_agents.waiting.recorded_outcomes import decode_error, decode_value, encode_error, encode_value
+from apc_agents.waiting.calls import NO_RECORDS, Call, Records, Subject, digest_up_to
+from apc_agents.waiting.recorded_outcomes import decode_error, decode_value
 from apc_agents.waiting.records import MAX_WAITS, Asked, RecordedCall
 from apc_agents.waiting.suspended import Suspended
 
 ResultT = TypeVar("ResultT")
-Subject = Callable[[], str]
-"""Says what a call was made with; asked only when the handler waits, or repeats its records."""
+PATIENCE: Final = 5.0
+"""Seconds, beyond those of the recorded runs, in which pipelines may come to the calls that are recorded of them."""
 
 
-class _Call:
-    """A call of this run, with its outcome as it is; encoded only when the handler waits."""
-
-    __slots__ = ("error", "is_done", "op", "subject", "value")
-
-    def __init__(self, op: str, subject: Subject) -> None:
-        self.op = op
-        self.subject = subject
-        self.is_done = False
-        self.value: Any = None
-        self.error: Exception | None = None
-
-    def entry(self) -> RecordedCall:
-        if not self.is_done:
-            raise AgentError(f"ctx.{self.op} had not returned when the handler began to wait: await it first")
-        if self.error is not None:
-            return RecordedCall(self.op, self.subject(), {"raised": encode_error(self.op, self.error)})
-        return RecordedCall(self.op, self.subject(), {"returned": encode_value(self.op, self.value)})
+_last_call: ContextVar[Call | None] = ContextVar("apc_last_call", default=None)
+"""The last call of ctx in this task; a task begins with that of the task that started it."""
 
 
 class CallJournal:
@@ -39,48 +31,80 @@ class CallJournal:
     Args:
         entries: of an earlier run of the same handler; the last one is an answered wait.
         on_wait: told that the run has passed its wait number n, from 1.
+        seconds: how long the recorded runs took.
     """
 
     def __init__(
-        self, entries: list[RecordedCall] | None = None, on_wait: Callable[[int], None] = lambda _: None
+        self,
+        entries: list[RecordedCall] | None = None,
+        on_wait: Callable[[int], None] = lambda _: None,
+        seconds: float = 0.0,
     ) -> None:
-        self._recorded = entries or []
+        self._records = Records(entries) if entries else NO_RECORDS
         self._on_wait = on_wait
-        self._made: list[_Call] = []
-        self._position = 0
+        self._patience = PATIENCE + seconds
+        self._task = _current_task()
+        self._made: list[Call] = []
+        self._beside = 0
+        """Calls of other tasks than the handler's that are being made."""
+        self._blocked: list[Call] = []
+        """Calls of other tasks that are not recorded, while recorded waits are ahead."""
         self._waits = 0
+        self._is_closing = False
+        self._changed: asyncio.Event | None = None
         self.pending: RecordedCall | None = None
         """The wait that has ended this run."""
         self.divergence: str | None = None
         """Where the run left its records."""
+        _last_call.set(None)
 
     @property
     def is_over(self) -> bool:
         """Whether every further call ends the run."""
         return self.pending is not None or self.divergence is not None
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether this is another task than the handler's."""
+        return _current_task() is not self._task
+
+    @property
+    def place(self) -> str:
+        """The same text in each run of the handler: a digest of the calls that came before in this pipeline."""
+        return digest_up_to(self._previous())
+
     async def call(self, op: str, subject: Subject, make: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Make a call and record its outcome; or return, or raise, what is recorded, without making it."""
-        entry = self.next_recorded(op, subject)
-        if entry is not None:
-            recorded: ResultT = self.replay(entry)
-            return recorded
-        call = self._begin(op, subject)
+        call = self._enter(op, subject)
+        if self._is_closing:
+            await self._end()
+        if self._records.are_left:
+            entry = self._recorded(call) or await self._after_next_wait(call)
+            if entry is not None:
+                recorded: ResultT = self.replay(entry)
+                return recorded
+        self._made.append(call)
+        self._beside += call.is_beside
         try:
-            value = await make()
+            call.value = value = await make()
         except Exception as error:
-            call.error, call.is_done = error, True
+            call.error = error
+            call.is_done = True
             raise
-        call.value, call.is_done = value, True
-        return value
+        else:
+            call.is_done = True
+            return value
+        finally:
+            self._beside -= call.is_beside
+            self._tell()
 
     def note(self, op: str, subject: Subject, make: Callable[[], ResultT]) -> ResultT:
         """Record a call like `call`, for a function that is not awaited."""
-        entry = self.next_recorded(op, subject)
-        if entry is not None:
+        call = self._enter(op, subject)
+        if self._records.are_left and (entry := self._recorded(call)) is not None:
             recorded: ResultT = self.replay(entry)
             return recorded
-        call = self._begin(op, subject)
+        self._made.append(call)
         try:
             call.value = make()
         except Exception as error:
@@ -92,34 +116,45 @@ class CallJournal:
         return value
 
     def note_error(self, op: str, subject: Subject, error: Exception) -> None:
-        """Record a call that raised before it had any effect."""
-        call = self._begin(op, subject)
+        """Record a call that raised before it had any effect; `next_recorded` has entered it."""
+        call = _last_call.get()
+        if call is None or call.journal is not self or (call.op, call.subject) != (op, subject):
+            call = self._enter(op, subject)
         call.error, call.is_done = error, True
+        self._made.append(call)
 
     def next_recorded(self, op: str, subject: Subject) -> RecordedCall | None:
-        """Return the record of the next call; None when the records have ended. Raises Suspended."""
-        if self.is_over:
-            raise Suspended
-        if self._position >= len(self._recorded):
-            return None
-        entry = self._recorded[self._position]
-        found = subject()
-        if (entry.op, entry.subject) != (op, found):
-            number = self._position + 1
-            self.diverge(f"call {number} was ctx.{entry.op}({entry.subject}) and is now ctx.{op}({found})")
-            raise Suspended
-        self._position += 1
-        return entry
+        """Return the record of a call; None when it is none of the recorded ones. Raises Suspended."""
+        call = self._enter(op, subject)
+        return self._recorded(call) if self._records.are_left else None
 
     def pass_wait(self, entry: RecordedCall) -> list[Asked]:
         """Pass an answered wait; return its question with the answers."""
         self._waits += 1
+        self._records.pass_wait()
         self._on_wait(self._waits)
+        self._tell()
         return entry.asked
+
+    async def caught_up(self) -> None:
+        """Let the pipelines beside the handler come to the calls that are recorded of them before the next wait."""
+        try:
+            async with asyncio.timeout(self._patience):
+                while self._records.are_left_beside and not self.is_over:
+                    await self._change()
+        except TimeoutError:
+            self._give_up()
+
+    async def close(self) -> None:
+        """Let the pipelines beside the handler end the calls that they are making, and begin no others."""
+        self._is_closing = True
+        while self._beside:
+            await self._change()
 
     def wait(self, op: str, subject: Subject, asked: list[Asked]) -> Suspended:
         """End this run with a wait; return what the handler is to be left with."""
         self.pending = RecordedCall(op, subject(), asked=asked)
+        self._tell()
         return Suspended()
 
     def check_room(self) -> None:
@@ -129,18 +164,20 @@ class CallJournal:
 
     def diverge(self, where: str) -> None:
         """Note that this run is another one than the recorded."""
-        self.divergence = where
+        self.divergence = self.divergence or where
+        self._tell()
 
     def finish(self) -> None:
         """Note that the handler has ended; with records left it has diverged."""
-        if not self.is_over and self._position < len(self._recorded):
-            entry = self._recorded[self._position]
-            self.diverge(f"the handler ended before call {self._position + 1}, ctx.{entry.op}({entry.subject})")
+        _last_call.set(None)
+        if not self.is_over and (left := self._records.first_left(None)) is not None:
+            number, entry = left
+            self.diverge(f"the handler ended before call {number}, ctx.{entry.op}({entry.subject})")
 
     def entries(self) -> list[RecordedCall]:
         """Return the records up to the wait that has ended this run. Raises AgentError for what is no record."""
         assert self.pending is not None, "a run without a wait keeps no records"
-        return [*self._recorded, *(call.entry() for call in self._made), self.pending]
+        return [*self._records.entries, *(call.entry() for call in self._made), self.pending]
 
     def replay(self, entry: RecordedCall) -> Any:
         """Return, or raise, what is recorded of a call."""
@@ -149,7 +186,90 @@ class CallJournal:
             raise decode_error(entry.op, outcome["raised"])
         return decode_value(entry.op, outcome.get("returned"))
 
-    def _begin(self, op: str, subject: Subject) -> _Call:
-        call = _Call(op, subject)
-        self._made.append(call)
+    def _enter(self, op: str, subject: Subject) -> Call:
+        """Return the call that begins in this task. Raises Suspended."""
+        if self.is_over:
+            raise Suspended
+        call = Call(self, op, subject, self._previous(), is_beside=self.is_beside)
+        _last_call.set(call)
         return call
+
+    def _previous(self) -> Call | None:
+        last = _last_call.get()
+        return last if last is not None and last.journal is self else None
+
+    def _recorded(self, call: Call) -> RecordedCall | None:
+        """Return the record of a call.
+
+        None when there is none, after the last recorded wait or, for the time being, in another task than the
+        handler's. Raises Suspended: the handler itself makes another call than it did.
+        """
+        entry = self._records.take(call)
+        if entry is not None and not (entry.is_wait and self._records.are_left_before_wait):
+            self._tell()
+            return entry
+        if entry is None and (self._records.are_waits_passed or call.is_beside):
+            return None
+        self._diverge_at(call)
+        raise Suspended
+
+    async def _after_next_wait(self, call: Call) -> RecordedCall | None:
+        """Hold a call that is not recorded so far until the handler has passed its next wait; return its record.
+
+        It was made while the handler waited, or after that: then there is a record, or, after the last recorded wait,
+        None. Or it is another call than this pipeline made, and the handler never comes to its wait.
+
+        Raises:
+            Suspended: the run is over.
+        """
+        entry = None
+        self._blocked.append(call)
+        try:
+            async with asyncio.timeout(self._patience):
+                while entry is None and not self._records.are_waits_passed and not self.is_over:
+                    await self._change()
+                    entry = self._records.take(call)
+        except TimeoutError:
+            self._give_up()
+        finally:
+            self._blocked.remove(call)
+        if self.is_over:
+            raise Suspended
+        return entry
+
+    async def _end(self) -> None:
+        """Wait until the run is over. Raises Suspended."""
+        while not self.is_over:
+            await self._change()
+        raise Suspended
+
+    def _give_up(self) -> None:
+        """Say where a pipeline makes another call than it did: the handler does not come to its wait."""
+        if self._blocked:
+            self._diverge_at(self._blocked[0])
+
+    def _diverge_at(self, call: Call) -> None:
+        is_now = f"ctx.{call.op}({call.subject()})"
+        left = self._records.first_left(call.place)
+        if left is None:
+            self.diverge(f"{is_now} is not recorded before the wait that was answered")
+        else:
+            number, entry = left
+            self.diverge(f"call {number} was ctx.{entry.op}({entry.subject}) and is now {is_now}")
+
+    async def _change(self) -> None:
+        """Wait until something is recorded, replayed, passed or over."""
+        self._changed = self._changed or asyncio.Event()
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+
+def _current_task() -> "asyncio.Task[Any] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread of ctx.once
+        return None

@@ -28,13 +28,15 @@ class Asked:
 class RecordedCall:
     """One call of a run: its name, what it was called with, and its outcome as JSON.
 
-    A wait has `asked` instead of an outcome.
+    A wait has `asked` instead of an outcome. A call of a task that the handler has started has a `place`, which tells
+    the pipelines of a handler apart (`apc_agents.waiting.journal`).
     """
 
     op: str
     subject: str
     outcome: dict[str, Any] | None = None
     asked: list[Asked] = field(default_factory=list)
+    place: str | None = None
 
     @property
     def is_wait(self) -> bool:
@@ -56,6 +58,8 @@ class WaitRecord:
     """What was reported of the run so far."""
     ack_ordinal: int | None = None
     """Of the ACK at the first wait; None when the packet asks for none."""
+    seconds: float = 0.0
+    """How long the runs took so far."""
 
     @property
     def asked(self) -> list[Asked]:
@@ -81,6 +85,7 @@ class WaitRecord:
                 "states": self.states,
                 "usage": [self.tokens, self.cost],
                 "ack": self.ack_ordinal,
+                "seconds": self.seconds,
             }
         )
         if len(body) > MAX_RECORD_BYTES:
@@ -103,6 +108,7 @@ def decode_record(body: bytes) -> WaitRecord:
         tokens=tokens,
         cost=cost,
         ack_ordinal=found["ack"],
+        seconds=found.get("seconds", 0.0),
     )
 
 
@@ -110,12 +116,14 @@ def _entry_document(entry: RecordedCall) -> dict[str, Any]:
     document: dict[str, Any] = {"op": entry.op, "subject": entry.subject}
     if entry.is_wait:
         return document | {"asked": [[_text(one.packet), one.ordinal, one.end] for one in entry.asked]}
+    if entry.place is not None:
+        document["place"] = entry.place
     return document | {"outcome": entry.outcome}
 
 
 def _entry(document: dict[str, Any]) -> RecordedCall:
     asked = [Asked(_packet(body), ordinal, end) for body, ordinal, end in document.get("asked", ())]
-    return RecordedCall(document["op"], document["subject"], document.get("outcome"), asked)
+    return RecordedCall(document["op"], document["subject"], document.get("outcome"), asked, document.get("place"))
 
 
 def _text(packet: Packet) -> str:

@@ -67,7 +67,7 @@ async def consume(
     grace: float = 0.0,
     last_resort: LastResort | None = None,
     one_at_a_time: bool = True,
-) -> AsyncIterator[None]:
+) -> AsyncIterator["Consumer"]:
     """Consume with `take`; leaving waits at most `grace` seconds for what was taken.
 
     Args:
@@ -82,7 +82,7 @@ async def consume(
     running = asyncio.create_task(consumer.run(), name=f"consume {queue}")
     try:
         await first_of(running, consumer.started.wait())
-        yield
+        yield consumer
     finally:
         consumer.stop.set()
         await asyncio.gather(running, return_exceptions=True)
@@ -109,6 +109,9 @@ class Consumer:
         self._prefetch = prefetch
         self._grace = grace
         self._pending: deque[Pending] = deque()
+        self._subscription: Subscription | None = None
+        self._extended_after = 0
+        """Tag of the last delivery when the subscription was extended."""
         self._changed = asyncio.Event()
         self.started = asyncio.Event()
         self.stop = asyncio.Event()
@@ -143,9 +146,22 @@ class Consumer:
         async with self._bus.subscribe(self._queue, prefetch=prefetch, watch=watch) as subscription:
             self.started.set()
             self._pending.clear()
+            self._subscription, self._extended_after = subscription, 0
             backoff.reset()
             await self._consume(subscription, watch.relaxed if watch is not None and is_alone else None)
         return is_alone and not self.stop.is_set()
+
+    async def extend(self) -> None:
+        """Take more deliveries if the prefetch is used up: something behind them is awaited."""
+        subscription = self._subscription
+        held = [delivery.tag for delivery, _ in self._pending if delivery.tag > self._extended_after]
+        if subscription is None or len(held) < self._prefetch:
+            return
+        self._extended_after = max(held)
+        try:
+            await subscription.extend()
+        except BusError as error:  # it is taken up again, with what was not acknowledged
+            _log.warning("consumer_not_extended", queue=self._queue, reason=str(error))
 
     async def _consume(self, subscription: Subscription, relaxed: asyncio.Event | None) -> None:
         ends = [self.stop.wait()] if relaxed is None else [self.stop.wait(), relaxed.wait()]

@@ -106,6 +106,13 @@ class Subscription(Protocol):
         """
         ...
 
+    async def extend(self) -> None:
+        """Let the broker hand over `prefetch` more deliveries, whatever those before are doing.
+
+        What was handed over stays to be acknowledged. For a consumer that waits for something behind what it holds.
+        """
+        ...
+
     async def publish(self, publication: Publication) -> None:
         """Publish on this consumer's own channel and wait for the confirm; errors as `Bus.publish`.
 

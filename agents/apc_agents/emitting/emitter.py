@@ -1,8 +1,9 @@
 """Emits packets: judged locally, published confirmed, acknowledged where asked."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from logging import DEBUG
 
 import structlog
@@ -19,6 +20,7 @@ from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
 from apc_agents.metrics import counted_emit
 from apc_bus import headers
+from apc_bus.crash_points import crash_point
 from apc_bus.observability.telemetry import packet_ids
 from apc_bus.observability.tracing import current_trace, describe, in_span
 from apc_bus.port import Bus, HeaderValue, Message, Publication
@@ -30,6 +32,7 @@ from apc_contracts.envelope.packet import TYPE_OF_PAYLOAD, Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
+from apc_contracts.session.delivery.acknowledgements import wants_ack
 from apc_contracts.vocabulary import Channel, DeliveryMode, PacketType
 from apc_contracts.wire.sealing import SealedPacket, seal
 
@@ -54,6 +57,7 @@ class Emitter:
         outbox: ReceiptOutbox | None = None,
         sign: Sign | None = None,
         deliver_locally: Callable[[Packet], None],
+        look_for_answers: Callable[[Packet], Awaitable[Iterable[Packet]]] | None = None,
     ) -> None:
         self._bus = bus
         self._builder = builder
@@ -64,8 +68,14 @@ class Emitter:
         self._outbox = outbox
         self._sign = sign
         self._deliver_locally = deliver_locally
+        self._look_for_answers = look_for_answers or _nowhere
         self.last_emit = 0.0
         """Loop time, in seconds, of the last confirmed emit."""
+
+    @property
+    def agent_id(self) -> str:
+        """The agent whose packets are emitted."""
+        return self._builder.agent_id
 
     async def emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission = NOT_FOLLOWED) -> Packet:
         """Build, judge, publish; returns the packet when the broker has confirmed it.
@@ -116,12 +126,13 @@ class Emitter:
             draft = draft.with_ack_timeout(self._settings.ack_timeout)
         built, publication = await self._prepared(draft, cause, ordinal, emission)
         packet = built.packet
-        if not packet.routing.requires_ack or packet.routing.delivery_mode is DeliveryMode.SUBSTRATE:
+        if packet.routing.delivery_mode is DeliveryMode.SUBSTRATE or not wants_ack(packet, self.contract):
             await self._publish(publication)
             emission.published()
         else:
             with self._acknowledgements.expect(packet) as expectation:
                 await self._publish(publication)
+                crash_point("worker.before_required_ack")
                 emission.published()
                 await self._answered(packet, expectation, emission)
         emission.answered(True)
@@ -156,10 +167,12 @@ class Emitter:
 
     async def _answered(self, packet: Packet, expectation: Expectation, emission: Emission) -> None:
         try:
-            await expectation.answered(_gate_waits(packet, self.contract) + self._settings.ack_grace)
+            patience = _gate_waits(packet, self.contract) + self._settings.ack_grace
+            await expectation.answered(patience, partial(self._look_for_answers, packet))
         except (EmitRefused, EmitRejected, EmitTimeout):
             emission.answered(False)
             raise
+        crash_point("worker.after_required_ack")
 
     async def _publish(self, publication: Publication) -> None:
         outbox, deadline = self._outbox, self._settings.publish_deadline
@@ -189,6 +202,11 @@ class Emitter:
         # Packets between an agent's own modules never pass the gate on their way: it sees them for the log.
         exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
         return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
+
+
+async def _nowhere(packet: Packet) -> Iterable[Packet]:
+    """Find no answers: who has no inbox waits for none."""
+    return ()
 
 
 async def sealed_to_fit(packet: Packet, contract: Contract | None, claim_checks: ClaimChecks) -> SealedPacket:

@@ -71,10 +71,9 @@ class Waits:
         if ask is None:
             return Continuation(packet)
         cause = document.wait_of(ask)
-        if cause is None:
-            document.use()  # another worker may have begun the wait
         body = None if cause is None else await self._states.load_wait(inbound.session_id, cause)
         if cause is None or body is None:
+            document.use()  # the wait may be another worker's
             return Continuation(packet) if packet.packet_type is PacketType.NACK else "no handler waits for this answer"
         record = decode_record(body)
         asked = record.find(ask)

@@ -30,12 +30,13 @@ from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.request import with_answer
 from apc_agents.waiting.suspended import Suspended
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
+from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
 from apc_bus.observability.telemetry import begin_subject, end_subject
 from apc_bus.observability.tracing import describe, in_span
 from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import AckStatus, DeliveryMode
@@ -116,6 +117,10 @@ class Dispatcher:
             document = await self._states.open(inbound.session_id)
             # A handler that runs again emits the same packets with the same ids: the gate knows them.
             try:
+                if isinstance(inbound.packet, AckPacket | NackPacket):
+                    # Before its delivery can end: a handler that waits for it may be in another process, or run again.
+                    await self._states.save_answer(inbound.packet)
+                    crash_point("worker.after_answer")
                 if await self._waits.repeat(inbound, document) or document.was_handled(inbound.key):
                     self._ends.report(inbound, ReceiptKind.OUTCOME)
                     return None

@@ -1,18 +1,22 @@
 """Where an agent's state is kept: one JSON document per (agent, session), with a revision."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
 from apc_agents.memory.appending import load_state, save_state
 from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.statements import forget_states_with, insert_state, owned, read_states_with
 from apc_agents.memory.store import DEFAULT_OWNER
 
 STATE_KEY: Final = "ctx.state"
@@ -23,12 +27,33 @@ WAIT_PREFIX: Final = "ctx.wait/"
 """Under which it keeps the records of a handler that waits: the prefix, and the packet that started the handler."""
 
 
+ANSWER_PREFIX: Final = "ctx.answer/"
+"""Under which it keeps the ACKs and NACKs of what the agent has emitted: the prefix, the packet, and the answer."""
+MAX_ANSWERS = 10_000
+"""Packets whose answers are kept in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedWait:
     """The records of a waiting handler, to be saved with the state; None = they are deleted."""
 
     cause: UUID
     record: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAnswer:
+    """An ACK or NACK as JSON text: a handler that runs again does not get it from its inbox a second time."""
+
+    packet_id: UUID
+    """The packet that it answers."""
+    answer_id: UUID
+    body: bytes
+
+    @property
+    def key(self) -> str:
+        """Under which it is kept."""
+        return f"{ANSWER_PREFIX}{self.packet_id}/{self.answer_id}"
 
 
 class StateStore(Protocol):
@@ -58,6 +83,18 @@ class StateStore(Protocol):
         """Return the records of a waiting handler; None when there are none. Raises StateUnavailable."""
         ...
 
+    async def save_answer(self, agent_id: str, session_id: str, answer: SavedAnswer) -> None:
+        """Keep an ACK or NACK, once. Durable when it returns. Raises StateUnavailable."""
+        ...
+
+    async def load_answers(self, agent_id: str, session_id: str, packet_id: UUID) -> list[bytes]:
+        """Return the answers to a packet. Raises StateUnavailable."""
+        ...
+
+    async def forget_answers(self, agent_id: str, age: timedelta) -> None:
+        """Forget the answers that are older than this. Raises StateUnavailable."""
+        ...
+
 
 class MemoryStateStore:
     """State that ends with the process: for tests and for workers without a database."""
@@ -66,6 +103,7 @@ class MemoryStateStore:
         """Keep states, and what is said in their sessions in `memory`; without one that is not kept."""
         self._states = InMemoryMemoryStore() if memory is None else memory
         self._is_memory_kept = memory is not None
+        self._answers: OrderedDict[tuple[str, str, UUID], dict[UUID, bytes]] = OrderedDict()
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """Return the document and its revision."""
@@ -92,6 +130,19 @@ class MemoryStateStore:
         """Return the records of a waiting handler."""
         found = self._states.load_document((agent_id, session_id, _wait_key(cause)))
         return None if found is None else found[0]
+
+    async def save_answer(self, agent_id: str, session_id: str, answer: SavedAnswer) -> None:
+        """Keep an answer; beyond MAX_ANSWERS packets the oldest are forgotten."""
+        self._answers.setdefault((agent_id, session_id, answer.packet_id), {})[answer.answer_id] = answer.body
+        if len(self._answers) > MAX_ANSWERS:
+            self._answers.popitem(last=False)
+
+    async def load_answers(self, agent_id: str, session_id: str, packet_id: UUID) -> list[bytes]:
+        """Return the answers to a packet."""
+        return list(self._answers.get((agent_id, session_id, packet_id), {}).values())
+
+    async def forget_answers(self, agent_id: str, age: timedelta) -> None:
+        """Forget nothing: their number is bounded."""
 
 
 class PostgresStateStore:
@@ -126,6 +177,27 @@ class PostgresStateStore:
         with _translated(agent_id, session_id):
             found = await load_state(self._pool, self._owner, agent_id, session_id, _wait_key(cause))
         return None if found is None else found[0]
+
+    async def save_answer(self, agent_id: str, session_id: str, answer: SavedAnswer) -> None:
+        """Keep an answer in a row beside the state: no revision changes."""
+        body = orjson.dumps(answer.body.decode())
+        with _translated(agent_id, session_id):
+            async with owned(self._pool, self._owner) as connection:
+                await insert_state(connection, self._owner, agent_id, session_id, answer.key, body)
+
+    async def load_answers(self, agent_id: str, session_id: str, packet_id: UUID) -> list[bytes]:
+        """Return the answers to a packet."""
+        prefix = f"{ANSWER_PREFIX}{packet_id}/"
+        with _translated(agent_id, session_id):
+            async with owned(self._pool, self._owner) as connection:
+                rows = await read_states_with(connection, self._owner, agent_id, session_id, prefix)
+        return [str(orjson.loads(row["state_value"])).encode() for row in rows]
+
+    async def forget_answers(self, agent_id: str, age: timedelta) -> None:
+        """Delete the rows that are older."""
+        with _translated(agent_id, "*"):
+            async with owned(self._pool, self._owner) as connection:
+                await forget_states_with(connection, self._owner, agent_id, ANSWER_PREFIX, age)
 
 
 def _wait_key(cause: UUID) -> str:

@@ -7,23 +7,31 @@ A saved document also names the deliveries that led to it. A worker that dies af
 receipts gets such a delivery again, and must not apply it to the state a second time.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
 import orjson
+import structlog
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.handling.state import SavedWait, StateStore
+from apc_agents.handling.state import SavedAnswer, SavedWait, StateStore
 from apc_agents.memory import NewMessages
 from apc_agents.patience import patiently
 from apc_agents.receiving.dedupe import DeliveryKey
+from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
+from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.wire.sealing import seal
 
 MAX_DOCUMENTS = 1_000
 MAX_HANDLED = 256
 """Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
+FORGETTING_INTERVAL = timedelta(hours=1)
 
+_log = structlog.get_logger("apc_agents")
 ResultT = TypeVar("ResultT")
 
 
@@ -142,6 +150,26 @@ class StateCache:
     async def load_wait(self, session_id: str, cause: UUID) -> bytes | None:
         """Return the records of a handler that waits."""
         return await self._patiently(lambda: self._store.load_wait(self._agent_id, session_id, cause))
+
+    async def save_answer(self, packet: AckPacket | NackPacket) -> None:
+        """Keep an ACK or NACK for a handler that waits for it in another process, or waits again after a crash."""
+        answer = SavedAnswer(packet.payload.acked_packet_id, packet.packet_id, seal(packet).body)
+        await self._patiently(lambda: self._store.save_answer(self._agent_id, packet.trace.session_id, answer))
+
+    async def load_answers(self, packet: Packet) -> list[Packet]:
+        """Return the answers to a packet of this agent, as far as they are known now; ACKs first."""
+        try:
+            found = await self._store.load_answers(self._agent_id, packet.trace.session_id, packet.packet_id)
+        except StateUnavailable as error:
+            _log.warning("state_store_unavailable", agent_id=self._agent_id, reason=str(error))
+            return []
+        return sorted(map(parse_packet, found), key=lambda answer: answer.packet_type)
+
+    async def forget_answers(self, age: timedelta) -> None:
+        """Forget, until cancelled, the answers that no handler will wait for again."""
+        while True:
+            await self._patiently(lambda: self._store.forget_answers(self._agent_id, age))
+            await asyncio.sleep(FORGETTING_INTERVAL.total_seconds())
 
     def forget(self, session_id: str) -> None:
         """Read the document again next time: another worker has saved it, or may have."""

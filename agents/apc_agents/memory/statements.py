@@ -6,6 +6,7 @@ rights to that; the statements name the owner too, because no policy holds a sup
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from typing import Any, Literal
 
 import asyncpg
@@ -39,6 +40,20 @@ returning revision
 """
 _DELETE_STATE = """
 delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $4
+"""
+_INSERT_ONCE = """
+insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
+values ($1, $2, $3, $4::text::jsonb, $5)
+on conflict (agent_id, owner_id, state_key, owner) do nothing
+"""
+_SELECT_BY_PREFIX = """
+select state_value::text as state_value from apc_app.agent_state_store
+where agent_id = $1 and owner_id = $2 and owner = $3 and starts_with(state_key, $4)
+order by state_key collate "C"
+"""
+_FORGET_BY_PREFIX = """
+delete from apc_app.agent_state_store
+where agent_id = $1 and owner = $2 and starts_with(state_key, $3) and updated_at < clock_timestamp() - $4::interval
 """
 _SELECT_STATES = """
 select state_key, state_value::text as state_value, revision from apc_app.agent_state_store
@@ -90,6 +105,27 @@ async def replace_states(
     values = [value.decode() for value in states.values()]
     with refusals(f"states of agent {agent_id} for {owner_id}"):
         await connection.execute(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
+
+
+async def insert_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes
+) -> None:
+    """Insert a state that never changes; one that is there stays. Raises OwnerForeign, ValueInvalid."""
+    with refusals(state_name(agent_id, owner_id, key)):
+        await connection.execute(_INSERT_ONCE, agent_id, owner_id, key, value.decode(), owner)
+
+
+async def read_states_with(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, prefix: str
+) -> list[asyncpg.Record]:
+    """Return state_value in the order of the keys that begin with `prefix`."""
+    found: list[asyncpg.Record] = await connection.fetch(_SELECT_BY_PREFIX, agent_id, owner_id, owner, prefix)
+    return found
+
+
+async def forget_states_with(connection: Connection, owner: str, agent_id: str, prefix: str, age: timedelta) -> None:
+    """Delete the states of an agent whose keys begin with `prefix` and that are older than `age`."""
+    await connection.execute(_FORGET_BY_PREFIX, agent_id, owner, prefix, age)
 
 
 async def put_state(

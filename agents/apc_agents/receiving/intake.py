@@ -78,6 +78,7 @@ class Intake:
     def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
         """Record the delivery's end: a failed one may come again, any other is remembered."""
         self._open.pop(inbound.key, None)
+        self._acknowledgements.forget(inbound.packet)
         if not done.cancelled() and done.exception() is None:
             self._ended.add(inbound.key)
 

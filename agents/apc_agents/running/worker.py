@@ -36,7 +36,7 @@ from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
 from apc_bus.artifacts.store import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
-from apc_bus.consuming import Take, consume
+from apc_bus.consuming import Consumer, Take, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import GiveBack, TaskEnded
 from apc_bus.last_resort import LastResort
@@ -103,6 +103,7 @@ class Worker:
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
         self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
+        self._states = StateCache(states or MemoryStateStore(), agent.agent_id)
         self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
         self._inbox = Inbox()
         self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
@@ -117,7 +118,7 @@ class Worker:
                 tasks=self._tasks,
             ),
             self._outbox,
-            StateCache(states or MemoryStateStore(), agent.agent_id),
+            self._states,
             sessions,
             contract,
             claim_checks,
@@ -143,6 +144,7 @@ class Worker:
             outbox=self._outbox,
             sign=sign or _signer(settings, agent.agent_id),
             deliver_locally=self._deliver_locally,
+            look_for_answers=self._look_for_answers,
         )
 
     @property
@@ -180,8 +182,7 @@ class Worker:
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
                 _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                purging = self._keep("the purge of effects", self._effects.purge, stop)
-                await first_of(stop.wait(), outbox, *handlers, purging, *self._runners(stop), *self._listeners(stop))
+                await first_of(stop.wait(), outbox, *handlers, *self._runners(stop), *self._listeners(stop))
                 if not stop.is_set():
                     raise TaskEnded(f"a task of the worker {agent.agent_id} has ended without having been told to stop")
         finally:
@@ -203,9 +204,11 @@ class Worker:
         return keep_running(work, task=task, health=self._health, stop=stop)
 
     def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """Return what runs the schedules of an agent, and the tasks of one with tools."""
+        """Return what forgets old records, and runs the schedules of an agent and the tasks of one with tools."""
         agent_id, schedules, store = self._agent.agent_id, self._agent.schedules, self._schedules
-        runs = []
+        forget = partial(self._states.forget_answers, self._settings.effect_retention)
+        runs = [self._keep("the purge of effects", self._effects.purge, stop)]
+        runs.append(self._keep("the purge of answers", forget, stop))
         if schedules and store is not None:
             firing = ScheduleRunner(agent_id, schedules, store, fire_with(self._emitter, agent_id))
             runs.append(self._keep("the schedules", firing.run, stop))
@@ -236,6 +239,7 @@ class Worker:
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
         prefetch = self._settings.worker_prefetch
+        self._consumers: list[Consumer] = []
         async with AsyncExitStack() as stack:
             for is_urgent in (True, False):
                 # A crash counts against every packet that the broker has handed over. Control traffic still flows,
@@ -252,8 +256,14 @@ class Worker:
                     last_resort=self._last_resort,
                     one_at_a_time=not is_urgent,
                 )
-                await stack.enter_async_context(consuming)
+                self._consumers.append(await stack.enter_async_context(consuming))
             yield
+
+    async def _look_for_answers(self, packet: Packet) -> list[Packet]:
+        """Return the answers that this or another process has taken, and let in what is behind waiting handlers."""
+        for consumer in self._consumers:
+            await consumer.extend()
+        return await self._states.load_answers(packet)
 
     def _with_middlewares(self, take: Take) -> Take:
         if not self._agent.middlewares:

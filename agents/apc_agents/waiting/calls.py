@@ -57,7 +57,7 @@ class Call:
         return RecordedCall(self.op, self.subject(), outcome, place=self.place)
 
 
-class Records:
+class RecordedCalls:
     """The records of earlier runs, and which of them this run has come to."""
 
     def __init__(self, entries: list[RecordedCall]) -> None:
@@ -125,7 +125,7 @@ class Records:
         return number + 1, self.entries[number]
 
 
-NO_RECORDS = Records([])
+NO_RECORDS = RecordedCalls([])
 
 
 def digest_up_to(call: Call | None) -> str:

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from apc_agents.errors import AgentError
-from apc_agents.waiting.calls import NO_RECORDS, Call, Records, Subject, digest_up_to
+from apc_agents.waiting.calls import NO_RECORDS, Call, RecordedCalls, Subject, digest_up_to
 from apc_agents.waiting.recorded_outcomes import decode_error, decode_value
 from apc_agents.waiting.records import MAX_WAITS, Asked, RecordedCall
 from apc_agents.waiting.suspended import Suspended
@@ -40,7 +40,7 @@ class CallJournal:
         on_wait: Callable[[int], None] = lambda _: None,
         seconds: float = 0.0,
     ) -> None:
-        self._records = Records(entries) if entries else NO_RECORDS
+        self._records = RecordedCalls(entries) if entries else NO_RECORDS
         self._on_wait = on_wait
         self._patience = PATIENCE + seconds
         self._task = _current_task()

@@ -67,6 +67,10 @@ class ChaosSubscription:
         """Give a delivery back; of two copies the broker hears of the first only."""
         await self._settle(delivery.tag, partial(self._inner.nack, requeue=requeue))
 
+    async def extend(self) -> None:
+        """Extend the inner one."""
+        await self._inner.extend()
+
     async def publish(self, publication: Publication) -> None:
         """Publish through the inner subscription, without faults: only a gate publishes here."""
         await self._inner.publish(publication)

@@ -66,6 +66,8 @@ class MemorySubscription:
         self._watch = watch
         self._inbox: deque[Delivery] = deque()
         self._unacked: dict[int, Stored] = {}
+        self._beyond: set[int] = set()
+        """Those that do not count any more: the subscription was extended."""
         self._last_tag = 0
         self._risks: dict[int, Risk] = {}
         self._waiter: asyncio.Future[None] | None = None
@@ -84,7 +86,7 @@ class MemorySubscription:
     @property
     def has_credit(self) -> bool:
         """Whether the broker may hand over one more."""
-        return len(self._unacked) < self._prefetch
+        return len(self._unacked) - len(self._beyond) < self._prefetch
 
     def push(self, stored: Stored) -> None:
         """Take a message from the broker."""
@@ -142,6 +144,7 @@ class MemorySubscription:
         if multiple:
             for tag in [tag for tag in self._unacked if tag < delivery.tag]:
                 del self._unacked[tag]
+                self._beyond.discard(tag)
         self._source.refill(self)
         self._note_settled()
 
@@ -157,6 +160,12 @@ class MemorySubscription:
         self._source.refill(self)
         self._note_settled()
 
+    async def extend(self) -> None:
+        """Count what is unacknowledged no more."""
+        self._check()
+        self._beyond.update(self._unacked)
+        self._source.refill(self)
+
     async def publish(self, publication: Publication) -> None:
         """Publish like `Bus.publish`, only while this subscription lives."""
         self._check()
@@ -169,6 +178,7 @@ class MemorySubscription:
         self._lost = reason
         unacked = list(self._unacked.values())
         self._unacked.clear()
+        self._beyond.clear()
         self._inbox.clear()
         self._wake()
         self._source.detach(self, unacked)
@@ -176,6 +186,7 @@ class MemorySubscription:
     def _take(self, tag: int) -> Stored:
         self._check()
         stored = self._unacked.pop(tag, None)
+        self._beyond.discard(tag)
         if stored is None:
             # RabbitMQ closes the channel of a consumer that acknowledges what it does not hold.
             self.end(f"delivery {tag} was acknowledged twice")

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
@@ -13,6 +14,9 @@ from apc_agents import (
     EmitRejected,
     EmitTimeout,
     HandlerContext,
+    MemoryStateStore,
+    Worker,
+    WorkerSettings,
 )
 from apc_contracts import (
     ORCHESTRATOR,
@@ -22,6 +26,7 @@ from apc_contracts import (
     NackPayload,
     Packet,
     PacketType,
+    RetractionPayload,
     reply_id,
 )
 from apc_contracts.judging.remedies import REMEDIES
@@ -38,6 +43,8 @@ class Asking:
 
         @self.agent.on(PacketType.IDEA)
         async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+            if idea.payload.method_id == "other":
+                return
             try:
                 await ctx.emit(idea.payload, to=to, requires_ack=True, ack_timeout=timeout)
             except (EmitRefused, EmitRejected, EmitTimeout) as error:
@@ -207,3 +214,101 @@ async def test_modules_of_one_agent_talk_in_its_process(
     assert seen == [(Channel.INTER_AGENT, "outer"), (Channel.INTRA_AGENT, "inner")]
     (inner,) = gate.packets
     assert gate.kinds(inner) == [], "the gate has not delivered it: it has no receipts"
+
+
+def ack_of(packet: Packet, make_packet: MakePacket, number: int = 0) -> Packet:
+    """Return the ACK of what the handler of a packet emits."""
+    payload = AckPayload(acked_packet_id=reply_id(packet.packet_id, "sentinel-1", number), ack_status="ACCEPTED")
+    return make_packet(payload, sender="b-1", parent=packet)
+
+
+@pytest.mark.parametrize("prefetch", [1, 100])
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize("priority", [4, 9])
+async def test_a_repeated_handler_gets_the_ack_that_is_in_the_inbox(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, prefetch: int, before: int, priority: int
+) -> None:
+    """As a crash leaves it: the ACK came to the worker that died, and stands behind the handler or before it."""
+    asking = Asking()
+    stage = await make_stage(asking.agent, worker_prefetch=prefetch)
+    packet = make_packet(idea(), priority=priority)
+    await stage.gate.deliver(packet)
+    for _ in range(before):
+        await stage.gate.deliver(make_packet(idea("other"), priority=9))
+    await stage.gate.deliver(ack_of(packet, make_packet))
+    gate = await stage.start()
+    await gate.until(lambda: bool(asking.ends))
+    assert asking.ends[0] == "acked"
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_another_attempt_gets_the_answer_of_the_first(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, is_refused: bool
+) -> None:
+    """The answer has left the inbox: no gate and no recipient says it again."""
+    asking = Asking()
+    gate = await (await make_stage(asking.agent)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet)
+    await gate.until(lambda: bool(gate.packets))
+    answer = ack_of(packet, make_packet)
+    if is_refused:
+        refused = gate.packets[0].packet_id
+        payload = NackPayload(acked_packet_id=refused, ack_status="REJECTED", reason="no")
+        told = {"refusal": {"code": "UNROUTABLE", "path": "recipients", "message": "none"}}
+        nack_id = reply_id(refused, ORCHESTRATOR, "nack")
+        answer = make_packet(payload, sender=ORCHESTRATOR, packet_id=nack_id, metadata=told)
+    await gate.deliver(answer, is_refusal=is_refused)
+    await gate.until(lambda: len(asking.ends) == 1)
+    await gate.deliver(packet, attempt=2)
+    await gate.until(lambda: len(asking.ends) == 2)
+    assert [str(end) for end in asking.ends] == [str(asking.ends[0])] * 2
+
+
+async def test_the_answer_may_come_to_another_process_of_the_agent(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    asking, states = Asking(), MemoryStateStore()
+    stage = await make_stage(asking.agent, states, worker_prefetch=1)
+    gate = await stage.start()
+    packet = make_packet(idea(), priority=9)
+    await gate.deliver(packet)
+    await gate.until(lambda: bool(gate.packets))
+    other, stop = Asking(), asyncio.Event()
+    settings = WorkerSettings(database_url=None, worker_prefetch=1)
+    worker = Worker(other.agent, gate.connect(), settings=settings, states=states)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(worker.run(stop))
+        await worker.ready.wait()
+        ack = ack_of(packet, make_packet)
+        await gate.deliver(ack)
+        await gate.ended(ack)
+        await gate.until(lambda: bool(asking.ends))
+        stop.set()
+    assert (asking.ends, other.ends) == (["acked"], [])
+
+
+@pytest.mark.parametrize("channel", [Channel.INTRA_AGENT, Channel.INTER_AGENT])
+async def test_what_nobody_acknowledges_is_not_waited_for(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, channel: Channel
+) -> None:
+    """Packets between modules of one agent, and retractions: the gate expects no ACK of them."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    ends: list[str] = []
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        if idea.channel is Channel.INTRA_AGENT:
+            return
+        if channel is Channel.INTRA_AGENT:
+            await ctx.emit(idea.payload, to="sentinel-1", channel=channel, requires_ack=True)
+        else:
+            payload = RetractionPayload(target_packet_id=idea.packet_id, reason="r")
+            await ctx.emit(payload, to="b-1", requires_ack=True)
+        ends.append("returned")
+
+    gate = await (await make_stage(agent, ack_timeout=timedelta(minutes=1))).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet)
+    await gate.ended(packet)
+    assert ends == ["returned"]

@@ -1,10 +1,14 @@
 """One suite for every state store; and what a handler's state survives."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
 from apc_agents import MemoryStateStore, PostgresStateStore, StateInvalid, StateStale, StateStore, StateUnavailable
+from apc_agents.handling.state import SavedAnswer
 from apc_bus.database import open_pool
 
 
@@ -43,6 +47,18 @@ class StateStoreSuite:
         await store.save("a-1", "s-1", document, 0)
         assert await store.load("a-1", "s-1") == (document, 1)
 
+    async def test_answers_are_kept_once_and_by_packet(self, store: StateStore) -> None:
+        packet_id, answers = uuid4(), [SavedAnswer(uuid4(), uuid4(), b"{}") for _ in range(2)]
+        for number, answer in enumerate(answers):
+            own = replace(answer, packet_id=packet_id, body=f'{{"text": "größer {number}"}}'.encode())
+            for _ in range(2):
+                await store.save_answer("a-1", "s-1", own)
+            await store.save_answer("a-1", "s-1", answer)
+        found = await store.load_answers("a-1", "s-1", packet_id)
+        assert sorted(found) == [f'{{"text": "größer {number}"}}'.encode() for number in (0, 1)]
+        assert await store.load_answers("a-2", "s-1", packet_id) == await store.load_answers("a-1", "s-2", packet_id)
+        assert await store.load("a-1", "s-1") is None, "the state is as it was"
+
 
 class TestMemoryStateStore(StateStoreSuite):
     @pytest.fixture
@@ -61,6 +77,15 @@ class TestPostgresStateStore(StateStoreSuite):
     async def test_what_postgres_cannot_store_is_refused(self, store: StateStore) -> None:
         with pytest.raises(StateInvalid):
             await store.save("a-1", "s-1", b'{"text": "\\u0000"}', 0)
+
+    async def test_old_answers_are_forgotten_and_nothing_else(self, store: StateStore) -> None:
+        answer = SavedAnswer(uuid4(), uuid4(), b"{}")
+        await store.save("a-1", "s-1", b"{}", 0)
+        await store.save_answer("a-1", "s-1", answer)
+        for age, kept in ((timedelta(hours=1), [b"{}"]), (timedelta(0), [])):
+            await store.forget_answers("a-1", age)
+            assert await store.load_answers("a-1", "s-1", answer.packet_id) == kept
+        assert await store.load("a-1", "s-1") == (b"{}", 1)
 
     async def test_a_store_that_is_away_says_so(self, postgres_url: str) -> None:
         pool = await open_pool(postgres_url)

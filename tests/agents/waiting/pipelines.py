@@ -35,7 +35,7 @@ from apc_contracts.wire.sealing import payload_hash
 
 HOUR = timedelta(hours=1)
 PAUSES = (0.0, 0.0, 0.001, 0.002)
-"""Seconds of a pause, drawn anew in each run."""
+"""Seconds of a pause, drawn again in each run."""
 
 
 @message("riddle/1")
@@ -72,7 +72,7 @@ Program = tuple[Part | Wait, ...]
 
 
 def _numbered(part: Part, place: str) -> Part:
-    """Give each effect a name of its own; what is emitted may be the same in several places."""
+    """Give each effect its own name; what is emitted may be the same in several places."""
     if isinstance(part, Pipelines):
         return Pipelines(part.how, tuple(_numbered(one, f"{place}.{n}") for n, one in enumerate(part.parts)))
     return Step(part.kind, place) if part.kind == "once" else part
@@ -254,7 +254,7 @@ class Killing:
         """Answer every open question."""
         for ask in self.open_questions:
             self.answered.add(ask.packet_id)
-            await self.gate.deliver(_answer(ask), self._position)
+            await self.gate.deliver(answer_to(ask), self._position)
 
     @property
     def is_done(self) -> bool:
@@ -299,7 +299,7 @@ def answer_id(ask: UUID) -> UUID:
     return UUID(int=ask.int ^ 1)
 
 
-def _answer(ask: Packet) -> Packet:
+def answer_to(ask: Packet) -> Packet:
     payload = ask.payload
     assert isinstance(payload, SignalPayload)
     seen = payload_hash(payload)

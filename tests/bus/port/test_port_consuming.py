@@ -235,3 +235,31 @@ async def test_leaving_waits_for_the_handler_in_flight(bus: Bus, message: Make) 
         asyncio.get_running_loop().call_later(0.1, may_end.set)
     assert finished == ["m-0"]
     assert (await bus.depth(INBOX)).messages == 0
+
+
+async def test_an_extended_subscription_goes_on_behind_what_it_holds(bus: Bus, message: Make) -> None:
+    """In the order of the queue; what it held before is acknowledged as ever, and the prefetch holds again."""
+    sent = [message() for _ in range(7)]
+    await bus.publish_all([to_alpha(one) for one in sent])
+    held: list[Delivery] = []
+
+    async def receive(count: int) -> None:
+        while len(held) < count:
+            held.extend(await subscription.receive())
+
+    async with bus.subscribe(INBOX, prefetch=2) as subscription:
+        await receive(2)
+        for count in (4, 6):
+            await subscription.extend()
+            await receive(count)
+        await subscription.ack(held[0])
+        await subscription.ack(held[3], multiple=True)
+        with pytest.raises(TimeoutError):  # two are held of the last extension: no more comes
+            async with asyncio.timeout(0.3):
+                await subscription.receive()
+        await subscription.ack(held[5], multiple=True)
+        await receive(7)
+        await subscription.ack(held[6])
+    assert [one.message.message_id for one in held] == [one.message_id for one in sent]
+    assert not any(one.is_redelivered for one in held)
+    assert (await bus.depth(INBOX)).messages == 0

@@ -1,19 +1,21 @@
-"""An agent whose handler asks before it ships: run as a process by test_approvals."""
+"""An agent whose handlers wait: for a person before it ships, and for an ACK. Run as a process by tests."""
 
 import os
 from datetime import timedelta
 from typing import Any
 
 from tests.support.account import note
-from tests.support.traffic import AGENTS
+from tests.support.traffic import AGENTS, make_idea
 from tests.support.traffic.packets import ROLE
 
-from apc_agents import Agent, HandlerContext, Role
-from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
+from apc_agents import Agent, HandlerContext, Retry, Role
+from apc_contracts import DecisionPayload, IdeaPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.vocabulary import CommitmentLevel
 
 CHANGED = "CHANGED"
 """Environment: the handler is another one from now on."""
+RETRIES = "RETRIES"
+"""Environment: how often the handler asks for another attempt after the ACK."""
 
 agent = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0])
 
@@ -42,3 +44,11 @@ async def ship(task: Packet[TaskIrPayload], ctx: HandlerContext) -> None:
             commitment_level=CommitmentLevel.DONE,
         )
     )
+
+
+@agent.on(PacketType.IDEA)
+async def require(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+    """Emit once, however often it runs, and get the ACK each time."""
+    required = await ctx.emit(make_idea(), to="sentinel", requires_ack=True)
+    if note("acknowledged", str(required.packet_id)) <= int(os.environ.get(RETRIES, "0")):
+        raise Retry(reason="once more")

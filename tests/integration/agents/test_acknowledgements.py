@@ -4,10 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
+from tests.integration.agents.asking_agent import RETRIES
+from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
+from tests.support.account import ACCOUNT
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
@@ -111,3 +115,33 @@ async def test_who_does_not_answer_is_named_and_may_answer_late(house: House) ->
 async def _is_settled(house: House) -> bool:
     document = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))
     return document["pending_acks"] == {} and not any(kind.startswith("ack") for kind in document["deadlines"])
+
+
+async def test_the_ack_outlives_kills_of_the_worker_that_waits_for_it(
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """kill -9 before the ACK comes, after it came, and after it has left the inbox; with a prefetch of 1.
+
+    The handler and its ACK are in the same queue: what is to be handled stands before what is awaited.
+    """
+    settings = {ACCOUNT: str(tmp_path), "APC_WORKER_PREFETCH": "1", RETRIES: "1"}
+    worker = WorkerProcess("asking_agent:agent", amqp_vhost_url, postgres_url, tmp_path, **settings)
+    trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening, priority=9)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await house.agents.publish(trigger)
+        await worker.dies_at("worker.before_required_ack")
+        (sent,) = await house.agents.receive("sentinel")
+        ack = answer(parse_packet(sent.message.body))
+        await house.agents.publish(ack)
+        await until(house.is_logged(ack.packet_id))
+        await worker.dies_at("worker.after_required_ack")
+        await worker.dies_at("worker.after_answer")
+        async with worker.running():
+            await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
+            await until(house.has_come_to("ARCHIVED", ack.packet_id, "red-1"))
+    asked = (tmp_path / "acknowledged").read_text().splitlines()
+    assert asked == [sent.message.message_id] * 2
+    refused = "SELECT refusal_code FROM apc_log.agent_packets WHERE verdict <> 'accepted'"
+    assert await house.pool.fetch(refused) == []
+    assert await house.count("agent_packets", "packet_type = 'ERROR'") == 0

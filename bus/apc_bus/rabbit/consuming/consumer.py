@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from typing import NoReturn
 
 import structlog
 from aiormq.exceptions import (
@@ -67,6 +68,7 @@ class RabbitSubscription:
         self._watch = watch
         self._is_stream = is_stream
         self._raw: deque[RawMessage] = deque()
+        self._consumer_tag: str | None = None
         self._acknowledgements = AckBuffer(channel, prefetch)
         self._inbox: deque[Delivery] = deque()
         self._received = 0
@@ -165,8 +167,7 @@ class RabbitSubscription:
                 with unasked_cancel_fails():
                     await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=self._timing.answer)
             except CHANNEL_GONE as error:
-                self.end(f"the channel was closed: {error!r}")
-                raise SubscriptionLost(f"the subscription is gone: {self._lost}") from error
+                self._raise_lost(error)
         for tag in [tag for tag in self._risks if tag not in self._unsettled]:
             self._risks.pop(tag).end()
         if not self._unsettled:
@@ -184,6 +185,28 @@ class RabbitSubscription:
             self._acknowledgements.refuse(tag, requeue=requeue)
         if self._watch is not None and not self._watch.relaxed.is_set():
             await self._note_settled(self._watch)
+
+    async def begin(self, arguments: Mapping[str, str | int] | None = None) -> None:
+        """Consume. Raises what aiormq raises."""
+        with unasked_cancel_fails():
+            answer = await self._channel.basic_consume(
+                self._queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=self._timing.answer
+            )
+        self._consumer_tag = answer.consumer_tag
+
+    async def extend(self) -> None:
+        """Consume again on the same channel: a quorum queue counts the prefetch for each consumer.
+
+        What the first one holds stays with the channel, in its order (measured with RabbitMQ 3.10).
+        """
+        self._check()
+        try:
+            with unasked_cancel_fails():
+                if self._consumer_tag is not None:
+                    await self._channel.basic_cancel(self._consumer_tag, timeout=self._timing.answer)
+                await self.begin()
+        except CHANNEL_GONE as error:
+            self._raise_lost(error)
 
     async def publish(self, publication: Publication) -> None:
         """Publish on this very channel and wait for the confirm.
@@ -278,6 +301,10 @@ class RabbitSubscription:
         cause = None if closing.cancelled() else closing.exception()
         self.end(f"the channel was closed: {self._channel.refusal or _words_of(cause) or 'connection lost'}")
 
+    def _raise_lost(self, error: BaseException) -> NoReturn:
+        self.end(f"the channel was closed: {error!r}")
+        raise SubscriptionLost(f"the subscription is gone: {self._lost}") from error
+
     def _check(self) -> None:
         if self._lost is not None:
             raise SubscriptionLost(f"the subscription is gone: {self._lost}")
@@ -321,9 +348,7 @@ async def consume(
                     queue, channel, silence, timing, prefetch, first_offset, watch, is_stream=is_stream
                 )
                 await channel.basic_qos(prefetch_count=prefetch, timeout=timing.answer)
-                await channel.basic_consume(
-                    queue, _delivered_elsewhere, arguments=dict(arguments or {}), timeout=timing.answer
-                )
+                await subscription.begin(arguments)
         except CHANNEL_GONE as error:
             link.is_suspect |= isinstance(error, TimeoutError)
             raise _start_error(queue, error) from error

@@ -217,6 +217,41 @@ async def test_the_last_user_stops_it(folder: Path) -> None:
     assert not await answers(server.url)
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="gives up a right of root")
+async def test_root_of_a_container_may_not_look_at_the_servers_process(folder: Path) -> None:
+    """Without CAP_SYS_PTRACE, which containers do not have, the folder in which a process works cannot be read."""
+    confined = (
+        "setpriv",
+        "--inh-caps=-sys_ptrace",
+        "--bounding-set=-sys_ptrace",
+        sys.executable,
+        "-c",
+        USE,
+        str(folder),
+    )
+    first = await asyncio.create_subprocess_exec(
+        *confined, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert first.stdin is not None and first.stdout is not None
+    url = (await first.stdout.readline()).decode().strip()
+    working = Path(f"/proc/{postmaster(folder).pid}/cwd")
+    looked = await asyncio.create_subprocess_exec(
+        *confined[:3], "readlink", str(working), stdout=asyncio.subprocess.PIPE
+    )
+    assert (await looked.communicate())[0] == b""
+    assert os.readlink(working), "with the right it can be read"
+    second = await asyncio.create_subprocess_exec(
+        *confined, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await second.communicate(b"\n")
+    assert (second.returncode, said.decode().strip()) == (0, url)
+    assert await answers(url), "the first still uses it"
+    first.stdin.write(b"\n")
+    await first.communicate()
+    assert first.returncode == 0
+    assert not await answers(url)
+
+
 async def test_a_killed_user_does_not_keep_it_running(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", USE, str(folder), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE

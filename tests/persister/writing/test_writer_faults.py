@@ -10,6 +10,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.log import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
@@ -21,6 +22,9 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue
 from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.database.migrate import migrate
+from apc_persister.errors import BatchEndsWriter
+from apc_persister.writing.intake import Received
+from apc_persister.writing.transaction import Committed, commit
 
 SERVE = """
 import asyncio
@@ -252,3 +256,28 @@ async def test_two_shards_have_each_their_own_numbers(postgres_url: str) -> None
         assert {row["shard"]: row["n"] for row in rows} == {0: [1, 2, 3, 4], 1: [1, 2]}
     finally:
         await pool.close()
+
+
+async def test_a_batch_that_ends_the_writer_each_time_stops_it_and_is_kept(
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never skipped: the batches behind it would leave a gap."""
+    await bench.gate.open()
+    for _ in range(3):
+        await bench.gate.log([packet_entry()])
+    attempts: list[int] = []
+
+    async def fail(connection: Any, shard: int, messages: list[Received], *given: Any) -> Committed:
+        poisonous = [getattr(one.content, "batch_no", None) == 2 for one in messages]
+        if any(poisonous):
+            attempts.append(len(messages))
+            raise LookupError("nobody has foreseen this")
+        return await commit(connection, shard, messages, *given)
+
+    monkeypatch.setattr("apc_persister.writing.writer.commit", fail)
+    with pytest.raises(BatchEndsWriter, match="nothing is skipped"):
+        async with bench.writing():
+            await until(lambda: bench._is_over)
+    assert attempts == [4, 1, 1, 1], "once with others, three times alone"
+    assert await bench.numbers() == [1]
+    assert (await bench.bus.depth(log_queue(0))).messages == 2

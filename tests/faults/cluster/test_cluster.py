@@ -6,16 +6,16 @@ second. It needs Linux: the processes live in a private network, whose packets a
 
 import asyncio
 import os
+import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.cluster.accounting import account_for
 from tests.faults.cluster.facts import read_facts
 from tests.faults.cluster.faults import Fault, chosen
+from tests.faults.cluster.processes import ROOT
 from tests.faults.cluster.report import REPORT, Outcome, Struck, lines_of, write
 from tests.faults.cluster.servers import running_servers
 from tests.faults.cluster.system import GATE, WRITER, ClusterSystem, cluster_system
@@ -33,11 +33,12 @@ def own_network() -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Logs, notes and journal; kept when the test fails, for they are what explains it."""
-    path = Path(tempfile.mkdtemp(prefix="apc-cluster-"))
-    print(f"\nlogs, notes and the journal of the run: {path}", flush=True)
-    yield path
+def folder() -> Path:
+    """The logs, notes and journal of a run: they explain what it finds, and stay until the next one."""
+    path = ROOT / "build/cluster"
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
 
 
 @pytest.mark.faults

@@ -59,13 +59,6 @@ async def read_substrate(bus: RabbitBus) -> None:
         pass
 
 
-async def give_back(bus: RabbitBus) -> None:
-    await bus.publish(Publication(LOG, "0", Message(b"{}", "m")))
-    async with bus.subscribe(log_queue(0)) as subscription:
-        delivery, *_ = await subscription.receive()
-        await subscription.nack(delivery, requeue=True)
-
-
 async def ask_depth(bus: RabbitBus) -> None:
     await bus.depth(log_queue(0))
 
@@ -80,7 +73,6 @@ async def ask_depth(bus: RabbitBus) -> None:
         (aiormq.Channel, "rpc", read_substrate),
         (aiormq.Channel, "basic_qos", subscribe),
         (aiormq.Channel, "basic_consume", subscribe),
-        (aiormq.Channel, "basic_nack", give_back),
         (aiormq.Channel, "queue_declare", ask_depth),
         (aiormq.Channel, "close", ask_depth),
         (BulkChannel, "_send", publish),

@@ -25,5 +25,5 @@ async def test_no_bytes_that_come_back_cost_a_publisher_its_answer() -> None:
 
 
 async def test_a_reader_that_leaves_the_bytes_to_the_library_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apc_bus.rabbit.channel.read_delivery", by_pamqp)
+    monkeypatch.setattr("apc_bus.rabbit.consuming.consumer.read_delivery", by_pamqp)
     assert (await fuzz(LogConsumer, 500, SEED)).ended

@@ -17,18 +17,15 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from hashlib import sha256
 from pathlib import Path
 from time import time
 from typing import Any, Protocol
 from uuid import uuid4
 
 import structlog
-from msgspec.structs import replace
 from prometheus_client import Counter
 
 from apc_bus.folders import make_private_folder
-from apc_bus.port import Delivery, SetAside
 from apc_contracts.errors import ApcError
 
 ATTEMPTS = 3
@@ -58,6 +55,15 @@ class Scoped(Protocol):
     @property
     def scope(self) -> str | None:
         """The broker and the virtual host; None = they end with this process."""
+        ...
+
+
+class Risky(Protocol):
+    """A delivery, as far as the last resort knows it."""
+
+    @property
+    def risk(self) -> "Risk | None":
+        """What is recorded while it is handled; None = nothing is."""
         ...
 
 
@@ -157,10 +163,10 @@ class LastResort:
         self._at_risk: list[tuple[EndRecords, str, bytes]] = []
         self._turn = asyncio.Lock()
 
-    def watch(self, bus: Scoped, queue: str, *, one_at_a_time: bool = True) -> "Watch":
+    def watch(self, bus: Scoped, queue: str, *, one_at_a_time: bool = True) -> "RedeliveryWatch":
         """Return the watch of one subscription; `one_at_a_time`: the next waits until the former is settled."""
         records = self._local if bus.scope is None else self.records
-        return Watch(self, records, queue, f"{bus.scope or ''} {queue}", one_at_a_time)
+        return RedeliveryWatch(self, records, queue, f"{bus.scope or ''} {queue}", one_at_a_time)
 
     def explains(self, error: BaseException | None) -> bool:
         """Return whether a consumer ends in this way without being at fault."""
@@ -207,7 +213,7 @@ class LastResort:
             records.count(queue, message, ends)
 
 
-class Watch:
+class RedeliveryWatch:
     """What one subscription has to take care of, because consumers before it may have ended without explanation."""
 
     def __init__(
@@ -317,27 +323,12 @@ class Risk:
         self._records.clear(self._queue, self._message)
 
 
-def taken_alone(deliveries: Sequence[Delivery]) -> AbstractAsyncContextManager[None]:
+def taken_alone(deliveries: Sequence[Risky]) -> AbstractAsyncContextManager[None]:
     """Return the context in which these deliveries are handled: the one of a careful subscription alone."""
     risk = deliveries[0].risk if deliveries else None
     return nullcontext() if risk is None else risk.taken()
 
 
-def read_alone(delivery: Delivery) -> AbstractContextManager[None]:
+def read_alone(delivery: Risky) -> AbstractContextManager[None]:
     """Return the context in which something is done with a delivery that does not wait."""
     return nullcontext() if delivery.risk is None else delivery.risk.at_once()
-
-
-def checked(delivery: Delivery) -> Delivery:
-    """Return the delivery, or the same to be set aside."""
-    if delivery.risk is None or not delivery.risk.is_too_high():
-        return delivery
-    return replace(delivery, risk=None, set_aside=SetAside())
-
-
-def fingerprint_of(delivery: Delivery) -> bytes:
-    """Return what tells a message from others, of a broker that hands over no bytes."""
-    message = delivery.message
-    headers = sorted((name, repr(value)) for name, value in message.headers.items() if name != "x-delivery-count")
-    parts = (delivery.routing_key, message.message_id, message.type, message.user_id, headers, message.body)
-    return sha256(repr(parts).encode(errors="surrogatepass")).digest()

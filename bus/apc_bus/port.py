@@ -5,11 +5,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from apc_bus.errors import BusError
 
 if TYPE_CHECKING:
-    from apc_bus.last_resort import Risk, Watch
+    from apc_bus.last_resort import RedeliveryWatch, Risk
 
 HeaderValue = str | int | bool | float | bytes | None | list[str]
 
@@ -60,6 +61,12 @@ class Delivery(msgspec.Struct, frozen=True):
     """What handling it is wrapped in while messages are taken one at a time; None = they are not."""
     set_aside: SetAside | None = None
     """The last resort: keep the message, never handle it."""
+
+    def checked(self) -> "Delivery":
+        """Return it as it is, or one to be set aside when its risk is too high."""
+        if self.risk is None or not self.risk.is_too_high():
+            return self
+        return replace(self, risk=None, set_aside=SetAside())
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
@@ -168,7 +175,7 @@ class Bus(Protocol):
         ...
 
     def subscribe(
-        self, queue: str, *, prefetch: int = 1000, watch: "Watch | None" = None
+        self, queue: str, *, prefetch: int = 1000, watch: "RedeliveryWatch | None" = None
     ) -> AbstractAsyncContextManager[Subscription]:
         """Consume: the caller pulls and acknowledges. `apc_bus.consuming` runs handlers over it.
 

@@ -39,11 +39,11 @@ async def read_dead_letters(
     bus: Bus, shards: int, limits: DocumentLimits, health: Health, last_resort: LastResort
 ) -> None:
     """Report dead letters until cancelled; a letter is acknowledged once its receipt is confirmed."""
-    reader = _Reader(bus, shards, limits, health, last_resort)
+    reader = _LetterReader(bus, shards, limits, health, last_resort)
     await run_until_success(reader.run, name=TASK, task=TASK, awaits=(BusError,), health=health)
 
 
-class _Reader:
+class _LetterReader:
     """Reports letters. One that fails is retried after those behind it, and /readyz reports it meanwhile."""
 
     def __init__(self, bus: Bus, shards: int, limits: DocumentLimits, health: Health, last_resort: LastResort) -> None:

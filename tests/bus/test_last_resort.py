@@ -8,7 +8,7 @@ from time import time
 import pytest
 from structlog.testing import capture_logs
 
-from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, EndRecords, LastResort, Risk, Watch
+from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, EndRecords, LastResort, RedeliveryWatch, Risk
 
 QUEUE = "inbox"
 
@@ -30,7 +30,7 @@ def killed(folder: Path, *messages: bytes) -> None:
     os.waitpid(child, 0)
 
 
-def watch(resort: LastResort) -> Watch:
+def watch(resort: LastResort) -> RedeliveryWatch:
     return resort.watch(Broker(), QUEUE)
 
 

@@ -98,14 +98,12 @@ class Worker:
         settings = settings or WorkerSettings()
         self._agent, self._bus, self._settings, self._schedules = agent, bus, settings, schedules
         self._sessions = sessions = KnownSessions(agent.agent_id)
-        acknowledgements = Acknowledgements()
-        contract = contract or load_contract(settings.contract)
+        contract, acknowledgements = contract or load_contract(settings.contract), Acknowledgements()
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
         self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
         self._states = StateCache(states or MemoryStateStore(), agent.agent_id)
-        self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards)
-        self._inbox = Inbox()
+        self._intake, self._inbox = Intake(agent.agent_id, sessions, acknowledgements, settings.shards), Inbox()
         self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
         self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
@@ -125,8 +123,8 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
-        self._health, self._database, self._is_stopping = Health(), database, False
-        self._last_resort = LastResort(settings.data_dir)
+        self._health, self._database, self._last_resort = Health(), database, LastResort(settings.data_dir)
+        self._is_stopping = False
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 

@@ -13,7 +13,7 @@ from apc_bus.chaos.profile import ChaosProfile, Dice, Fault, FaultKind, Side, lo
 from apc_bus.chaos.score import Score
 from apc_bus.chaos.subscription import ChaosSubscription
 from apc_bus.errors import BusError, PublishUnknown
-from apc_bus.last_resort import Watch
+from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Bus, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings
 
@@ -74,7 +74,7 @@ class ChaosBus:
 
     @asynccontextmanager
     async def subscribe(
-        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+        self, queue: str, *, prefetch: int = 1000, watch: RedeliveryWatch | None = None
     ) -> AsyncIterator[Subscription]:
         """Consume in bulk, disturbed."""
         async with self._inner.subscribe(queue, prefetch=prefetch, watch=watch) as inner:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Protocol
 
 from apc_bus.errors import BusError, BusUnavailable
-from apc_bus.last_resort import Watch
+from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.memory.queue import MemoryQueue
 from apc_bus.memory.stream import MemoryStream
 from apc_bus.memory.subscription import MemorySubscription
@@ -72,7 +72,7 @@ class MemoryBus:
 
     @asynccontextmanager
     async def subscribe(
-        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+        self, queue: str, *, prefetch: int = 1000, watch: RedeliveryWatch | None = None
     ) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk."""
         self._check()

@@ -4,13 +4,14 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, SubscriptionLost
-from apc_bus.last_resort import Risk, Watch, checked, fingerprint_of
+from apc_bus.last_resort import RedeliveryWatch, Risk
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 
 
@@ -58,7 +59,7 @@ class MemorySubscription:
         source: Source,
         prefetch: int,
         publish: Callable[[Publication], Awaitable[None]],
-        watch: Watch | None = None,
+        watch: RedeliveryWatch | None = None,
     ) -> None:
         self._source = source
         self._prefetch = prefetch
@@ -126,7 +127,7 @@ class MemorySubscription:
         if not watch.is_careful:
             return delivery
         risk = self._risks[delivery.tag] = watch.risk(fingerprint_of(delivery))
-        return checked(replace(delivery, risk=risk))
+        return replace(delivery, risk=risk).checked()
 
     def _note_settled(self) -> None:
         watch = self._watch
@@ -210,3 +211,11 @@ def _delivery(stored: Stored, tag: int, is_stream: bool) -> Delivery:
         headers: dict[str, HeaderValue] = {**message.headers, "x-delivery-count": stored.returns}
         message = replace(message, headers=headers)
     return Delivery(message, tag, stored.routing_key, stored.returns > 0)
+
+
+def fingerprint_of(delivery: Delivery) -> bytes:
+    """Return what tells a message from others, of a broker that hands over no bytes."""
+    message = delivery.message
+    headers = sorted((name, repr(value)) for name, value in message.headers.items() if name != "x-delivery-count")
+    parts = (delivery.routing_key, message.message_id, message.type, message.user_id, headers, message.body)
+    return sha256(repr(parts).encode(errors="surrogatepass")).digest()

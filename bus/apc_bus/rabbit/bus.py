@@ -9,7 +9,7 @@ import structlog
 from apc_bus.clock import boottime
 from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
-from apc_bus.last_resort import Watch
+from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.rabbit.administration.depth import check_shards, queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
@@ -116,7 +116,7 @@ class RabbitBus:
 
     @asynccontextmanager
     async def subscribe(
-        self, queue: str, *, prefetch: int = 1000, watch: Watch | None = None
+        self, queue: str, *, prefetch: int = 1000, watch: RedeliveryWatch | None = None
     ) -> AsyncIterator[Subscription]:
         """Consume a queue in bulk. Raises QueueMissing, BusUnavailable."""
         # A cancellation that nobody asked for is no orderly end: the queue stays expected.

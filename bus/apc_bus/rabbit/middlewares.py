@@ -24,7 +24,7 @@ _log = structlog.get_logger("apc_bus")
 
 
 @dataclass(frozen=True, slots=True)
-class RawMessage:
+class FastStreamMessage:
     """What a middleware reads of the AMQP message (`msg.raw_message`)."""
 
     exchange: str
@@ -124,9 +124,9 @@ class _PassingDelivery:
         await asyncio.shield(self.done)
 
 
-def _raw(delivery: Delivery, exchange: str) -> RawMessage:
+def _raw(delivery: Delivery, exchange: str) -> FastStreamMessage:
     message: Message = delivery.message
-    return RawMessage(
+    return FastStreamMessage(
         exchange=exchange,
         routing_key=delivery.routing_key,
         delivery_tag=delivery.tag,
@@ -141,7 +141,7 @@ def _raw(delivery: Delivery, exchange: str) -> RawMessage:
     )
 
 
-def _message_of(raw: RawMessage) -> StreamMessage[RawMessage]:
+def _message_of(raw: FastStreamMessage) -> StreamMessage[FastStreamMessage]:
     return StreamMessage(
         raw,
         raw.body,

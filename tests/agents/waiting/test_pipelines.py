@@ -34,8 +34,8 @@ TWO_OF_TWO: Program = numbered(
         Pipelines(
             "gather",
             (
-                Pipelines("in turn", (Step("once"), Step("pause"), Step("once"), Step("named", "a"))),
-                Pipelines("in turn", (Step("pause"), Step("once"), Step("once"), Step("named", "a"))),
+                Pipelines("in turn", (Step("once"), Step("pause"), Step("once"), Step("named"), Step("emit", "a"))),
+                Pipelines("in turn", (Step("pause"), Step("once"), Step("once"), Step("named"), Step("emit", "a"))),
             ),
         ),
     )

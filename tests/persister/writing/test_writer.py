@@ -257,7 +257,9 @@ BROKEN_TEXT = encode(LogBatch(1, 0, 1, 1, datetime.now(UTC), [], [session_row("t
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"\xc1", b"\x91" * 3000, b'{"json": 1}', msgspec.msgpack.encode([1]), BROKEN_TEXT]
+    "body",
+    [b"", b"\xc1", b"\x91" * 3000, b'{"json": 1}', msgspec.msgpack.encode([1]), BROKEN_TEXT],
+    ids=["nothing", "no MessagePack", "deep", "JSON", "another record", "no UTF-8"],
 )
 @pytest.mark.parametrize("message_type", [LOG_BATCH_TYPE, "epoch_open", "nonsense\0"])
 async def test_a_message_nobody_can_read_is_kept(bench: LogBench, body: bytes, message_type: str) -> None:

@@ -216,6 +216,7 @@ LOOKS = [
     ("_look_at_database", "database"),
     ("look_at_checkpoints", "checkpoints"),
     ("look_at_dead_letters", "dead letters"),
+    ("look_at_inputs_set_aside", "inputs set aside"),
     ("look_at_effects", "effects"),
     ("look_at_evidence", "log end"),
     ("registered_agents", "topology"),

@@ -24,6 +24,6 @@ async def test_no_bytes_that_come_back_cost_a_publisher_its_answer() -> None:
     assert (outcome.cases, outcome.ended, outcome.problems) == (CASES, 0, [])
 
 
-async def test_a_reader_that_leaves_the_bytes_to_the_library_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_is_ended_without_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apc_bus.rabbit.consuming.consumer.read_delivery", by_pamqp)
     assert (await fuzz(LogConsumer, 500, SEED)).ended

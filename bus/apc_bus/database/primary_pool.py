@@ -1,4 +1,4 @@
-"""Pools of connections to Postgres: JSON as text, and what becomes of them while the database is away."""
+"""Pools of connections to Postgres: JSON as text, and how they behave while the database is away."""
 
 import asyncio
 from collections.abc import Generator, Mapping
@@ -155,7 +155,7 @@ class DatabasePool(asyncpg.Pool):
 
 
 class _Acquired(PoolAcquireContext):
-    """A lent connection, as asyncpg's; the pool learns what becomes of it."""
+    """A lent connection, as asyncpg's; the pool learns how its use ends."""
 
     __slots__ = ("_failures", "_pool")
 

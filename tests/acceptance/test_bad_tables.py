@@ -29,6 +29,7 @@ def test_a_missing_file_is_refused_in_one_line(apc: ApcCommand) -> None:
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(590)
 def test_nothing_but_noise_ends_honestly(apc: ApcCommand) -> None:
     words = random.Random(1)

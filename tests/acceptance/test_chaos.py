@@ -60,6 +60,7 @@ def test_in_one_process(apc: ApcCommand) -> None:
     check(run_under_chaos(apc))
 
 
+@pytest.mark.long
 def test_over_rabbitmq(apc: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
     check(run_under_chaos(apc, {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}))
 

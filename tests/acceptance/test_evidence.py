@@ -11,7 +11,7 @@ from tests.support.apc_command import FinishedRun
 
 from apc_log import offline_verifier
 
-pytestmark = pytest.mark.timeout(590)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(590)]
 
 
 def test_the_log_verifies_against_the_checkpoints_that_left_it(finished_run: FinishedRun) -> None:

@@ -20,6 +20,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made, ignore_errors=True)
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.skipif(find_binaries(VERSION) is None, reason=f"needs the programs of Postgres {VERSION}")
 async def test_both_backups_come_back_and_the_lost_entries_are_told(folder: Path) -> None:

@@ -9,7 +9,7 @@ from tests.support.apc_command import FinishedRun
 
 from apc_automl.model.model_file import load_model
 
-pytestmark = pytest.mark.timeout(590)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(590)]
 
 
 def test_a_model_is_promoted_that_beats_the_trivial_baseline(finished_run: FinishedRun) -> None:

@@ -30,6 +30,7 @@ def _run(apc: ApcCommand, *options: str, given: Settings = NONE) -> dict[str, An
     return found
 
 
+@pytest.mark.long
 def test_in_one_process(review: ApcCommand) -> None:
     first = _run(review, "--key", "pr-4711")
     assert first["result"]["schema"] == "review/1"
@@ -41,6 +42,7 @@ def test_in_one_process(review: ApcCommand) -> None:
     assert not letters, "nothing is delivered to the client of a run, which has no inbox"
 
 
+@pytest.mark.long
 def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:
     (folder := review.folder / "contracts").mkdir()
     (folder / "own.json").write_text(json.dumps(json.loads(task_contract().body) | {"name": "own"}))
@@ -101,6 +103,7 @@ def test_what_cannot_run_is_refused_in_one_line(review: ApcCommand, arguments: l
     assert not (review.folder / ".apc").exists(), "refused before anything starts"
 
 
+@pytest.mark.long
 def test_a_handler_that_fails_permanently_ends_it_with_3(review: ApcCommand) -> None:
     text = (review.folder / "review.py").read_text()
     (review.folder / "review.py").write_text(text.replace('found = "password" in request.diff', "raise ValueError"))

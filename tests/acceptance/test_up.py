@@ -14,6 +14,8 @@ import psutil
 import pytest
 from tests.support.apc_command import NONE, ApcCommand, Settings
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples/reviewer.py"
 SHOP = """
 from datetime import timedelta

@@ -25,6 +25,7 @@ def test_the_agent_and_its_test_run(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(500)
 def test_the_team_with_an_approval_from_its_test_to_its_replay(tmp_path: Path) -> None:
     """Every block is run in its order, but for the installation, which must name what there is."""

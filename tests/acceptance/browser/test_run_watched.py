@@ -31,6 +31,7 @@ UPDATE apc_log.agent_packets SET sender_role = 'intern' WHERE packet_type = 'TRA
 """
 
 
+@pytest.mark.long
 @pytest.mark.journey
 @pytest.mark.timeout(590)
 async def test_a_run_is_watched_to_its_promoted_model(apc: ApcCommand, amqp_vhost_url: str, postgres_url: str) -> None:

@@ -15,6 +15,8 @@ from tests.support.apc_command import ApcCommand
 from apc_agents.errors import AgentError
 from apc_client import TeamTestClient
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

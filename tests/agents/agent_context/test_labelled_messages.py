@@ -5,6 +5,7 @@ from benchmarks.relevance.judging import DOMAINS, judge
 from benchmarks.relevance.labelled import read_domain
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_on_topic_and_off_topic_stay_apart(domain: str) -> None:
     judged, former = judge(domain), judge(domain, is_former=True)

@@ -115,6 +115,7 @@ async def run_until(database_url: str, lines: int | None) -> list[list[str]]:
     return told
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.timeout(300)  # four processes, and each has much to import
 async def test_the_scripted_chat_is_the_same_when_its_process_is_killed(

@@ -210,6 +210,7 @@ async def publish_until(is_so: Callable[[], bool], bus: RabbitBus, publish: Call
     await until(is_so_after_another, 60, pause_seconds=0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", [(), ("one", "two")], ids=["nothing received before", "something received before"])
 async def test_starved_consumers_are_rebuilt(amqp_url: str, before: tuple[str, ...]) -> None:
     inbox = Inbox()

@@ -50,6 +50,7 @@ async def bus(node: PrivateNode) -> AsyncIterator[RabbitBus]:
 _numbers = iter(range(1000))
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_a_killed_node_loses_nothing_that_was_confirmed(node: PrivateNode, bus: RabbitBus) -> None:
     for index in range(50):
@@ -75,6 +76,7 @@ async def test_a_killed_node_loses_nothing_that_was_confirmed(node: PrivateNode,
     assert {f"m-{index}" for index in range(50)} <= set(ids)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_a_handler_comes_back_after_a_restart(node: PrivateNode, bus: RabbitBus) -> None:
     seen: asyncio.Queue[str] = asyncio.Queue()
@@ -130,6 +132,7 @@ async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNo
                 pass
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_an_alarm_blocks_publishes_but_not_acknowledgements(node: PrivateNode, bus: RabbitBus) -> None:
     for index in range(3):
@@ -157,6 +160,7 @@ async def test_an_alarm_blocks_publishes_but_not_acknowledgements(node: PrivateN
     await publish_until_confirmed(bus, to_alpha("after"))
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_a_freeze_of_the_broker_is_told_by_the_silence(node: PrivateNode, bus: RabbitBus) -> None:
     async with bus.subscribe(log_queue(0)) as subscription:

@@ -290,6 +290,7 @@ def test_ctrl_c_ends_it_at_once(terminal: Terminal) -> None:
     assert terminal.close() == 130, terminal.shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", ["", "Hello", "Hello\r\n/quit\nnever read\n"])
 def test_the_input_may_be_a_file(tmp_path: Path, content: str) -> None:
     (tmp_path / "input").write_bytes(content.encode())

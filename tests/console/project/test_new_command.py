@@ -27,6 +27,7 @@ def make(folder: Path, *arguments: str, **environment: str) -> "subprocess.Compl
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_its_tests_pass_and_its_team_runs_at_once(tmp_path: Path, postgres_url: str) -> None:
     """The one slow test of `apc new`: it is what the command promises."""

@@ -51,6 +51,7 @@ def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcC
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["orchestrator", "persister"])
 def test_a_service_waits_and_leaves_when_told(apc: ApcCommand, service: str) -> None:
     running = apc.start("serve", service, given={"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE})

@@ -81,6 +81,7 @@ async def test_a_process_that_always_fails_is_started_with_growing_pauses(tmp_pa
     assert pauses[0] < pauses[2]
 
 
+@pytest.mark.long
 async def test_stages_drain_from_the_highest(tmp_path: Path) -> None:
     specs = [
         ProcessSpec("writer", WAITING, stage=0, environment=AWAY),
@@ -120,6 +121,7 @@ def _port(log: Path) -> str | None:
     return found and found[1]
 
 
+@pytest.mark.long
 async def test_nothing_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     program = (sys.executable, "-c", SUPERVISING, str(tmp_path))
     supervising = await asyncio.create_subprocess_exec(*program, env=os.environ | AWAY, stdout=subprocess.DEVNULL)

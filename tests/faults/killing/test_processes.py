@@ -56,6 +56,7 @@ async def test_a_rolling_restart_under_load(deployment: Deployment, record: Reco
     record("SIGTERM of both, with standbys", deployment, repaired_at)
 
 
+@pytest.mark.long
 async def test_a_frozen_gate_comes_back(deployment: Deployment, record: Record) -> None:
     """Matrix row 16: frozen until its shard has gone to the standby; then it must not act on what it remembers."""
     chance = random.Random(16)

@@ -97,6 +97,7 @@ async def start_again(house: TimingHouse, point: str, *, with_worker: bool = Tru
         await house.worker()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", ["gate.after_log_confirm"])
 async def test_a_process_killed_around_a_timer(deployment: Deployment, point: str, exercised: Record) -> None:
     house = TimingHouse(deployment)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.integration.agents.asking_agent import RETRIES
 from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
@@ -117,6 +118,7 @@ async def _is_settled(house: House) -> bool:
     return document["pending_acks"] == {} and not any(kind.startswith("ack") for kind in document["deadlines"])
 
 
+@pytest.mark.long
 async def test_the_ack_outlives_kills_of_the_worker_that_waits_for_it(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ async def reply(body: dict[str, Any]) -> str:
     return written(response="It may be either of them. " * 10)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_the_log_has_the_compressions_of_a_chat_and_refuses_those_of_a_stranger(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path

@@ -38,6 +38,7 @@ async def by_age(store: PostgresTaskStore) -> list[Task]:
     return list(reversed(await store.list()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hangs_in_effect", [False, True])
 async def test_a_task_of_a_killed_worker_ends_once_and_its_effect_counts_once(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, hangs_in_effect: bool

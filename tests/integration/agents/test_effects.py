@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
+import pytest
 from tests.integration.agents.paying_agent import RETRIES
 from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
@@ -24,6 +25,7 @@ def payer(amqp_url: str, database_url: str, folder: Path) -> WorkerProcess:
     return WorkerProcess("paying_agent:agent", amqp_url, database_url, folder, **settings)
 
 
+@pytest.mark.long
 async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path, exercised: Callable[..., None]
 ) -> None:
@@ -55,6 +57,7 @@ async def test_an_effect_is_made_once_whatever_is_killed_and_retried(
     assert (kept.state, kept.result, kept.session_id) == (EffectState.MADE, {"receipt": 1}, trigger.trace.session_id)
 
 
+@pytest.mark.long
 async def test_an_effect_whose_worker_died_before_the_record_is_unknown_until_an_operator_settles_it(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:

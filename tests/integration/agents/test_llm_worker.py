@@ -64,6 +64,7 @@ class Model:
         return written(response=f"On {idea}: " + "it may be either of them. " * 20)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path

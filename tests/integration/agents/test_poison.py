@@ -197,6 +197,7 @@ async def test_more_crashes_than_the_delivery_limit_cost_no_neighbour(
     assert lines == {one.packet_id for one in sent} - poisons
 
 
+@pytest.mark.long
 async def test_a_packet_that_kills_its_worker_is_dead_lettered_alone(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
 ) -> None:

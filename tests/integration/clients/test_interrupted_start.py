@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from tests.integration.clients.interrupted_starter import team
 from tests.integration.conftest import House
 from tests.support.traffic import until
@@ -33,6 +34,7 @@ async def start(house: House, postgres_url: str, **environment: str) -> tuple[in
     return process.returncode, said.decode().strip()
 
 
+@pytest.mark.long
 async def test_a_client_that_dies_after_the_first_confirm_has_sent_everything(house: House, postgres_url: str) -> None:
     async with house.persister(), house.gate():
         await house.agents.register()

@@ -103,6 +103,7 @@ def environment_of(amqp_url: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 async def test_it_answers_typed_content_in_a_session_of_1_1(
     running: House, installed: Path, amqp_vhost_url: str
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
@@ -133,6 +134,7 @@ async def test_what_names_nothing_is_recorded_and_moves_nothing(house: House) ->
         assert await house.pool.fetchval(NOTE, ack.packet_id) == "unknown"
 
 
+@pytest.mark.long
 async def test_commands_that_name_what_is_not_there(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

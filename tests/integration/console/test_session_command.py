@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
@@ -94,6 +95,7 @@ async def test_a_client_starts_sessions_and_has_no_inbox(house: House, postgres_
     assert not [name for name in queues if "client-starter" in name]
 
 
+@pytest.mark.long
 async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

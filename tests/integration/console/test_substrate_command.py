@@ -24,6 +24,7 @@ async def say(house: House) -> str:
     return str(sent.packet_id)
 
 
+@pytest.mark.long
 async def test_the_stream_is_read_from_any_offset_and_followed(running: House, tmp_path: Path) -> None:
     apc, given = ApcCommand(tmp_path), {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value()}
 

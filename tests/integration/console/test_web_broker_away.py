@@ -33,6 +33,7 @@ async def cable(house: House) -> AsyncIterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_the_broker_goes_away_and_comes_back(
     house: House, cable: Proxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ async def open_two_sessions(house: House) -> None:
         await until(are_open)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["the gate stays", "the gate is replaced"])
 async def test_only_what_is_not_in_memory_waits(house: House, data: Path, is_replaced: bool) -> None:
     await open_two_sessions(house)

@@ -175,6 +175,7 @@ async def test_a_packet_in_the_wrong_shard_leaves_nothing_of_its_session_there(h
         assert [row["shard"] for row in await house.pool.fetch(SHARDS_OF, ONE)] == [shard_of(ONE, 2)]
 
 
+@pytest.mark.long
 async def test_the_number_changes_when_every_session_has_ended(house: House, tmp_path: Path, postgres_url: str) -> None:
     apc = ApcCommand(tmp_path)
     url = house.settings.amqp_url.get_secret_value()

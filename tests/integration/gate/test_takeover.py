@@ -207,6 +207,7 @@ async def _has_openings(house: House, count: int) -> bool:
     return bool((await house.agents.bus.depth(log_queue(0))).messages >= count)
 
 
+@pytest.mark.long
 async def test_a_lost_confirm_is_no_lost_batch(far_house: FarHouse) -> None:
     """The broker has the batch, the gate does not know: it leaves, the next one finds the recorded verdict."""
     house = far_house.house

@@ -121,6 +121,7 @@ def desk(house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -
     return Desk(house, amqp_vhost_url, postgres_url, tmp_path)
 
 
+@pytest.mark.long
 async def test_an_approval_comes_after_everything_was_killed_and_started_again(desk: Desk) -> None:
     """The worker dies before and after each of its steps; effects happen once, and the state counts once."""
     async with desk.services():
@@ -159,6 +160,7 @@ async def test_who_registers_a_person_for_another_broker_user_is_told(desk: Desk
     )
 
 
+@pytest.mark.long
 async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_code(desk: Desk) -> None:
     """Its dead letter does not halt the session, requeued too early neither: with the old code it goes on."""
 

@@ -26,6 +26,7 @@ __all__ = ["desk"]
 CHANGE = "UPDATE apc_log.agent_packets SET sender_role = $2 WHERE packet_id = $1"
 
 
+@pytest.mark.long
 @pytest.mark.journey
 @pytest.mark.timeout(300)
 async def test_a_person_acts_with_the_keyboard_alone(

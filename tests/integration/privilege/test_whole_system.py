@@ -52,6 +52,7 @@ async def system(
     await admin.close()
 
 
+@pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.timeout(300)
 async def test_a_system_of_least_privilege(system: System, postgres_url: str, exercised: Callable[..., None]) -> None:

@@ -245,6 +245,7 @@ def _run(lines: Sequence[Sequence[str]], url: str, folder: Path, *options: str) 
     return {" ".join(line[:2]): said["\0".join(line)] for line in lines}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_path: Path) -> None:
     commands = dict(_commands(typer.main.get_command(app)))
@@ -254,6 +255,7 @@ def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_pat
     assert [name for name, text in shown.items() if "Traceback" in text] == []
 
 
+@pytest.mark.long
 def test_without_the_guard_the_terminal_would_be_reached(hostile_database: str, tmp_path: Path) -> None:
     shown = _run([[*name.split(), *LINES[name]] for name in QUOTES], hostile_database, tmp_path, "--unguarded")
     assert {name: shown[name] for name in QUOTES if not ACTS.search(shown[name])} == {}

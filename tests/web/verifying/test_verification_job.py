@@ -28,6 +28,7 @@ async def _verified(told: WebBench, url: str) -> Any:
     return await asyncio.wait_for(ended(), PATIENCE)
 
 
+@pytest.mark.long
 async def test_a_whole_log_is_whole_and_a_changed_row_is_found(told: WebBench, postgres_url: str) -> None:
     job = await _verified(told, postgres_url)
     assert (job["state"], job["is_whole"], job["findings"]) == ("done", True, []), job
@@ -51,6 +52,7 @@ async def test_a_server_without_a_verifier_says_what_to_do(told: WebBench) -> No
     assert (await told.get("/log/verify", status=409))["code"] == "NO_VERIFIER"
 
 
+@pytest.mark.long
 async def test_a_server_without_the_log_key_says_what_to_do(
     told: WebBench, postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def families_for(problem: str) -> list[str]:
     return [name for name, family in FAMILIES.items() if problem in family.problems]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("families", [2, pytest.param(None, marks=pytest.mark.faults, id="all")])
 def test_two_processes_dump_the_same_models(tmp_path: Path, diabetes_table: Path, families: int | None) -> None:
     kinds, figures = families_for("classification")[:families], families_for("regression")[:families]

@@ -26,6 +26,7 @@ sys.stdout.flush()
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process confine itself")
 def test_neighbours_of_a_wide_table_predict_in_the_confined_process() -> None:
     """Beyond fifteen columns scikit-learn computes neighbours by brute force, with a pool of threads."""

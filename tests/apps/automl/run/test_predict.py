@@ -74,6 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_new_rows_are_predicted_with_dates_texts_and_categories(folder: Path, tmp_path: Path) -> None:
     assert predict_table(folder, folder / "table.csv", tmp_path / "out.csv")[0] == 90
     written = pandas.read_csv(tmp_path / "out.csv")

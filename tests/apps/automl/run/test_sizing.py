@@ -129,6 +129,7 @@ def test_a_generation_waits_for_its_slowest_swarm_or_for_a_free_process() -> Non
     assert costs_of(fits, 3).candidate == pytest.approx(2 * 0.6)
 
 
+@pytest.mark.long
 async def test_the_settings_get_what_fits_and_keep_what_the_user_fixed(
     prepared: Prepared, default_table: Path, workbench: Workbench
 ) -> None:

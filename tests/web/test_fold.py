@@ -10,7 +10,7 @@ import apc_web
 from apc_web.fold.fold import Folded
 from apc_web.models.timeline import FoldEntry
 
-VECTORS = orjson.loads((Path(apc_web.__file__).parent / "fold" / "vectors.json").read_bytes())
+VECTORS = orjson.loads((Path(apc_web.__file__).parent / "fold_vectors.json").read_bytes())
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=[one["name"] for one in VECTORS])

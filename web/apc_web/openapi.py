@@ -1,4 +1,4 @@
-"""The OpenAPI document of the API: `python -m apc_web.openapi` writes `openapi.json`; a test compares the two."""
+"""The OpenAPI document of the API: `python -m apc_web.openapi` writes `openapi.json`, for the page and for wheels."""
 
 from pathlib import Path
 

@@ -50,7 +50,9 @@ def error_of(error: BaseException) -> ApiError:
         case HTTPException(status_code=405):
             return ApiError(405, "NO_SUCH_METHOD", "this path does not take this method")
         case HTTPException(status_code=404):
-            said = "there is no such path: web/apc_web/openapi.json lists all, docs/how-to/web-console.md explains them"
+            said = (
+                "there is no such path: docs/reference/web-api.md lists all, docs/how-to/web-console.md explains them"
+            )
             return ApiError(404, "NO_SUCH_PATH", said)
         case HTTPException():
             return ApiError(error.status_code, "REFUSED", str(error.detail))

@@ -4,13 +4,15 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.support.reference import commands, contract, log_events, settings
+from tests.support.reference import commands, contract, log_events, settings, web_api
 
 DOCS = Path(__file__).parents[3] / "docs"
 TABLES: Mapping[str, Callable[[], str]] = {
     "settings": settings.settings_tables,
     "commands": commands.command_tables,
     "log events": log_events.event_table,
+    "operations": web_api.operation_table,
+    "fields": web_api.field_table,
     **{f"contract {name}": make for name, make in contract.TABLES.items()},
 }
 _BLOCK = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)

@@ -1,18 +1,13 @@
-"""The OpenAPI document that the page's client is generated from is the one of the routes."""
+"""The words of refusals are those of their page."""
 
 import re
 from pathlib import Path
 
 from apc_contracts import load_contract
-from apc_web.openapi import DOCUMENT, openapi_bytes
 from apc_web.reading.refusal_words import CAUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "refusals.md"
 _ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*) \| .* \|$", re.MULTILINE)
-
-
-def test_the_stored_document_is_the_one_of_the_routes() -> None:
-    assert DOCUMENT.read_bytes() == openapi_bytes(), "run python -m apc_web.openapi"
 
 
 def test_every_refusal_has_the_words_of_its_page() -> None:

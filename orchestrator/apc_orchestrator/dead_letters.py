@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 import structlog
+from msgspec.structs import replace
 
 from apc_bus import headers
 from apc_bus.concurrency import cancelled
 from apc_bus.errors import BusError
 from apc_bus.last_resort import ATTEMPTS, LastResort, taken_alone
 from apc_bus.observability.counted_warning import CountedWarning
-from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.port import Bus, Delivery, Publication, Subscription
 from apc_bus.supervision import Health, run_until_success
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
@@ -89,7 +90,7 @@ class _LetterReader:
         """
         try:
             if is_over or letter.set_aside is not None:
-                reports = _set_aside(letter, self._bus.user)
+                reports = unread_reports_of(letter, self._bus.user)
             else:
                 reports = reports_of(letter, self._bus.user, self._shards, self._limits)
         except Exception:
@@ -101,12 +102,6 @@ class _LetterReader:
             await self._bus.publish(report)
         await letters.ack(letter)
         return True
-
-
-def _set_aside(letter: Delivery, own_user: str) -> list[Publication]:
-    """Return a letter that cannot be read, for a gate to record: its body, and the user who sent it."""
-    message = Message(letter.message.body, letter.message.message_id, user_id=letter.message.user_id)
-    return dead_input(message, DEAD_QUEUE, "it cannot be read", 0, own_user)
 
 
 def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> list[Publication]:
@@ -124,6 +119,14 @@ def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLim
         return []
     shard = next((shard for shard in range(shards) if gate_queue(shard) == queue), 0)
     return dead_input(message, queue, reason, shard, own_user)
+
+
+def unread_reports_of(letter: Delivery, own_user: str) -> list[Publication]:
+    """Return a letter that cannot be read, for a gate to record: its body, its sender, its receipts and properties."""
+    message, set_aside = letter.message, letter.set_aside
+    if set_aside is not None and set_aside.properties is not None:
+        message = replace(message, headers={**message.headers, headers.UNREADABLE: set_aside.properties})
+    return dead_input(message, DEAD_QUEUE, "it cannot be read", 0, own_user)
 
 
 def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Receipt | None:

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from apc_bus import headers
-from apc_bus.port import Delivery, Message
+from apc_bus.port import Delivery, Message, SetAside
 from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.wire.sealing import seal
-from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, reports_of
+from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, reports_of, unread_reports_of
 
 Build = Callable[..., Packet]
 
@@ -80,3 +81,20 @@ def test_forged_headers_of_any_length_leave_room_for_the_report(packet: Build, i
     found = reports_of(dead, "orchestrator", 1, DEFAULT_LIMITS)
     assert [one.message.body for one in found] == [dead.message.body, b"r" * 30_000]
     assert all(len(str(value)) <= 255 for one in found for value in one.message.headers.values())
+
+
+@pytest.mark.parametrize(
+    ("told", "set_aside", "kept"),
+    [
+        ({headers.RECEIPTS: "[]"}, None, [b"[]"]),
+        ({headers.RECEIPTS: "[]", headers.UNREADABLE: b"\xff"}, SetAside(), [b"[]", b"\xff"]),
+        ({}, SetAside(b"\xfe"), [b"\xfe"]),
+    ],
+)
+def test_what_is_set_aside_unread_keeps_its_receipts_and_properties(
+    packet: Build, idea: IdeaPayload, told: dict[str, Any], set_aside: SetAside | None, kept: list[bytes]
+) -> None:
+    dead = replace(letter(packet("red-1", idea), user_id="agent.red-1", headers=told), set_aside=set_aside)
+    found = unread_reports_of(dead, "orchestrator")
+    assert [one.message.body for one in found] == [dead.message.body, *kept]
+    assert {one.message.headers[headers.DIED_USER] for one in found} == {"agent.red-1"}

@@ -127,14 +127,19 @@ class ShardServer:
         async with taken_alone(waiting):
             await self._run_batch(received, is_alone=True)
             await self._pipeline.finish_sending()
-        await self._run_batch(())
+        await self._run_batch(None)
 
-    async def _run_batch(self, received: Sequence[Delivery], *, is_alone: bool = False) -> None:
-        """Judge a batch, log it, and begin to send it; `is_alone`: without timers and reports."""
+    async def _run_batch(self, received: Sequence[Delivery] | None, *, is_alone: bool = False) -> None:
+        """Judge a batch, log it, and begin to send it.
+
+        Args:
+            received: judged behind the inputs that wait; None = those go on waiting.
+            is_alone: without timers and reports.
+        """
         self._intake.check_silence()
         batch = self._open_batch()
         bind_contextvars(batch=batch.number)
-        done = await self._judge_inputs(batch, received)
+        done = [] if received is None else await self._judge_inputs(batch, received)
         batch.trace = NO_TRACE
         # Now: while this batch is sent, the next one takes the waiting inputs and may not have judged them yet.
         is_everything = not self._waiting

@@ -116,7 +116,8 @@ class Client:
         found = await keyed.find(self._pool, self.agent_id, self._bus.user)
         while not found.is_done:
             try:
-                await self._begin(team, payload, found.attempt, found.start)
+                sent = await self._begin(team, payload, found.attempt, found.start)
+                await keyed.check(self._pool, found.attempt, sent)
                 break
             except SessionRefused as error:
                 # Another client of this broker user was faster, or the session ended before its input came.
@@ -125,10 +126,15 @@ class Client:
                     raise
         return self.session(found.attempt.session_id, team)
 
-    async def _begin(self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None) -> None:
-        """Send the START of a session and its input as one; the input alone to a session that was opened before."""
+    async def _begin(self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None) -> Packet:
+        """Send the START of a session and its input as one; the input alone to a session that was opened before.
+
+        Returns the input.
+        """
         start = self._opening(team, attempt) if opened is None else None
-        await self._send(start, self._first(team, payload, attempt))
+        first = self._first(team, payload, attempt)
+        await self._send(start, first)
+        return first
 
     def _opening(self, team: Team, attempt: Attempt) -> Packet:
         """Return the START of a session."""

@@ -15,6 +15,7 @@ import orjson
 from apc_client.errors import KeyConflict
 from apc_client.sending import PATIENCE
 from apc_client.waiting import until
+from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.wire.parsing import parse_packet
@@ -76,6 +77,18 @@ class KeyedStart:
         if start is None:
             return FoundStart(attempt, None, False)
         return FoundStart(attempt, start, await self._has_input(pool, attempt, start, agent_id, user))
+
+    async def check(self, pool: asyncpg.Pool, attempt: Attempt, sent: Packet) -> None:
+        """Check that the input that the session has been given is the one that was sent, or says the same.
+
+        Another process of this agent may have been faster: what was accepted under the ids is then what it sent. The
+        time at which a packet was made tells both apart, also while bodies are encrypted.
+
+        Raises as `find`.
+        """
+        row = await _admitted(pool, attempt.session_id, attempt.input_id)
+        if row is not None and row.created_at != sent.created_at:
+            await self._compare(pool, attempt, row, sent.sender.agent_id)
 
     async def _newest(self, pool: asyncpg.Pool) -> tuple[Attempt, PacketRow | None]:
         """Return the attempt after all that came to nothing; it was begun or not. The first one came to nothing."""

@@ -3,10 +3,13 @@
 The fixture `house` replays everything at the end of each test and compares the projections.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from pydantic import BaseModel
 from tests.orchestrator.conftest import House, house
@@ -14,12 +17,15 @@ from tests.orchestrator.judging.test_content import register
 
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_agents.typed.message import payload_of
-from apc_client import Client, KeyConflict, SessionRefused
+from apc_bus.topology import gate_queue
+from apc_client import Client, KeyConflict, SessionRefused, keyed_start
 from apc_client.keyed_start import KeyedStart
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import get_session
+from apc_log.queries.rows import PacketRow
+from apc_web.errors import InputUnusable
 
 __all__ = ["house"]
 
@@ -132,3 +138,48 @@ async def test_an_input_that_is_too_large_opens_nothing(taught: House, key: str 
     assert await taught.pool.fetchval(SESSIONS) == 0
     large = await client(taught).start(team(), Job(text="x" * 200_000), key=key)
     assert await taught.pool.fetchval(HALTED, large.session_id) is None
+
+
+async def started_at_once(house: House, *texts: str) -> list[Any]:
+    """Start under one key from several processes, none of which finds another's start in the log."""
+    starts = [asyncio.create_task(client(house).start(team(), Job(text=text), key=KEY)) for text in texts]
+
+    async def are_sent() -> bool:
+        return (await house.client("operator").depth(gate_queue(0))).messages == 2 * len(texts)
+
+    await house.until(are_sent)
+    async with house.persister(), house.gate():
+        return await asyncio.gather(*starts, return_exceptions=True)
+
+
+async def make_ready(house: House) -> None:
+    """Register agents and schema, and stop gate and log writer again."""
+    async with house.persister(), house.gate():
+        await house.register()
+        await register(house, team().documents["job/1"], "job/1")
+
+
+async def test_of_two_inputs_that_were_sent_at_once_under_a_key_one_is_a_conflict(house: House) -> None:
+    await make_ready(house)
+    first, second, same = await started_at_once(house, "a", "b", "a")
+    assert first.session_id == same.session_id
+    assert isinstance(second, KeyConflict)
+    assert f"was used for another input, in session {first.session_id}" in str(second)
+    assert await house.pool.fetchval(HALTED, first.session_id) is None
+
+
+async def unopened(pool: asyncpg.Pool, rows: Sequence[PacketRow]) -> Sequence[PacketRow]:
+    """What a process without the master key reads."""
+    return rows
+
+
+async def test_an_encrypted_input_of_ones_own_is_told_from_anothers_without_the_key(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APC_SUBJECT_MASTER_KEY", b64encode(b"k" * 32).decode())
+    monkeypatch.setenv("APC_ENCRYPT_BODIES", "true")
+    await make_ready(house)
+    monkeypatch.setattr(keyed_start, "opened_bodies", unopened)
+    first, second = await started_at_once(house, "a", "b")
+    assert await house.pool.fetchval(HALTED, first.session_id) is None
+    assert isinstance(second, InputUnusable) and "set APC_SUBJECT_MASTER_KEY to compare it" in str(second)

@@ -36,7 +36,7 @@ def exported() -> set[str]:
 
 def named(expression: str) -> set[str]:
     """Return the metrics of a PromQL expression: its words outside of labels and ranges that are no functions."""
-    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)|\b(?:and|or|unless)\b", "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|without)\s*\([^)]*\)|\b(?:and|or|unless|offset)\b", "", expression)
     return set(re.findall(r"\b[a-z_:]+\b(?!\s*\()", bare))
 
 
@@ -53,6 +53,7 @@ def test_the_words_of_an_expression_are_told_apart() -> None:
     assert named('rate(a_total{job="apc"}[5m]) / b_max > 0.8') == {"a_total", "b_max"}
     assert named('sum(rate(a_total[5m]) unless rate(b_total{code="X"}[5m]))') == {"a_total", "b_total"}
     assert named("sum by (le, agent) (rate(c_bucket[5m]))") == {"c_bucket"}
+    assert named("a_total unless a_total offset 5m") == {"a_total"}
 
 
 def test_alerts_and_panels_use_metrics_that_exist() -> None:
@@ -81,6 +82,24 @@ def test_every_alert_says_what_is_wrong_and_how_bad() -> None:
     assert alerts()
     for rule in alerts():
         assert rule["annotations"]["summary"] and rule["labels"]["severity"] in {"warning", "critical"}
+
+
+def test_alerts_of_one_event_see_a_counter_that_appears_with_it() -> None:
+    """`increase` of a series that is there for the first time is 0: a label is new, or the process has just begun."""
+    of_one = [
+        (rule["expr"], counter, back)
+        for rule in alerts()
+        for counter, back in re.findall(r"increase\((\w+\{[^}]*\})\[(\w+)\]\)+ > 0", rule["expr"])
+    ]
+    assert len(of_one) == 3
+    for expression, counter, back in of_one:
+        assert f"{counter} unless {counter} offset {back}" in expression
+
+
+def test_a_message_that_is_set_aside_is_told_of_until_its_process_ends() -> None:
+    """Its consumer has just begun, and may have set as many aside in the run before: nothing increases."""
+    (rule,) = (one for one in alerts() if one["alert"] == "ApcMessageSetAside")
+    assert rule["expr"] == 'sum by (queue) (apc_bus_messages_set_aside_total{job="apc"}) > 0'
 
 
 def test_panels_are_numbered_and_stand_beside_each_other() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from apc_bus.port import Bus
@@ -13,9 +14,8 @@ from apc_client.registry.agents import inboxes_of
 from apc_client.topology import topology_of
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
-from apc_contracts.plurals import numbered
 from apc_log.registry import registered_agents
-from apc_log.sessions.placement import read_open_sessions
+from apc_log.sessions.placement import objection_to, read_open_sessions
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0
@@ -68,7 +68,9 @@ def topology_url(settings: BusSettings) -> str:
 
 
 async def apply(topology: Topology) -> None:
-    """Declare a topology as the user of APC_TOPOLOGY_URL; another number of shards only while no session is open.
+    """Declare a topology as the user of APC_TOPOLOGY_URL.
+
+    Another number of shards only if every open session stays in its shard, or if the number before serves them worse.
 
     Raises TopologyConflict, BusUnavailable.
     """
@@ -79,19 +81,14 @@ async def apply(topology: Topology) -> None:
     broker_user(settings)
     seconds = CONNECT_PATIENCE.total_seconds()
     timing = Timing(connect=seconds, patience=seconds)
-    await apply_rabbit(topology_url(settings), topology, objection=_objection, timing=timing)
+    objection = partial(_objection, topology.shards)
+    await apply_rabbit(topology_url(settings), topology, objection=objection, timing=timing)
 
 
-async def _objection() -> str | None:
-    """Return why the number of shards may not change, by the log."""
+async def _objection(wanted: int, before: int) -> str | None:
+    """Return why the number of shards may not be this one, by the log; without a log the first number is free."""
     if DatabaseSettings().database_url is None:
-        return "only the log knows whether sessions are open, and which inboxes there are: set APC_DATABASE_URL"
+        missing = "only the log knows whether sessions are open, and which inboxes there are: set APC_DATABASE_URL"
+        return missing if before else None
     async with open_log() as pool:
-        sessions = await read_open_sessions(pool)
-    if not sessions:
-        return None
-    verb = "is" if len(sessions) == 1 else "are"
-    return (
-        f"{numbered(len(sessions), 'session')} {verb} open, such as {next(iter(sessions))}: let every session end, or "
-        "stop it (`apc session list --running`, `apc session stop`)"
-    )
+        return objection_to(await read_open_sessions(pool), before, wanted)

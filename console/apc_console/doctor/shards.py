@@ -35,10 +35,10 @@ async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
     try:
         lost = check_places(await read_open_sessions(pool), shards)
     except ShardsDiffer as error:
-        findings.append(wrong(CHECK, str(error), "APC_SHARDS as it was, until they have ended"))
+        findings.append(wrong(CHECK, str(error), SET_BACK))
     else:
         if lost:
-            what = f"no number of shards fits the open sessions; with APC_SHARDS={shards} no gate takes work for "
+            what = f"no number of shards fits the open sessions; with APC_SHARDS={shards} the gates take no work for "
             what += f"{numbered(len(lost), 'session')}, such as {lost[0]}"
             findings.append(wrong(CHECK, what, "leave them: their deadlines end them, and start their work again"))
     return findings or [ok(CHECK, "every session is in one shard")]

@@ -1,6 +1,6 @@
 """In which shard each session is: the one that its id had by the number of shards when it was opened, to its end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import asyncpg
@@ -13,6 +13,7 @@ from apc_contracts.vocabulary import PRESENCE_SESSION
 MOST_SHARDS = 1_024
 """Numbers of shards that are tried to find the one by which open sessions were placed."""
 
+_UNTIL = " until every session has ended, for every process and with `apc topology apply`"
 _OPEN = "SELECT session_id, shard FROM apc_log.sessions WHERE is_open AND NOT is_terminal ORDER BY session_id"
 _IS_DIVIDED = "SELECT count(*) > 1 FROM apc_log.shards"
 # One look into the index on (session_id, shard, seq) for each session: its first and its last packet.
@@ -61,25 +62,62 @@ def misplaced(sessions: Mapping[str, int], shards: int) -> list[str]:
 
 def number_of(sessions: Mapping[str, int]) -> int | None:
     """Return the smallest number of shards by which every session is where it is; None when there is none."""
-    numbers: Iterable[int] = range(max(sessions.values(), default=0) + 1, MOST_SHARDS + 1)
+    numbers: Iterable[int] = range(_needed(sessions), MOST_SHARDS + 1)
     places = list(sessions.items())
     return next((n for n in numbers if all(shard_of(session_id, n) == shard for session_id, shard in places)), None)
 
 
 def check_places(sessions: Mapping[str, int], shards: int) -> list[str]:
-    """Return the open sessions that are misplaced and cannot be helped: no number of shards fits all of them.
+    """Return the open sessions that are misplaced and can only be left to their deadlines: no number fits all of them.
 
     Raises:
-        ShardsDiffer: another number fits all of them.
+        ShardsDiffer: another number fits all of them, or some are in shards that this number does not have.
     """
     wrong = misplaced(sessions, shards)
     if not wrong:
         return []
-    fitting = number_of(sessions)
-    if fitting is None:
-        return wrong
-    raise ShardsDiffer(
-        f"APC_SHARDS is {shards}, and {numbered(len(wrong), 'open session')}, such as {wrong[0]}, "
-        f"{'is' if len(wrong) == 1 else 'are'} in another shard of the log: they were opened with another number, "
-        f"such as APC_SHARDS={fitting}. Set it back until every session has ended"
-    )
+    fitting, needed = number_of(sessions), _needed(sessions)
+    if fitting is not None:
+        raise ShardsDiffer(
+            f"APC_SHARDS is {shards}, and {_open(wrong)} in another shard of the log: they were opened with another "
+            f"number, such as APC_SHARDS={fitting}. Set it back{_UNTIL}"
+        )
+    if shards < needed:
+        lost = [session_id for session_id, shard in sessions.items() if shard >= shards]
+        raise ShardsDiffer(
+            f"APC_SHARDS is {shards}, and {_open(lost)} in shards that are then without a gate: they were opened with "
+            f"other numbers. Set at least APC_SHARDS={needed}{_UNTIL}"
+        )
+    return wrong
+
+
+def objection_to(sessions: Mapping[str, int], before: int, wanted: int) -> str | None:
+    """Return why this number of shards may not be set while these sessions are open, and the way out; None if it may.
+
+    Args:
+        before: the shards that the broker has; 0 = none.
+    """
+    wrong = misplaced(sessions, wanted)
+    if not wrong:
+        return None
+    fitting, needed = number_of(sessions), _needed(sessions)
+    is_served = before >= needed and (fitting is None or not misplaced(sessions, before))
+    if is_served:
+        way_out = "let every session end, or stop it (`apc session list --running`, `apc session stop`)"
+    elif fitting is not None:
+        way_out = f"set APC_SHARDS={fitting}{_UNTIL}"
+    elif wanted < needed:
+        way_out = f"set at least APC_SHARDS={needed}{_UNTIL}"
+    else:
+        return None
+    return f"{_open(wrong)} in another shard of the log than with APC_SHARDS={wanted}: {way_out}"
+
+
+def _needed(sessions: Mapping[str, int]) -> int:
+    """Return the smallest number of shards with which each of these sessions is in one that has a gate."""
+    return max(sessions.values(), default=0) + 1
+
+
+def _open(sessions: Sequence[str]) -> str:
+    verb = "is" if len(sessions) == 1 else "are"
+    return f"{numbered(len(sessions), 'open session')}, such as {sessions[0]}, {verb}"

@@ -126,12 +126,16 @@ async def test_a_change_of_n_needs_empty_inboxes(amqp_vhost_url: str) -> None:
 
 
 async def test_an_objection_of_the_log_is_heard_before_anything_changes(amqp_vhost_url: str) -> None:
-    async def objection() -> str | None:
-        return "1 session is open"
+    async def objection(before: int) -> str | None:
+        return f"1 session is open, {before} before"
 
-    await apply_rabbit(amqp_vhost_url, build_topology(2), objection=objection)
+    with pytest.raises(TopologyConflict, match="cannot make 2 shards: 1 session is open, 0 before"):
+        await apply_rabbit(amqp_vhost_url, build_topology(2), objection=objection)
+    await apply_rabbit(amqp_vhost_url, build_topology(2))
     for wanted in (1, 3):
-        with pytest.raises(TopologyConflict, match=f"cannot change from 2 to {wanted} shards: 1 session is open"):
+        with pytest.raises(
+            TopologyConflict, match=f"cannot change from 2 to {wanted} shards: 1 session is open, 2 before"
+        ):
             await apply_rabbit(amqp_vhost_url, build_topology(wanted), objection=objection)
     assert (await apply_rabbit(amqp_vhost_url, build_topology(2), objection=objection)).shards_before == 2
 
@@ -140,7 +144,7 @@ async def test_what_comes_while_the_number_shrinks_is_kept(amqp_vhost_url: str) 
     await apply_rabbit(amqp_vhost_url, build_topology(3))
     bus = await connected(amqp_vhost_url)
 
-    async def publish_meanwhile() -> None:
+    async def publish_meanwhile(before: int) -> None:
         await bus.publish(Publication(INGRESS, "2", Message(b"{}", "late")))
 
     with pytest.raises(TopologyConflict, match=r"from 3 to 1 shards: apc\.gate\.2 has 1 messages"):

@@ -16,7 +16,9 @@ from tests.support.traffic.equalities import Sent
 
 from apc_bus.errors import ShardsDiffer
 from apc_bus.port import Message, Publication
-from apc_bus.topology import INGRESS
+from apc_bus.rabbit import apply_rabbit
+from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.topology import INGRESS, build_topology, gate_queue, log_queue
 from apc_contracts import AckPayload, Lineage, Packet, SignalPayload, TransferPayload, TransferPolicy
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import ORCHESTRATOR, AckStatus, Signal, TransferMode
@@ -205,7 +207,7 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
     code, said = await run("topology", "apply", APC_DATABASE_URL="")
     assert code and "cannot change from 2 to 3 shards: only the log knows" in said and "set APC_DATABASE_URL" in said
     code, said = await run("topology", "apply")
-    assert code and "cannot change from 2 to 3 shards: 8 sessions are open, such as session-0" in said, said
+    assert code and "cannot change from 2 to 3 shards: 5 open sessions, such as session-1, are in another" in said, said
     code, said = await run("topology", "export")
     assert code and "APC_SHARDS is 3" in said and "such as APC_SHARDS=2" in said, said
     with pytest.raises(ShardsDiffer, match="are in another shard of the log"):
@@ -230,3 +232,45 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
     code, said = await run("topology", "apply")
     assert code == 0, said
     assert (await run("doctor", APC_SHARDS="2"))[1].count("the broker has the queues of 3 shards") == 1
+
+
+async def delete_queues(url: str) -> None:
+    """Leave no queue of gates and log, like a broker that was made anew."""
+    link = await Nodes([url], Timing()).connect("test")
+    channel = await link.connection.channel()
+    for shard in (0, 1):
+        for queue in (gate_queue(shard), log_queue(shard)):
+            await channel.queue_delete(queue)
+    await link.close(5)
+
+
+async def test_a_broker_gets_the_number_of_the_open_sessions_back(
+    house: House, tmp_path: Path, postgres_url: str
+) -> None:
+    """Gates start with no other number, and nothing that wants a gate could end the sessions."""
+    apc, url = ApcCommand(tmp_path), house.settings.amqp_url.get_secret_value()
+
+    async def apply(shards: int) -> tuple[int, str]:
+        given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": str(shards)}
+        done = await asyncio.to_thread(apc, "topology", "apply", given=given)
+        return done.returncode, done.stdout + done.stderr
+
+    async def have_begun() -> bool:
+        return bool(await house.pool.fetchval(OPEN, len(SESSIONS)))
+
+    async with house.persister(), house.gate():
+        await house.agents.register()
+        async with AsyncExitStack() as stack:
+            for agent in house.agents.cast:
+                await stack.enter_async_context(ScriptedWorker(house.agents.bus, agent, shards=2).working())
+            await house.agents.publish(*(make_start(session_id) for session_id in SESSIONS))
+            await until(have_begun)
+    await apply_rabbit(url, build_topology(1))  # as release 0.1.0 would, whatever is open
+    code, said = await apply(2)
+    assert code == 0, said
+    await delete_queues(url)
+    code, said = await apply(1)
+    assert code and "cannot make 1 shards: 4 open sessions, such as session-" in said, said
+    assert "set APC_SHARDS=2 until every session has ended" in said
+    code, said = await apply(2)
+    assert code == 0, said

@@ -40,8 +40,8 @@ class Applied:
     """Queues of shards that are no more."""
 
 
-Objection = Callable[[], Awaitable[str | None]]
-"""Returns why the log does not allow another number of shards; None when it does."""
+Objection = Callable[[int], Awaitable[str | None]]
+"""Takes the shards that the broker has (0 = none); returns why the log does not allow others, None when it does."""
 
 
 async def apply_rabbit(
@@ -53,7 +53,8 @@ async def apply_rabbit(
 
     Args:
         url: AMQP URL of one node, of a user with the right to configure.
-        objection: asked before N changes, when nothing consumes and the queues are empty.
+        objection: asked before N changes, when nothing consumes and the queues are empty, and before the first queues
+            are made.
 
     Raises:
         TopologyConflict: the broker holds something of that name with other arguments, or N changes while
@@ -139,13 +140,14 @@ async def _change_shards(
     cut off before they are looked at again: a message that came meanwhile is kept, and the change is refused.
     """
     wanted = topology.shards
-    if before in (0, wanted):
+    if before == wanted:
         return ()
     names = [name for shard in range(before) for name in (gate_queue(shard), log_queue(shard))]
     inboxes = [agent_queue(agent.agent_id, urgent) for agent in topology.agents for urgent in (True, False)]
-    refused = f"cannot change from {before} to {wanted} shards"
-    await _check_idle(link, [*names, *map(retry_queue, RETRY_DELAYS_MS), *inboxes], refused, timing)
-    if objection is not None and (reason := await objection()) is not None:
+    refused = f"cannot change from {before} to {wanted} shards" if before else f"cannot make {wanted} shards"
+    if before:
+        await _check_idle(link, [*names, *map(retry_queue, RETRY_DELAYS_MS), *inboxes], refused, timing)
+    if objection is not None and (reason := await objection(before)) is not None:
         raise TopologyConflict(f"{refused}: {reason}")
     surplus = names[2 * wanted :][::-1]  # the first shard last: a change that was interrupted is found again
     if surplus:

@@ -70,6 +70,7 @@ HERE: Table = {
     },
     "gate/test_last_resort.py": {
         "test_an_error_that_nobody_classified_costs_one_input": "with others, and then alone",
+        "test_an_input_that_waits_for_its_session_is_judged_alone_all_the_same": "before, and then alone",
     },
     "database/test_login_function.py": {
         "test_nobody_but_a_registrar_may_call_it": "the acts work for a registrar",

@@ -235,7 +235,7 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
 
 
 async def delete_queues(url: str) -> None:
-    """Leave no queue of gates and log, like a broker that was made anew."""
+    """Leave no queue of gates and log, like a broker that was rebuilt empty."""
     link = await Nodes([url], Timing()).connect("test")
     channel = await link.connection.channel()
     for shard in (0, 1):

@@ -83,5 +83,5 @@ async def test_an_input_that_waits_for_its_session_is_judged_alone_all_the_same(
     monkeypatch.setattr(shard_server, "RETRY_SECONDS", 0.01)
     body = await running.publish(poison)
     await running.until(is_over, 60)
-    assert judged == 1 + ATTEMPTS
+    assert judged == 1 + ATTEMPTS, "before, and then alone"
     assert [tuple(row) for row in await running.pool.fetch(CONFLICTS)] == [("unjudgeable", body)]

@@ -119,10 +119,12 @@ class Consumer:
     async def run(self) -> None:
         """Consume until stopped; the first attempt raises what went wrong, later ones are repeated."""
         backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, self.stop)
+        is_calm_again = False
         while not self.stop.is_set():
+            was_careful, is_calm_again = is_calm_again, False
             try:
                 with unasked_cancel_fails():
-                    is_calm_again = await self._subscribe(backoff)
+                    is_calm_again = await self._subscribe(backoff, may_be_alone=not was_careful)
                 if is_calm_again:
                     continue
             except BusError as error:
@@ -135,12 +137,17 @@ class Consumer:
                 _log.exception("consumer_failed", queue=self._queue, next_attempt_seconds=backoff.pause)
             await backoff.wait()
 
-    async def _subscribe(self, backoff: Backoff) -> bool:
-        """Consume until told to stop; return whether the messages that were taken one at a time are through."""
+    async def _subscribe(self, backoff: Backoff, *, may_be_alone: bool) -> bool:
+        """Consume until told to stop; return whether the messages that were taken one at a time are through.
+
+        Args:
+            may_be_alone: whether to begin with one message at a time if consumers have ended. Runs of messages that
+                somebody else has by now may stand for long.
+        """
         watch = None
         if self._last_resort is not None:
             watch = self._last_resort.watch(self._bus, self._queue, one_at_a_time=self._one_at_a_time)
-        is_alone = watch is not None and watch.is_careful and self._one_at_a_time
+        is_alone = may_be_alone and watch is not None and watch.is_careful and self._one_at_a_time
         # The broker counts a crash against everything that it has handed over.
         prefetch = 1 if is_alone else self._prefetch
         async with self._bus.subscribe(self._queue, prefetch=prefetch, watch=watch) as subscription:

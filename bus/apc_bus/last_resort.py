@@ -9,7 +9,7 @@ never read or handled again. Nothing is recorded for a message otherwise.
 import asyncio
 import sqlite3
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -18,13 +18,13 @@ from contextlib import (
     nullcontext,
 )
 from pathlib import Path
-from time import time
-from typing import Any, Protocol
-from uuid import uuid4
+from time import monotonic, sleep, time
+from typing import Any, Protocol, TypeVar
 
 import structlog
 from prometheus_client import Counter
 
+from apc_bus.claims import claim, is_held, release
 from apc_bus.folders import make_private_folder
 from apc_contracts.errors import ApcError
 
@@ -37,7 +37,11 @@ PATIENCE_SECONDS = 10.0
 """How long one message may keep those of other queues of the process waiting. After that they are not alone, and no end
 counts against any of them."""
 FILE = "last-resort.sqlite"
+_CLAIMS = "last-resort.lock"
+_BUSY_SECONDS = 5.0
+"""How long the file may be locked while others make it."""
 
+T = TypeVar("T")
 _SET_ASIDE = Counter(
     "apc_bus_messages_set_aside", "Messages that ended their consumer while they were alone in it.", ["queue"]
 )
@@ -77,24 +81,29 @@ class EndRecords:
         self._folder = folder
         self._database: sqlite3.Connection | None = None
 
-    def unproven_runs(self, queue: str) -> int:
-        """Return how many consumers of the queue are not known to have come through."""
+    def ended_runs(self, queue: str) -> list[str]:
+        """Return the runs of consumers that have ended, and are not known to have come through."""
         if not self._exists():
-            return 0
+            return []
+        rows = self._run("SELECT run FROM runs WHERE queue = ? AND at >= ?", queue, time() - REMEMBERED_SECONDS)
+        return self._guarded(lambda: [run for (run,) in rows if not is_held(self._claims, run)])
+
+    def begin_run(self, queue: str) -> str:
+        """Record a run that ends with this process; it stands until it is forgotten."""
         self._run("DELETE FROM runs WHERE at < ?", time() - REMEMBERED_SECONDS)
-        return self._number("SELECT count(*) FROM runs WHERE queue = ?", queue)
+        run = self._guarded(lambda: claim(self._claims))
+        self._run("INSERT INTO runs VALUES (?, ?, ?)", queue, run, time())
+        return run
 
-    def add_run(self, queue: str, run: str) -> None:
-        """Record a run; it stands until it is forgotten."""
-        self._run("INSERT OR IGNORE INTO runs VALUES (?, ?, ?)", queue, run, time())
+    def end_run(self, run: str) -> None:
+        """Note that the consumer of a run has ended without being through, though its process lives."""
+        self._guarded(lambda: release(self._claims, run))
 
-    def forget_run(self, queue: str, run: str) -> None:
-        """Forget one run."""
-        self._run("DELETE FROM runs WHERE queue = ? AND run = ?", queue, run)
-
-    def forget_runs(self, queue: str) -> None:
-        """Forget all runs of the queue."""
-        self._run("DELETE FROM runs WHERE queue = ?", queue)
+    def forget_runs(self, queue: str, runs: Iterable[str]) -> None:
+        """Forget runs: what they stood for is through."""
+        for run in runs:
+            self._run("DELETE FROM runs WHERE queue = ? AND run = ?", queue, run)
+            self.end_run(run)
 
     def ends(self, queue: str, message: bytes) -> int:
         """Return how often the message has ended a consumer."""
@@ -117,35 +126,58 @@ class EndRecords:
         """Forget a message: it has come through."""
         self._run("DELETE FROM ends WHERE queue = ? AND message = ?", queue, message)
 
+    @property
+    def _claims(self) -> Path | None:
+        return None if self._folder is None else self._folder / _CLAIMS
+
     def _exists(self) -> bool:
-        return self._database is not None or (self._folder is not None and (self._folder / FILE).exists())
+        return self._database is not None or self._guarded(
+            lambda: self._folder is not None and (self._folder / FILE).exists()
+        )
 
     def _number(self, statement: str, *values: Any) -> int:
-        row = self._run(statement, *values)
-        return row[0] or 0 if row else 0
+        ((number,),) = self._run(statement, *values)
+        return number or 0
 
-    def _run(self, statement: str, *values: Any) -> Any:
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        return self._guarded(lambda: self._open().execute(statement, values).fetchall())
+
+    def _guarded(self, act: Callable[[], T]) -> T:
+        """Do something with the files; without them if they cannot be used."""
         try:
-            return self._open().execute(statement, values).fetchone()
+            return act()
         except (sqlite3.Error, OSError) as error:
             if self._folder is None:
                 raise
             reason = f"{self._folder / FILE}: {error}; a message that kills this process is not recognised by the next"
             _log.warning("ends_not_kept", reason=reason)
             self._folder = self._database = None
-            return self._run(statement, *values)
+            return act()
 
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             if self._folder is not None:
                 make_private_folder(self._folder)
-            place = ":memory:" if self._folder is None else self._folder / FILE
-            database = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+            self._database = _opened(":memory:" if self._folder is None else self._folder / FILE)
+            weakref.finalize(self, self._database.close)
+        return self._database
+
+
+def _opened(place: str | Path) -> sqlite3.Connection:
+    """Open the records; while others do so too, SQLite may refuse at once and not wait."""
+    give_up_at = monotonic() + _BUSY_SECONDS
+    while True:
+        database = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+        try:
             # It outlives the process, not a power cut: no fsync, so that a record costs 50 µs.
             database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; {_SCHEMA}")
-            weakref.finalize(self, database.close)
-            self._database = database
-        return self._database
+        except sqlite3.Error as error:
+            database.close()
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > give_up_at:
+                raise
+            sleep(0.01)
+        else:
+            return database
 
 
 class LastResort:
@@ -223,48 +255,65 @@ class RedeliveryWatch:
         self._records = records
         self._name = queue
         self._queue = scoped_queue
-        self._run = uuid4().hex
-        self.is_careful = records.unproven_runs(scoped_queue) > 0
-        """Whether messages are handed over one at a time, each with its `risk`."""
+        self.is_careful = bool(records.ended_runs(scoped_queue))
+        """Whether redelivered messages are handed over one at a time, each with its `risk`."""
         self.is_calm = False
-        """Whether everything that was redelivered is through: nothing is recorded any more."""
+        """Whether everything that was redelivered is through: nothing is recorded until something is redelivered."""
         self.relaxed = asyncio.Event()
         """Set when it is calm and nothing is unsettled."""
         self.waits = one_at_a_time
-        self._has_begun = False
+        self.in_hand: dict[int, Risk | None] = {}
+        """What was redelivered and is not settled, by its tag, with its risk if it is taken carefully."""
+        self._run: str | None = None
+        """Of what was redelivered; None = nothing was, or all of it is through."""
+        self._former_runs: list[str] = []
+        """Because of which it is careful."""
         self._is_through = False
+        """Whether the last message that came is new: of those that came before none may be on its way."""
 
     def arrive(self, is_redelivered: bool) -> None:
-        """Take note of a message that is read next."""
-        if self.is_calm:
-            return
-        if self._has_begun:
-            self._is_through |= not is_redelivered
-        elif is_redelivered:
-            self._has_begun = True
-            self._records.add_run(self._queue, self._run)
-            if self.is_careful:
-                _log.warning("messages_taken_one_at_a_time", queue=self._name)
-        else:
+        """Take note of a message that is read next. Nothing changes for a new one when it is calm."""
+        if is_redelivered:
+            self._begin()
+        elif self._run is None:
             self.is_calm, self.is_careful = True, False
+        elif not self.in_hand:
+            self._calm_down(self._run)
+        self._is_through = not is_redelivered
 
-    def note_settled(self, next_is_redelivered: bool | None) -> None:
-        """Take note that all messages that were handed over are settled; None = no next message is here."""
-        if not self.is_calm and self._has_begun:
+    def _begin(self) -> None:
+        if self._run is None:
+            self.is_calm = self.is_careful = False
+            self.relaxed.clear()
+            self._run = self._records.begin_run(self._queue)
+        # Another consumer may have ended meanwhile, and this may be what it ended of.
+        if not self.is_careful and (former := self._records.ended_runs(self._queue)):
+            self.is_careful, self._former_runs = True, former
+            _log.warning("messages_taken_one_at_a_time", queue=self._name)
+
+    def settled(self, unsettled: Container[int]) -> list[int]:
+        """Return the tags in hand that are settled by now."""
+        return [tag for tag in self.in_hand if tag not in unsettled]
+
+    def note_settled(self, tags: Iterable[int], next_is_redelivered: bool | None, *, is_idle: bool) -> None:
+        """Take note of messages that were in hand; None = no next message is here; `is_idle`: nothing is unsettled."""
+        for tag in tags:
+            risk = self.in_hand.pop(tag, None)
+            if risk is not None:
+                risk.end()
+        if self._run is not None and not self.in_hand:
             is_through = self._is_through or next_is_redelivered is False
             if is_through or (not self.is_careful and next_is_redelivered is None):
-                self._calm_down()
-        if self.is_calm:
+                self._calm_down(self._run)
+        if self.is_calm and is_idle:
             self.relaxed.set()
 
-    def _calm_down(self) -> None:
-        self.is_calm = True
+    def _calm_down(self, run: str) -> None:
+        self._records.forget_runs(self._queue, (run, *self._former_runs))
         if self.is_careful:
-            self.is_careful = False
-            self._records.forget_runs(self._queue)
             _log.info("messages_taken_together_again", queue=self._name)
-        else:
-            self._records.forget_run(self._queue, self._run)
+        self._run, self._former_runs = None, []
+        self.is_calm, self.is_careful = True, False
 
     @contextmanager
     def until_end(self) -> Iterator[None]:
@@ -272,16 +321,16 @@ class RedeliveryWatch:
         try:
             yield
         except BaseException as error:
-            if not self._resort.explains(error):
-                self._records.add_run(self._queue, self._run)
-                raise
-            self._forget()
+            if self._resort.explains(error):
+                self._forget()
+            else:
+                self._records.end_run(self._run or self._records.begin_run(self._queue))
             raise
         self._forget()
 
     def _forget(self) -> None:
-        if self._has_begun and not self.is_calm:
-            self._records.forget_run(self._queue, self._run)
+        if self._run is not None:
+            self._records.forget_runs(self._queue, [self._run])
 
     def risk(self, message: bytes) -> "Risk":
         """Return the risk of handling a message, by its fingerprint."""

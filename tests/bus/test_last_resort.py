@@ -1,14 +1,16 @@
 """The records of the last resort: what outlives a process, and who is blamed for its end."""
 
 import os
-from contextlib import ExitStack
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import time
 
 import pytest
 from structlog.testing import capture_logs
 
-from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, EndRecords, LastResort, RedeliveryWatch, Risk
+from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, LastResort, RedeliveryWatch, Risk
 
 QUEUE = "inbox"
 
@@ -19,15 +21,53 @@ class Broker:
     scope = "broker:5672/"
 
 
-def killed(folder: Path, *messages: bytes) -> None:
-    """Run a process that ends without a word while these messages are at risk."""
+@contextmanager
+def living(folder: Path, begin: Callable[[LastResort], object]) -> Iterator[None]:
+    """Run a process that does what it has to, lives on, and is killed in the end."""
+    told, tells = os.pipe()
     child = os.fork()
     if not child:
-        resort, held = LastResort(folder), ExitStack()
+        os.close(told)
+        try:
+            held = begin(LastResort(folder))
+            os.write(tells, b".")
+            signal.pause()
+            del held
+        finally:
+            os._exit(1)
+    os.close(tells)
+    try:
+        assert os.read(told, 1) == b".", "it could not begin"
+        yield
+    finally:
+        os.close(told)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def killed(folder: Path, *messages: bytes) -> None:
+    """Run a process that ends without a word while these messages are at risk."""
+    held = ExitStack()
+
+    def begin(resort: LastResort) -> None:
         for message in messages:
             held.enter_context(risk_of(resort, message).at_once())
-        os._exit(1)
-    os.waitpid(child, 0)
+
+    with living(folder, begin):
+        pass
+
+
+def redelivered(resort: LastResort) -> RedeliveryWatch:
+    """Begin a subscription with a message that came before."""
+    begun = watch(resort)
+    begun.arrive(is_redelivered=True)
+    return begun
+
+
+def killed_in_a_run(folder: Path) -> None:
+    """Run a process that ends without a word before it is through with what was redelivered."""
+    with living(folder, redelivered):
+        pass
 
 
 def watch(resort: LastResort) -> RedeliveryWatch:
@@ -68,21 +108,52 @@ async def test_only_an_end_before_all_is_through_makes_the_next_one_careful(tmp_
     first = watch(LastResort(tmp_path))
     first.arrive(is_redelivered=False)  # killed: with nothing that came again
     assert not (tmp_path / FILE).exists(), "the good case writes nothing"
-    second = watch(LastResort(tmp_path))
-    second.arrive(is_redelivered=True)
-    second.note_settled(None)
+    second = redelivered(LastResort(tmp_path))
+    second.note_settled([], None, is_idle=True)
     assert second.is_calm
-    third = watch(LastResort(tmp_path))
-    assert not third.is_careful
-    third.arrive(is_redelivered=True)  # killed at once: a crash loop
+    assert not watch(LastResort(tmp_path)).is_careful
+    killed_in_a_run(tmp_path)  # a crash loop
     fourth = watch(LastResort(tmp_path))
     assert fourth.is_careful
     fourth.arrive(is_redelivered=False)
     assert not fourth.is_careful, "what came again is through, or somebody else's"
+    fourth.arrive(is_redelivered=True)
+    assert fourth.is_careful, "it was somebody else's, who has ended too"
+
+
+async def test_a_run_that_goes_on_says_nothing(tmp_path: Path) -> None:
+    with living(tmp_path, redelivered):
+        assert not redelivered(LastResort(tmp_path)).is_careful, "of another process"
+        assert not redelivered(LastResort(tmp_path)).is_careful, "of this one"
+    assert redelivered(LastResort(tmp_path)).is_careful, "that process was killed"
+
+
+async def test_who_comes_through_forgets_no_run_that_goes_on(tmp_path: Path) -> None:
+    killed_in_a_run(tmp_path)
+    careful = redelivered(LastResort(tmp_path))
+    assert careful.is_careful
+    with living(tmp_path, redelivered):
+        careful.note_settled([], False, is_idle=True)
+        assert careful.is_calm and not watch(LastResort(tmp_path)).is_careful
+    assert watch(LastResort(tmp_path)).is_careful
+
+
+async def test_a_message_that_comes_again_later_begins_a_run_too(tmp_path: Path) -> None:
+    def begin(resort: LastResort) -> RedeliveryWatch:
+        begun = watch(resort)
+        begun.arrive(is_redelivered=False)
+        assert begun.is_calm
+        begun.arrive(is_redelivered=True)
+        assert not begun.is_calm
+        return begun
+
+    with living(tmp_path, begin):
+        pass
+    assert begin(LastResort(tmp_path)).is_careful
 
 
 async def test_old_ends_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch(LastResort(tmp_path)).arrive(is_redelivered=True)
+    killed_in_a_run(tmp_path)
     for _ in range(ATTEMPTS):
         killed(tmp_path, b"poison")
     later = time() + REMEMBERED_SECONDS + 1
@@ -94,18 +165,43 @@ async def test_old_ends_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 async def test_a_folder_that_cannot_be_used_costs_the_records_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / FILE).write_bytes(b"no database at all " * 100)
-    for folder in (tmp_path / "file", tmp_path):
-        records = EndRecords(folder)
+    # The system does not say whether something is there, as in a folder that only another user may enter.
+    unsearchable = tmp_path / ("x" * 300)
+    for folder in (tmp_path / "file", tmp_path, unsearchable):
+        resort = LastResort(folder)
         with capture_logs() as logs:
-            records.add_run(QUEUE, "run")
+            assert not watch(resort).is_careful
+            with pytest.raises(ZeroDivisionError), redelivered(resort).until_end():
+                raise ZeroDivisionError("nobody has foreseen this")
+            assert not watch(resort).risk(b"message").is_too_high()
         assert [line["event"] for line in logs] == ["ends_not_kept"]
-        assert records.unproven_runs(QUEUE) == 1
+        assert watch(resort).is_careful
+
+
+def test_many_processes_make_the_file_at_once(tmp_path: Path) -> None:
+    for folder in (tmp_path / str(number) for number in range(10)):
+        waits, goes = os.pipe()
+        children: list[int] = []
+        for _ in range(16):
+            children.append(os.fork())
+            if not children[-1]:
+                try:
+                    os.close(goes)
+                    os.read(waits, 1)  # until the last one is there
+                    with capture_logs() as logs:
+                        redelivered(LastResort(folder))
+                    os._exit(any(line["event"] == "ends_not_kept" for line in logs))
+                finally:
+                    os._exit(2)
+        os.close(waits)
+        os.close(goes)
+        assert [os.waitpid(child, 0)[1] for child in children] == [0] * 16
 
 
 async def test_records_of_two_brokers_are_kept_apart(tmp_path: Path) -> None:
     class Other:
         scope = "other:5672/"
 
-    watch(LastResort(tmp_path)).arrive(is_redelivered=True)
+    killed_in_a_run(tmp_path)
     assert watch(LastResort(tmp_path)).is_careful
     assert not LastResort(tmp_path).watch(Other(), QUEUE).is_careful

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from apc_bus.clock import boottime
 from apc_bus.errors import BusError, SubscriptionLost
-from apc_bus.last_resort import RedeliveryWatch, Risk
+from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 
 
@@ -70,7 +70,6 @@ class MemorySubscription:
         self._beyond: set[int] = set()
         """Those that do not count any more: the subscription was extended."""
         self._last_tag = 0
-        self._risks: dict[int, Risk] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
 
@@ -99,44 +98,53 @@ class MemorySubscription:
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
         """Return what is there, at least one message; lets other tasks run first."""
         await asyncio.sleep(0)
-        while not self._inbox or (self._has_to_settle and len(self._unacked) > len(self._inbox)):
+        batch: list[Delivery] = []
+        while not batch:
+            while not self._inbox or self._has_to_settle:
+                self._check()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
             self._check()
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        self._check()
-        batch = [self._next()]
-        if batch[0].risk is not None or batch[0].set_aside is not None:
-            return batch
-        size = len(batch[0].message.body)
-        while self._inbox and len(batch) < max_messages:
-            size += len(self._inbox[0].message.body)
-            if size > max_bytes:
-                break
-            batch.append(self._next())
+            self._fill(batch, max_messages, max_bytes)
         return batch
+
+    def _fill(self, batch: list[Delivery], max_messages: int, max_bytes: int) -> None:
+        size = 0
+        while self._inbox and len(batch) < max_messages:
+            delivery = self._watched(self._inbox[0])
+            size += len(delivery.message.body)
+            is_alone = delivery.risk is not None
+            if (batch and (is_alone or size > max_bytes)) or (is_alone and self._has_to_settle):
+                break
+            self._inbox.popleft()
+            batch.append(delivery.checked())
+            if is_alone:
+                break
 
     @property
     def _has_to_settle(self) -> bool:
-        return self._watch is not None and self._watch.is_careful and self._watch.waits
+        watch = self._watch
+        return watch is not None and watch.is_careful and watch.waits and len(self._unacked) > len(self._inbox)
 
-    def _next(self) -> Delivery:
-        delivery, watch = self._inbox.popleft(), self._watch
-        if watch is None or watch.is_calm:
+    def _watched(self, delivery: Delivery) -> Delivery:
+        """Tell the watch of a delivery that may be handed over next; return it with its risk."""
+        watch = self._watch
+        if watch is None or (watch.is_calm and not delivery.is_redelivered):
             return delivery
         watch.arrive(delivery.is_redelivered)
-        if not watch.is_careful:
+        if not delivery.is_redelivered:
             return delivery
-        risk = self._risks[delivery.tag] = watch.risk(fingerprint_of(delivery))
-        return replace(delivery, risk=risk).checked()
+        risk = watch.risk(fingerprint_of(delivery)) if watch.is_careful else None
+        watch.in_hand[delivery.tag] = risk
+        return replace(delivery, risk=risk)
 
     def _note_settled(self) -> None:
         watch = self._watch
         if watch is None or watch.relaxed.is_set():
             return
-        for tag in [tag for tag in self._risks if tag not in self._unacked]:
-            self._risks.pop(tag).end()
-        if len(self._unacked) == len(self._inbox):
-            watch.note_settled(self._inbox[0].is_redelivered if self._inbox else None)
+        next_is_redelivered = self._inbox[0].is_redelivered if self._inbox else None
+        is_idle = len(self._unacked) == len(self._inbox)
+        watch.note_settled(watch.settled(self._unacked), next_is_redelivered, is_idle=is_idle)
         self._wake()
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:

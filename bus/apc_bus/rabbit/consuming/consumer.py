@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import NoReturn
 
@@ -12,6 +12,7 @@ from aiormq.exceptions import (
     ChannelAccessRefused,
     ChannelNotFoundEntity,
 )
+from msgspec.structs import replace
 from pamqp.commands import Basic
 
 from apc_bus.concurrency import unasked_cancel_fails
@@ -23,7 +24,7 @@ from apc_bus.errors import (
     QueueMissing,
     SubscriptionLost,
 )
-from apc_bus.last_resort import RedeliveryWatch, Risk
+from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, Message, Publication, SetAside
 from apc_bus.rabbit.bundles import MOST_PARTS, unbundled
 from apc_bus.rabbit.channel import BulkChannel, open_channel
@@ -73,7 +74,6 @@ class RabbitSubscription:
         self._inbox: deque[Delivery] = deque()
         self._received = 0
         self._unsettled = Unsettled()
-        self._risks: dict[int, Risk] = {}
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
         channel.on_delivery = self._take
@@ -124,7 +124,7 @@ class RabbitSubscription:
         return batch
 
     async def _wait_for_next(self) -> None:
-        while not (self._inbox or self._raw) or (self._has_to_settle and self._unsettled_hand_overs):
+        while not (self._inbox or self._raw) or self._has_to_settle:
             self._check()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -132,22 +132,22 @@ class RabbitSubscription:
 
     @property
     def _has_to_settle(self) -> bool:
-        return self._watch is not None and self._watch.is_careful and self._watch.waits
-
-    @property
-    def _unsettled_hand_overs(self) -> int:
-        return len(self._unsettled) - len(self._inbox)
+        watch = self._watch
+        return watch is not None and watch.is_careful and watch.waits and len(self._unsettled) > len(self._inbox)
 
     def _next(self, most_bytes: int | None) -> Delivery | None:
-        """Return the next delivery if it is here and, unless it is the first, not larger than that."""
+        """Return the next delivery if it is here and, unless it is the first, not larger than that, nor to be alone."""
         while not self._inbox:
             if not self._raw or (most_bytes is not None and len(self._raw[0].body) > most_bytes):
                 return None
             self._read(self._raw.popleft())
-        if most_bytes is not None and len(self._inbox[0].message.body) > most_bytes:
+        first = self._inbox[0]
+        is_first_of_batch = most_bytes is None
+        if (first.risk is not None or first.set_aside is not None) and (not is_first_of_batch or self._has_to_settle):
+            return None  # it became careful with this very message
+        if most_bytes is not None and len(first.message.body) > most_bytes:
             return None
-        delivery = self._inbox.popleft()
-        return delivery.checked()
+        return self._inbox.popleft().checked()
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         """Acknowledge one delivery, or it and all earlier ones."""
@@ -160,7 +160,8 @@ class RabbitSubscription:
 
     async def _note_settled(self, watch: RedeliveryWatch) -> None:
         """Tell the watch; what was taken alone is settled at the broker before the next one is handed over."""
-        if watch.is_careful:
+        settled = watch.settled(self._unsettled)
+        if settled and watch.is_careful:
             self._acknowledgements.send()
             try:
                 # Its answer follows what was sent on the channel before.
@@ -168,10 +169,8 @@ class RabbitSubscription:
                     await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=self._timing.answer)
             except CHANNEL_GONE as error:
                 self._raise_lost(error)
-        for tag in [tag for tag in self._risks if tag not in self._unsettled]:
-            self._risks.pop(tag).end()
-        if not self._unsettled:
-            watch.note_settled(self._raw[0].is_redelivered if self._raw else None)
+        next_is_redelivered = self._raw[0].is_redelivered if self._raw else None
+        watch.note_settled(settled, next_is_redelivered, is_idle=not self._unsettled)
         self._wake()
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
@@ -183,8 +182,14 @@ class RabbitSubscription:
         tag = self._unsettled.give_back(delivery.tag)
         if tag is not None:  # else it went with another part of its message
             self._acknowledgements.refuse(tag, requeue=requeue)
+            self._drop_parts(tag)
         if self._watch is not None and not self._watch.relaxed.is_set():
             await self._note_settled(self._watch)
+
+    def _drop_parts(self, broker_tag: int) -> None:
+        """Hand over nothing more of a message that was given back; the inbox holds parts of one message alone."""
+        while self._inbox and self._inbox[0].tag // MOST_PARTS == broker_tag:
+            self._unsettled.settle(self._inbox.popleft().tag)
 
     async def begin(self, arguments: Mapping[str, str | int] | None = None) -> None:
         """Consume. Raises what aiormq raises."""
@@ -246,13 +251,11 @@ class RabbitSubscription:
     def _read(self, raw: RawMessage) -> None:
         """Put what is in a message into the inbox."""
         watch = self._watch
-        if watch is not None and not watch.is_calm:
-            watch.arrive(raw.is_redelivered)
         try:
-            if watch is not None and watch.is_careful:
-                self._read_carefully(raw, watch)
-            else:
+            if watch is None or (watch.is_calm and not raw.is_redelivered):
                 self._add(read_delivery(raw.method, raw.properties, raw.body))
+            else:
+                self._read_watched(raw, watch)
         except Exception as error:
             if self._is_stream:
                 # It comes again with its chunk, whatever offset is asked for, and nothing is owed to its sender.
@@ -260,6 +263,16 @@ class RabbitSubscription:
                 return
             self.end(f"a message cannot be read: {error!r}")
             raise
+
+    def _read_watched(self, raw: RawMessage, watch: RedeliveryWatch) -> None:
+        is_redelivered = raw.is_redelivered
+        watch.arrive(is_redelivered)
+        if is_redelivered and watch.is_careful:
+            self._read_carefully(raw, watch)
+            return
+        tags = self._add(read_delivery(raw.method, raw.properties, raw.body))
+        if is_redelivered:
+            watch.in_hand.update(dict.fromkeys(tags))
 
     def _read_carefully(self, raw: RawMessage, watch: RedeliveryWatch) -> None:
         fingerprint = raw.fingerprint
@@ -269,30 +282,27 @@ class RabbitSubscription:
             set_aside = SetAside(raw.properties)
             (tag,) = self._unsettled.add(raw.tag)
             self._inbox.append(Delivery(message, tag, "", True, set_aside=set_aside))
-            self._risks[tag] = reading
+            watch.in_hand[tag] = reading
             return
         with reading.at_once():
-            self._add(read_delivery(raw.method, raw.properties, raw.body), watch, fingerprint)
+            tags = self._add(read_delivery(raw.method, raw.properties, raw.body))
+        for place, tag in enumerate(tags):
+            risk = watch.in_hand[tag] = watch.risk(fingerprint + bytes([tag % MOST_PARTS]))
+            self._inbox[place] = replace(self._inbox[place], risk=risk)
 
-    def _add(self, delivery: Delivery, watch: RedeliveryWatch | None = None, fingerprint: bytes = b"") -> None:
-        first, offset = self._first_offset, self._offset_of(delivery)
-        if first is not None and offset is not None and offset < first:
-            return
+    def _add(self, delivery: Delivery) -> Sequence[int]:
+        """Put the parts of a delivery into the inbox; return their tags."""
+        first, offset = self._first_offset, None
+        if self._is_stream:  # in a message of a queue that header is its sender's own
+            offset = _offset_of(delivery)
+            if first is not None and offset is not None and offset < first:
+                return ()
         messages = unbundled(delivery.message)
         tags = self._unsettled.add(delivery.tag, len(messages))
         routing_key, is_redelivered = delivery.routing_key, delivery.is_redelivered
-        if watch is None:
-            for tag, message in zip(tags, messages, strict=True):
-                self._inbox.append(Delivery(message, tag, routing_key, is_redelivered, offset))
-            return
         for tag, message in zip(tags, messages, strict=True):
-            risk = self._risks[tag] = watch.risk(fingerprint + bytes([tag % MOST_PARTS]))
-            self._inbox.append(Delivery(message, tag, routing_key, is_redelivered, offset, risk))
-
-    def _offset_of(self, delivery: Delivery) -> int | None:
-        """Return where a message stands in a stream. In one of a queue that header is its sender's own."""
-        offset = delivery.message.headers.get(_OFFSET) if self._is_stream else None
-        return offset if isinstance(offset, int) else None
+            self._inbox.append(Delivery(message, tag, routing_key, is_redelivered, offset))
+        return tags
 
     def _on_cancelled(self, frame: Basic.Cancel) -> None:
         self.end(f"queue {self._queue} was deleted, or its node is gone")
@@ -381,6 +391,12 @@ async def _close(link: Link, channel: BulkChannel, timing: Timing) -> None:
         # It may still hold what it handed over, until its connection goes.
         link.is_suspect |= isinstance(error, TimeoutError)
         _log.info("channel_close_failed", reason=repr(error))
+
+
+def _offset_of(delivery: Delivery) -> int | None:
+    """Return where a message stands in its stream."""
+    offset = delivery.message.headers.get(_OFFSET)
+    return offset if isinstance(offset, int) else None
 
 
 def _words_of(cause: BaseException | None) -> str:

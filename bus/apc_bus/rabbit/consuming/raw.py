@@ -11,6 +11,8 @@ from apc_bus.rabbit.consuming.decoding import user_id_of
 _ARGUMENTS_AT = 4
 """After the class and the method."""
 _TAG = struct.Struct(">QB")
+_FLAG_BEHIND_IT = _ARGUMENTS_AT + _TAG.size
+"""After the consumer tag, whose length is the first argument."""
 _FLAGS_AT, _FIELDS_AT = 12, 14
 _CONTENT_TYPE, _ENCODING, _TABLE = 1 << 15, 1 << 14, 1 << 13
 _COUNTS = re.compile(rb"\x10x-(?:delivery|acquired)-count(?:[bBt].|[sUu]..|[iI].{4}|[lLT].{8})", re.DOTALL)
@@ -32,7 +34,8 @@ class RawMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_redelivered(self) -> bool:
         """Whether somebody had it before."""
-        return bool(_TAG.unpack_from(self.method, self._tag_at)[1] & 1)
+        method = self.method
+        return (method[method[_ARGUMENTS_AT] + _FLAG_BEHIND_IT] & 1) == 1  # asked for each message: a bool() is slower
 
     @property
     def user_id(self) -> str | None:

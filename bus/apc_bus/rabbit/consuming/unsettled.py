@@ -18,7 +18,7 @@ class Unsettled:
     def __len__(self) -> int:
         return len(self._tags)
 
-    def __contains__(self, tag: int) -> bool:
+    def __contains__(self, tag: object) -> bool:
         return tag in self._tags or tag in self._gone
 
     def add(self, broker_tag: int, parts: int = 1) -> range:

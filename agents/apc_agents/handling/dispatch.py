@@ -102,7 +102,7 @@ class Dispatcher:
     async def start(self, starter: AnyHandler, session_id: str) -> None:
         """Run an on_start function over the agent's own document."""
         for runs_left in reversed(range(MAX_STALE_RUNS)):
-            document = await self._states.open(session_id)
+            document = await self._states.open(session_id, is_read=True)
             await starter(HandlerContext(self._invocation(None, document, session_id)))
             try:
                 return await self._states.save(document, None)

@@ -123,13 +123,13 @@ class StateCache:
         self._is_used = False
         """Whether a handler of this process has used the state: then each document is read for each delivery."""
 
-    async def open(self, session_id: str) -> StateDocument:
-        """Return the document of a session."""
+    async def open(self, session_id: str, *, is_read: bool = False) -> StateDocument:
+        """Return the document of a session; read from the store, when `is_read`, whether handlers use it or not."""
         document = self._documents.get(session_id)
         if document is not None:
             self._documents.move_to_end(session_id)
-            document.is_fresh = self._is_used
-            if not self._is_used:
+            document.is_fresh = is_read or self._is_used
+            if not document.is_fresh:
                 return document
         found = await self._patiently(lambda: self._store.load(self._agent_id, session_id))
         stored, revision = found or (b"", 0)

@@ -21,6 +21,7 @@ from apc_contracts import (
     ReceiptKind,
     reply_id,
 )
+from apc_contracts.vocabulary import PRESENCE_SESSION
 
 
 async def test_the_three_receipts_of_a_fast_handler_travel_in_one_message(
@@ -288,3 +289,27 @@ async def test_a_worker_says_nothing_from_a_state_that_another_has_replaced(
         await gates[number].ended(packet)
     said = [[cast(IdeaPayload, packet.payload).method_id for packet in gate.packets] for gate in gates]
     assert said == [["seen 1", "seen 3"], ["seen 2", "seen 4"]]
+
+
+async def test_each_of_several_starters_reads_and_changes_the_state(make_stage: StageMaker) -> None:
+    """Also those behind one that saves nothing; none of them runs twice for it."""
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    runs: list[str] = []
+
+    @agent.on_start
+    async def look(ctx: HandlerContext) -> None:
+        runs.append(f"look {ctx.state}")
+
+    @agent.on_start
+    async def count(ctx: HandlerContext) -> None:
+        runs.append("count")
+        ctx.state["starts"] = ctx.state.get("starts", 0) + 1
+
+    states = MemoryStateStore()
+    for start in (1, 2):
+        stage = await make_stage(agent, states)
+        await stage.start()
+        await stage.end()
+        saved = b'{"handled":[],"state":{"starts":%d}}' % start
+        assert await states.load("sentinel-1", PRESENCE_SESSION) == (saved, start)
+    assert runs == ["look {}", "count", "look {'starts': 1}", "count"]

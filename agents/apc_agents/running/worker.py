@@ -123,6 +123,8 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
+        self._consumers: dict[bool, Consumer] = {}
+        """By whether their queue is the urgent one."""
         self._health, self._database, self._last_resort = Health(), database, LastResort(settings.data_dir)
         self._is_stopping = False
         self.ready = asyncio.Event()
@@ -237,7 +239,6 @@ class Worker:
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
         prefetch = self._settings.worker_prefetch
-        self._consumers: list[Consumer] = []
         async with AsyncExitStack() as stack:
             for is_urgent in (True, False):
                 # A crash counts against every packet that the broker has handed over. Control traffic still flows,
@@ -254,13 +255,15 @@ class Worker:
                     last_resort=self._last_resort,
                     one_at_a_time=not is_urgent,
                 )
-                self._consumers.append(await stack.enter_async_context(consuming))
+                self._consumers[is_urgent] = await stack.enter_async_context(consuming)
             yield
 
     async def _look_for_answers(self, packet: Packet) -> list[Packet]:
-        """Return the answers that this or another process has taken, and let in what is behind waiting handlers."""
-        for consumer in self._consumers:
-            await consumer.extend()
+        """Return the answers that this or another process has taken, and let in those behind waiting handlers.
+
+        An answer is control traffic. Ordinary packets stay at the broker: a crash would count against each of them.
+        """
+        await self._consumers[True].extend()
         return await self._states.load_answers(packet)
 
     def _with_middlewares(self, take: Take) -> Take:

@@ -3,9 +3,11 @@
 import asyncio
 from datetime import timedelta
 from typing import cast
+from uuid import UUID
 
 from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
+from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
 from apc_bus import headers
@@ -14,6 +16,7 @@ from apc_bus.port import Publication
 from apc_bus.topology import RECEIPTS, agent_queue
 from apc_contracts import (
     ORCHESTRATOR,
+    AckPayload,
     IdeaPayload,
     NackPayload,
     Packet,
@@ -313,3 +316,39 @@ async def test_each_of_several_starters_reads_and_changes_the_state(make_stage: 
         saved = b'{"handled":[],"state":{"starts":%d}}' % start
         assert await states.load("sentinel-1", PRESENCE_SESSION) == (saved, start)
     assert runs == ["look {}", "count", "look {'starts': 1}", "count"]
+
+
+async def test_a_handler_that_waits_for_an_ack_takes_no_more_ordinary_packets(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """A crash would count against each of them."""
+    agent, ends = Agent("sentinel-1", role="sentinel", swarm="hybrid"), []
+
+    @agent.on(PacketType.IDEA, may_crash=True)
+    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        await ctx.emit(idea.payload, to="b-1", requires_ack=True)
+        ends.append(idea.packet_id)
+
+    states = CountingStore()
+    stage = await make_stage(agent, states, drain_timeout=timedelta(0))
+    packets = [make_packet(idea(f"m-{number}")) for number in range(5)]
+    for packet in packets:
+        await stage.gate.deliver(packet)
+    gate = await stage.start()
+    await until(lambda: states.looks > 1)
+    (consumer,) = gate.broker.queue(agent_queue("sentinel-1", False)).consumers
+    assert len(consumer._unacked) == 1
+    acked = AckPayload(acked_packet_id=reply_id(packets[0].packet_id, "sentinel-1", 0), ack_status="ACCEPTED")
+    await gate.deliver(make_packet(acked, sender="b-1", parent=packets[0]))
+    await gate.ended(packets[0])
+    assert ends == [packets[0].packet_id]
+
+
+class CountingStore(MemoryStateStore):
+    """Counts how often a handler looks for answers."""
+
+    looks = 0
+
+    async def load_answers(self, agent_id: str, session_id: str, packet_id: UUID) -> list[bytes]:
+        self.looks += 1
+        return await super().load_answers(agent_id, session_id, packet_id)

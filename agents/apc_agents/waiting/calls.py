@@ -91,15 +91,23 @@ class RecordedCalls:
         left = [number for number in self._left if number < end]
         return bool(left) and all(self.entries[number].place is not None for number in left)
 
-    def take(self, call: Call) -> RecordedCall | None:
-        """Return the record of a call that was made before the next wait, or is that wait; it is left no more."""
+    def take(self, call: Call, *, is_noted: bool = False) -> RecordedCall | None:
+        """Return the record of a call that was made before the next wait, or is that wait; it is left no more.
+
+        Args:
+            is_noted: it is not awaited, and cannot be held until the wait is passed: beside the handler it may be one
+                that an earlier run came to after the wait.
+        """
         numbers = self._by_key.get((call.op, call.subject()), [])
         end = self._ahead[0] if self._ahead else len(self.entries)
+        reaches_behind = is_noted and call.is_beside
         first = None
         for number in numbers:
             entry = self.entries[number]
-            if number > end or (entry.is_wait and call.is_beside):
+            if (number > end and not reaches_behind) or (entry.is_wait and call.is_beside):
                 break
+            if number > end and entry.place is None:  # the handler's own
+                continue
             first = number if first is None else first
             if entry.place == call.place:
                 first = number

@@ -101,7 +101,7 @@ class CallJournal:
     def note(self, op: str, subject: Subject, make: Callable[[], ResultT]) -> ResultT:
         """Record a call like `call`, for a function that is not awaited."""
         call = self._enter(op, subject)
-        if self._records.are_left and (entry := self._recorded(call)) is not None:
+        if self._records.are_left and (entry := self._recorded(call, is_noted=True)) is not None:
             recorded: ResultT = self.replay(entry)
             return recorded
         self._made.append(call)
@@ -198,13 +198,13 @@ class CallJournal:
         last = _last_call.get()
         return last if last is not None and last.journal is self else None
 
-    def _recorded(self, call: Call) -> RecordedCall | None:
+    def _recorded(self, call: Call, *, is_noted: bool = False) -> RecordedCall | None:
         """Return the record of a call.
 
         None when there is none, after the last recorded wait or, for the time being, in another task than the
         handler's. Raises Suspended: the handler itself makes another call than it did.
         """
-        entry = self._records.take(call)
+        entry = self._records.take(call, is_noted=is_noted)
         if entry is not None and not (entry.is_wait and self._records.are_left_before_wait):
             self._tell()
             return entry

@@ -61,7 +61,7 @@ class Pipelines:
 
 @dataclass(frozen=True)
 class Wait:
-    """A wait of the handler itself, with pipelines that go on meanwhile."""
+    """A wait of the handler itself, with pipelines that go on meanwhile; before a `late` one the handler pauses."""
 
     kind: str
     beside: Pipelines | None = None
@@ -105,7 +105,7 @@ _parts = st.recursive(
 )
 _trees = st.builds(Pipelines, st.sampled_from(["gather", "group"]), st.lists(_parts, min_size=2, max_size=3).map(tuple))
 waits = st.builds(Wait, st.sampled_from(["ask", "request", "both"]))
-_beside = st.builds(Wait, st.just("ask"), _trees)
+_beside = st.builds(Wait, st.sampled_from(["ask", "late"]), _trees)
 programs = st.lists(st.one_of(_trees, _steps, waits, _beside), min_size=2, max_size=4).map(tuple).map(numbered)
 """Handlers."""
 changeable = st.tuples(_trees, waits, _trees).map(numbered)
@@ -173,6 +173,8 @@ class Handler:
         if wait.beside is not None:
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(self._run(wait.beside, ctx))
+                if wait.kind == "late":
+                    await self._step(Step("pause"), ctx)
                 approval = await ctx.ask("Ship?", to=Role("manager"), timeout=HOUR)
             return [task.result(), approval.outcome]
         question = ctx.ask("Ship?", to=Role("manager"), timeout=HOUR)

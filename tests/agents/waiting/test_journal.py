@@ -1,5 +1,7 @@
 """The records of a handler's calls: what repeats, what does not, and their bounds."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,6 +72,46 @@ async def test_a_handler_that_ends_before_its_records_has_diverged() -> None:
     second = CallJournal(await recorded(first))
     second.finish()
     assert second.divergence == "the handler ended before call 1, ctx.once(a)"
+
+
+async def beside(act: Callable[[], Any]) -> Any:
+    """Do something as the first act of a pipeline that the handler starts."""
+
+    async def pipeline() -> Any:
+        return act()
+
+    return await asyncio.create_task(pipeline())
+
+
+def pass_wait(journal: CallJournal) -> None:
+    entry = journal.next_recorded("ask", lambda: "q")
+    assert entry is not None and entry.is_wait
+    journal.pass_wait(entry)
+
+
+async def test_what_a_pipeline_notes_earlier_than_it_did_is_found_behind_the_next_wait() -> None:
+    """It was slow in the first run and fast in the second: the note came after the wait, and before it was passed."""
+    second = CallJournal(await recorded(CallJournal()))
+    assert await beside(lambda: second.note("step", str, lambda: 3)) == 3
+    pass_wait(second)
+    assert second.note("step", str, lambda: 4) == 4, "the handler's own, with the same key"
+    third = CallJournal(await recorded(second))
+    assert await beside(lambda: third.note("step", str, lambda: 5)) == 3
+    pass_wait(third)
+    assert third.note("step", str, lambda: 6) == 4
+    pass_wait(third)
+    third.finish()
+    assert third.divergence is None
+
+
+async def test_a_note_that_was_never_made_takes_none_of_the_handler_behind_the_next_wait() -> None:
+    second = CallJournal(await recorded(CallJournal()))
+    pass_wait(second)
+    assert second.note("step", str, lambda: 4) == 4
+    third = CallJournal(await recorded(second))
+    assert await beside(lambda: third.note("step", str, lambda: 5)) == 5
+    pass_wait(third)
+    assert third.note("step", str, lambda: 6) == 4
 
 
 async def test_a_call_that_has_not_returned_cannot_be_recorded() -> None:

@@ -29,6 +29,21 @@ from apc_agents.waiting import journal
 from apc_contracts import reply_id
 
 EXAMPLES = settings.default.max_examples
+FACT_BESIDE_A_WAIT: Program = numbered(
+    (
+        Wait(
+            "late",
+            Pipelines(
+                "group",
+                (
+                    Pipelines("in turn", (Step("pause"), Step("fact"), Step("once"))),
+                    Pipelines("in turn", (Step("pause"), Step("once"))),
+                ),
+            ),
+        ),
+        Wait("ask"),
+    )
+)
 TWO_OF_TWO: Program = numbered(
     (
         Pipelines(
@@ -126,6 +141,11 @@ def test_a_handler_that_makes_other_calls_is_told_and_makes_no_effect(
 def test_two_pipelines_of_two_effects_each_are_made_once_after_each_kill() -> None:
     for kills in range(9):
         check(TWO_OF_TWO, *asyncio.run(live_through(TWO_OF_TWO, [kills, 8 - kills], kills)))
+
+
+def test_a_fact_is_found_whether_it_was_read_before_or_after_a_wait() -> None:
+    for seed in range(20):
+        check(FACT_BESIDE_A_WAIT, *asyncio.run(live_through(FACT_BESIDE_A_WAIT, [], seed)))
 
 
 async def test_a_wait_that_0_1_0_has_recorded_goes_on_with_other_numbers() -> None:

@@ -23,6 +23,7 @@ ApcError
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
       PoolerUnsuitable    a connection pooler in between loses prepared statements: transaction or statement mode
+    StatementTooSlow      a statement took longer than it may; the server answers
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
     TaskEnded             a task that runs until it is told to stop has ended without that
   SettingMisspelled       the environment has a name that is nearly a setting's
@@ -144,6 +145,10 @@ class PoolerUnsuitable(DatabaseUnavailable):
 
     def __init__(self, shown_by: str = "") -> None:
         super().__init__(f"{self.fault}: {self.remedy}{f' ({shown_by})' if shown_by else ''}")
+
+
+class StatementTooSlow(BusError, TimeoutError):
+    """What was done over a connection took longer than it may, and was cancelled; the server answers."""
 
 
 class DatabaseNotDurable(BusError):

@@ -8,10 +8,11 @@ import asyncpg
 import pytest
 from tests.support.failover.demotion import Demoted, Switch, by_way_of, place_of
 from tests.support.servers.ports import free_ports
+from tests.support.servers.proxy import Proxy
 from tests.support.waiting import until
 
 from apc_bus.database import DATABASE_AWAY, check_durability, connect, is_away, is_passing, open_pool, problems_of
-from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable, PoolerUnsuitable
+from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
 
 
 async def test_json_is_text(postgres_url: str) -> None:
@@ -89,7 +90,14 @@ def test_a_database_that_is_away(away: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(
-    "given_up", [asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.QueryCanceledError]
+    "given_up",
+    [
+        asyncpg.SerializationError,
+        asyncpg.DeadlockDetectedError,
+        asyncpg.QueryCanceledError,
+        asyncpg.exceptions.ConfigurationLimitExceededError,
+        StatementTooSlow,
+    ],
 )
 def test_a_statement_that_the_server_gave_up_passes_and_says_nothing_of_the_server(given_up: type[Exception]) -> None:
     assert is_passing(given_up("again"))
@@ -191,6 +199,38 @@ async def test_a_full_server_keeps_the_connections_that_work(
             pool.terminate()
             await admin.execute(f"DROP ROLE {role}")
             await admin.close()
+
+
+async def test_a_slow_statement_says_nothing_of_the_server(postgres_url: str) -> None:
+    pool = await open_pool(postgres_url, min_size=2, max_size=2, command_timeout=timedelta(milliseconds=200))
+    async with pool.acquire() as one, pool.acquire() as two:
+        pids = {await one.fetchval("SELECT pg_backend_pid()"), await two.fetchval("SELECT pg_backend_pid()")}
+    for _ in range(2):
+        with pytest.raises(StatementTooSlow) as caught:
+            await pool.execute("SELECT pg_sleep(60)")
+        assert is_passing(caught.value) and not is_away(caught.value)
+        with pytest.raises(StatementTooSlow):
+            async with pool.acquire() as connection, connection.transaction():
+                await connection.execute("SELECT pg_sleep(60)")
+        assert (problems_of(pool), pool.failures) == ([], 0)
+    async with pool.acquire() as one, pool.acquire() as two:
+        assert {await one.fetchval("SELECT pg_backend_pid()"), await two.fetchval("SELECT pg_backend_pid()")} == pids
+    await pool.close()
+
+
+async def test_a_server_that_is_frozen_is_left(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apc_bus.database.primary_pool._ANSWER_SECONDS", 0.2)
+    async with Switch.open(place_of(postgres_url)) as switch, Proxy.open(by_way_of(postgres_url, switch.port)) as cable:
+        pool = await open_pool(cable.url, max_size=1, command_timeout=timedelta(milliseconds=200))
+        cable.freeze()
+        with pytest.raises(TimeoutError) as caught:
+            await pool.execute("SELECT 1")
+        assert is_away(caught.value)
+        assert "the database is away" in problems_of(pool)[0]
+        cable.thaw()
+        await until(lambda: problems_of(pool) == [])
+        assert await pool.fetchval("SELECT 1") == 1
+        pool.terminate()
 
 
 async def test_an_error_of_the_work_leaves_the_pool_alone(postgres_url: str) -> None:

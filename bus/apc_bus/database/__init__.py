@@ -1,6 +1,6 @@
 """Postgres: pools and connections that follow the primary, and the check of its durability."""
 
-from apc_bus.database.away import DATABASE_AWAY, first_line, is_away, is_passing
+from apc_bus.database.away import DATABASE_AWAY, first_line, is_away, is_of_statement, is_passing
 from apc_bus.database.durability import check_durability, undurable_settings
 from apc_bus.database.primary import connect
 from apc_bus.database.primary_pool import DatabasePool, note_failure, open_pool, problems_of
@@ -12,6 +12,7 @@ __all__ = [
     "connect",
     "first_line",
     "is_away",
+    "is_of_statement",
     "is_passing",
     "note_failure",
     "open_pool",

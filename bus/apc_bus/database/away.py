@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from apc_bus.errors import PoolerUnsuitable
+from apc_bus.errors import PoolerUnsuitable, StatementTooSlow
 
 _AWAY = (
     OSError,  # TimeoutError too
@@ -18,8 +18,14 @@ _AWAY = (
 )
 _WRONG = (ValueError, asyncpg.UnsupportedClientFeatureError)
 """What the library refuses by itself: an argument that does not fit, a feature that it does not have."""
-_CANCELLED = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError, asyncpg.TransactionRollbackError)
-"""The server gave up one statement or one transaction, and works."""
+_CANCELLED = (
+    StatementTooSlow,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.exceptions.ConfigurationLimitExceededError,  # 53400: temp_file_limit
+)
+"""One statement or one transaction was given up, and the server works."""
 _POOLED = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """26000, 42P05: a prepared statement is gone, or another client's is there."""
 
@@ -37,6 +43,11 @@ def is_away(error: BaseException) -> bool:
 def is_passing(error: BaseException) -> bool:
     """Return whether the same transaction may succeed later: the server is away, or gave up this one."""
     return is_away(error) or isinstance(error, _CANCELLED)
+
+
+def is_of_statement(error: BaseException) -> bool:
+    """Return whether an error that passes may come again and again of one statement, while others succeed."""
+    return is_passing(error) and (not is_away(error) or isinstance(error, asyncpg.OutOfMemoryError))
 
 
 def in_clear_words(error: BaseException) -> BaseException:

@@ -13,13 +13,15 @@ from asyncpg.pool import PoolAcquireContext, PoolConnectionProxy
 from apc_bus.backoff import Backoff
 from apc_bus.database.away import DATABASE_AWAY, first_line, in_clear_words, is_away
 from apc_bus.database.primary import check_pooler, connect, settings_sql
-from apc_bus.errors import DatabaseUnavailable, PoolerUnsuitable
+from apc_bus.errors import DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
 from apc_bus.tls import tls_problem
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _QUIET_SECONDS = 2.5
 """A server without resources counts as away until no statement has failed for so long: longer than any repeat waits."""
+_ANSWER_SECONDS = 5.0
+"""How long a server may take to cancel a statement that was too slow, and to answer."""
 
 _log = structlog.get_logger("apc_bus")
 
@@ -184,15 +186,25 @@ class _Acquired(PoolAcquireContext):
             self._pool.note_success(self._failures)
             return
         clear = error
-        # Another OSError is of the work that was done with the connection, such as a file's.
-        if isinstance(error, TimeoutError) or not isinstance(error, OSError) or _is_over(connection):
-            clear = await self._pool.note(error)
-            if is_away(error):
-                with suppress(asyncpg.InterfaceError):  # it is gone
-                    connection.terminate()  # a server that is frozen would never answer to a goodbye
-        await super().__aexit__(*exc)
+        try:
+            clear = await self._judged(connection, error)
+        finally:
+            await super().__aexit__(*exc)
         if clear is not error:
             raise clear from error
+
+    async def _judged(self, connection: PoolConnectionProxy, error: BaseException) -> BaseException:
+        """Return the error in clear words; the pool is told, and the connection cut, if it is the server's."""
+        if isinstance(error, TimeoutError):
+            if await _answers(connection):
+                return error if isinstance(error, StatementTooSlow) else StatementTooSlow("a statement was too slow")
+        elif isinstance(error, OSError) and not _is_over(connection):
+            return error  # of the work that was done with the connection, such as a file's
+        clear = await self._pool.note(error)
+        if is_away(error):
+            with suppress(asyncpg.InterfaceError):  # it is gone
+                connection.terminate()  # a server that is frozen would never answer to a goodbye
+        return clear
 
     def __await__(self) -> Generator[Any, Any, PoolConnectionProxy]:
         return self._lent().__await__()
@@ -205,6 +217,16 @@ class _Acquired(PoolAcquireContext):
                 raise clear from error
             raise
         return connection
+
+
+async def _answers(connection: PoolConnectionProxy) -> bool:
+    """Return whether the server still answers over a connection; a statement of it that is over is cancelled first."""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            await connection.execute("")
+    except Exception as error:
+        return not is_away(error)
+    return True
 
 
 def _is_over(connection: PoolConnectionProxy) -> bool:

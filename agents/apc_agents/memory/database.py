@@ -86,13 +86,13 @@ ResultT = TypeVar("ResultT")
 def _repeated(
     method: Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]],
 ) -> Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]]:
-    """Repeat a method of a patient store while the database is away: a transaction that may be repeated."""
+    """Repeat a method of a patient store as `patiently` does: a transaction that may be repeated."""
 
     @wraps(method)
     async def patient(store: "DatabaseMemoryStore", /, *args: Given.args, **kwargs: Given.kwargs) -> ResultT:
         if not store.is_patient:
             return await method(store, *args, **kwargs)
-        return await patiently(lambda: method(store, *args, **kwargs), "memory store", awaits=_is_away)
+        return await patiently(lambda: method(store, *args, **kwargs), "memory store", awaits=_is_passing)
 
     return patient
 
@@ -101,7 +101,8 @@ class DatabaseMemoryStore(BaseMemoryStore):
     """The memory of one owner in Postgres. The pool (`apc_bus.database.open_pool`) stays the caller's.
 
     Args:
-        is_patient: wait for a database that is away, as the handlers of a worker do; else raise MemoryUnavailable.
+        is_patient: wait for a database that is away, as the handlers of a worker do, and repeat a statement that it
+            gives up, for a while; else raise MemoryUnavailable at once.
     """
 
     def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER, *, is_patient: bool = False) -> None:
@@ -259,7 +260,7 @@ class DatabaseMemoryStore(BaseMemoryStore):
                     return stale.current
                 raise
 
-        return await patiently(attempt, "memory store", awaits=_is_away) if self.is_patient else await save()
+        return await patiently(attempt, "memory store", awaits=_is_passing) if self.is_patient else await save()
 
     @_repeated
     async def _states(self, agent_id: str, owner_id: str, keys: Iterable[str] | None) -> dict[str, Any]:
@@ -283,8 +284,8 @@ class DatabaseMemoryStore(BaseMemoryStore):
         return Removed(_count(conversations_gone), _count(states_gone))
 
 
-def _is_away(error: BaseException) -> bool:
-    """Return whether the database is away; a conversation that others keep changing is no such case."""
+def _is_passing(error: BaseException) -> bool:
+    """Return whether the database is away or gave up the statement; not that others keep changing a conversation."""
     return isinstance(error, MemoryUnavailable) and error.__cause__ is not None
 
 

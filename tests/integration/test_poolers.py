@@ -23,7 +23,7 @@ pytestmark = pytest.mark.pooler
 REMEDY = "set `pool_mode = session` for this database in pgbouncer.ini"
 
 
-Pooled = Callable[[str], Awaitable[str]]
+Pooled = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ async def over_pooler(postgres_url: str) -> AsyncIterator[Pooled]:
     """Return the URL of a fresh database by way of a pooler in a mode."""
     async with AsyncExitStack() as stack:
 
-        async def start(mode: str) -> str:
-            return await stack.enter_async_context(pooled(postgres_url, mode))
+        async def start(mode: str, size: int = 60) -> str:
+            return await stack.enter_async_context(pooled(postgres_url, mode, size))
 
         yield start
 
@@ -72,6 +72,21 @@ async def test_another_mode_is_refused_at_the_start(over_pooler: Pooled, mode: s
     url = await over_pooler(mode)
     with pytest.raises(PoolerUnsuitable, match=REMEDY):
         await open_pool(url)
+
+
+async def test_a_pooler_whose_connections_are_all_lent_is_not_waited_for(
+    over_pooler: Pooled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second client, which shows the mode, gets none while the first has the only one."""
+    monkeypatch.setattr("apc_bus.database.primary._CONNECT_TIMEOUT_SECONDS", 0.3)
+    url = await over_pooler("session", size=1)
+    async with asyncio.timeout(10):
+        pool = await open_pool(url, max_size=1, wait=timedelta(seconds=2))
+        assert await pool.fetchval("SELECT 1") == 1
+    pool.terminate()
+    url = await over_pooler("transaction", size=1)
+    with pytest.raises(PoolerUnsuitable, match=REMEDY):
+        await open_pool(url, max_size=1)
 
 
 async def test_the_doctor_names_pooler_and_remedy(

@@ -13,6 +13,7 @@ from apc_bus.database.away import DATABASE_AWAY, first_line, in_clear_words, is_
 from apc_bus.errors import PoolerUnsuitable
 
 _CONNECT_TIMEOUT_SECONDS = 5.0
+_BACKEND = "SELECT pg_backend_pid()"
 _REFUSED_AS = """
 SELECT CASE WHEN pg_is_in_recovery() THEN 'a standby'
     WHEN NOT $1 AND current_setting('default_transaction_read_only') = 'on' THEN 'read-only' END
@@ -78,14 +79,18 @@ async def _connect(
 
 
 async def check_pooler(connection: asyncpg.Connection, url: str) -> None:
-    """Raise PoolerUnsuitable when two clients share one process of the server: a pooler lends it by transactions."""
-    backend = await connection.fetchval("SELECT pg_backend_pid()")
+    """Raise PoolerUnsuitable when two clients share one process of the server: a pooler lends it by transactions.
+
+    A second client that gets no connection in time shows nothing, and the pooler is taken: one that lends by
+    transactions would have lent the connection of the first client, which is idle.
+    """
+    backend = await connection.fetchval(_BACKEND, timeout=_CONNECT_TIMEOUT_SECONDS)
     if backend == connection.get_server_pid():
         return  # no pooler is between
-    with suppress(OSError, asyncpg.PostgresError):  # it has no more connections: not shown, and no reason to refuse
+    with suppress(OSError, asyncpg.PostgresError):
         other = await asyncpg.connect(url, timeout=_CONNECT_TIMEOUT_SECONDS, statement_cache_size=0)
         try:
-            if await other.fetchval("SELECT pg_backend_pid()") == backend:
+            if await other.fetchval(_BACKEND, timeout=_CONNECT_TIMEOUT_SECONDS) == backend:
                 raise PoolerUnsuitable
         finally:
             other.terminate()

@@ -27,14 +27,17 @@ auth_type = trust
 auth_file = {folder}/users
 logfile = {folder}/log
 pool_mode = {mode}
-default_pool_size = 60
+default_pool_size = {size}
 server_login_retry = 1
 """
 
 
 @asynccontextmanager
-async def pooled(url: str, mode: str) -> AsyncIterator[str]:
+async def pooled(url: str, mode: str, size: int = 60) -> AsyncIterator[str]:
     """Run a pgbouncer in a mode in front of the server of the URL; yield the URL by way of it.
+
+    Args:
+        size: connections that it has to the server.
 
     Raises:
         BusUnavailable: pgbouncer is not on this machine.
@@ -46,7 +49,8 @@ async def pooled(url: str, mode: str) -> AsyncIterator[str]:
     # pgbouncer refuses root, and another user may not reach the socket of the tests' server: a proxy does.
     async with Switch.open(place_of(url)) as server:
         (folder / "users").write_text('"postgres" ""\n')
-        (folder / "ini").write_text(_CONFIG.format(server=server.port, port=port, folder=folder, mode=mode))
+        config = _CONFIG.format(server=server.port, port=port, folder=folder, mode=mode, size=size)
+        (folder / "ini").write_text(config)
         if user is not None:
             for path in (folder, *folder.iterdir()):
                 shutil.chown(path, user)

@@ -18,7 +18,8 @@ from tests.orchestrator.judging.test_content import register
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_agents.typed.message import payload_of
 from apc_bus.topology import gate_queue
-from apc_client import Client, KeyConflict, SessionRefused, keyed_start
+from apc_client import Client, KeyConflict, SessionRefused
+from apc_client import keyed_start as starting
 from apc_client.keyed_start import KeyedStart
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
@@ -179,7 +180,7 @@ async def test_an_encrypted_input_of_ones_own_is_told_from_anothers_without_the_
     monkeypatch.setenv("APC_SUBJECT_MASTER_KEY", b64encode(b"k" * 32).decode())
     monkeypatch.setenv("APC_ENCRYPT_BODIES", "true")
     await make_ready(house)
-    monkeypatch.setattr(keyed_start, "opened_bodies", unopened)
+    monkeypatch.setattr(starting, "opened_bodies", unopened)
     first, second = await started_at_once(house, "a", "b")
     assert await house.pool.fetchval(HALTED, first.session_id) is None
     assert isinstance(second, InputUnusable) and "set APC_SUBJECT_MASTER_KEY to compare it" in str(second)

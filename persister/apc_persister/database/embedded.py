@@ -168,6 +168,8 @@ def server_account() -> pwd.struct_passwd | None:
 def _run(server: Postmaster, users: _Users) -> None:
     with users.lock:
         if not server.is_running():
+            if not users.without_us():
+                server.stop()  # one whose socket is gone
             server.bury()
             server.initialise()
             server.start()

@@ -24,11 +24,15 @@ from pathlib import Path
 from subprocess import CalledProcessError
 
 from apc_bus.folders import make_private_folder
+from apc_persister.database import lock_file
+from apc_persister.database.lock_file import is_backend, lives, named_server
 from apc_persister.errors import EmbeddedUnavailable
 
 SERVER_USER = "pgserver"
 PATIENCE_S = 60
 """Recovery after a crash may take a while, and longer on a busy machine; then the start has failed."""
+_MOMENT_S = 2
+"""A server that ends has no socket any more for a moment."""
 PORT = 5432
 """Part of the socket's name; PGPORT of our environment has no say."""
 _SOCKET = f".s.PGSQL.{PORT}"
@@ -61,10 +65,11 @@ class Postmaster:
 
     @property
     def socket_folder(self) -> Path:
-        """Where the server that runs has its socket."""
+        """Where the server that runs has its socket: as it was noted, if that was noted of this folder and no copy."""
         with suppress(OSError, ValueError):  # ValueError: a note that a fault of the disk left
-            noted = Path(os.fsdecode(self._socket_note.read_bytes()))
-            if noted.is_absolute() and noted.is_dir():
+            place, inode = self._socket_note.read_bytes().split(b"\0")
+            noted = Path(os.fsdecode(place))
+            if int(inode) == self.data.stat().st_ino and noted.is_absolute() and noted.is_dir():
                 return noted
         return self._socket_place()
 
@@ -89,10 +94,12 @@ class Postmaster:
     def bury(self) -> None:
         """Remove what a dead server left: its lock files stop PostgreSQL when another process has the number in them.
 
-        Its orphaned backends notice the death and leave; until they have, PostgreSQL refuses to start. Against a server
-        that lives, with a socket that is gone, it has its own guard (the shared memory of the data folder).
+        Its orphaned backends notice the death and leave; until they have, PostgreSQL refuses to start. A server that
+        lives ends itself when its lock file is gone, so it stays where one runs whose socket cannot be reached: a
+        cleaner of /tmp removed it, or our /tmp is another one. Raises EmbeddedUnavailable then.
         """
-        left = (self.data / "postmaster.pid", *(self.socket_folder / f"{_SOCKET}{end}" for end in ("", ".lock")))
+        self._check_dead()
+        left = (self.data / lock_file.NAME, *(self.socket_folder / f"{_SOCKET}{end}" for end in ("", ".lock")))
         if not any(os.path.lexists(path) for path in left):
             return
         deadline = time.monotonic() + PATIENCE_S
@@ -141,19 +148,25 @@ class Postmaster:
         with self._folder(self.data) as (data, first), self._folder(place) as (sockets, second):
             # pg_ctl puts its options into a command of the shell. The data folder is not among them.
             options = f"-p {PORT} -h '' -k {shlex.quote(_listed(sockets))} {_OPTIONS}"
-            self._socket_note.write_bytes(os.fsencode(place))
+            self._socket_note.write_bytes(b"%b\0%d" % (os.fsencode(place), self.data.stat().st_ino))
             self._call("pg_ctl", ("-w", "-t", str(PATIENCE_S), "-o", options, "start"), data, first + second)
 
     def stop(self) -> None:
         """Stop the server, if it runs, and return when it is down. Raises OSError, SubprocessError."""
-        pid = self._listener()
+        pid = self._listener()  # first its number at the socket: the one in the file may be cut
+        if pid is None:
+            named = named_server(self.data, self._user)
+            pid = named.pid if named is not None and named.is_known else None
         if not pid:  # 0: a process of another container
             return
         with self._folder(self.data) as (data, descriptors):
-            # By its number at the socket: the one in the file may be cut.
-            self._call("pg_ctl", ("kill", "INT", str(pid)), data, descriptors)
+            try:
+                self._call("pg_ctl", ("kill", "INT", str(pid)), data, descriptors)
+            except CalledProcessError:
+                if lives(pid):
+                    raise
         deadline = time.monotonic() + 2 * PATIENCE_S
-        while _lives(pid):
+        while lives(pid):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"PostgreSQL (process {pid}) did not stop in {2 * PATIENCE_S} s")
             time.sleep(0.01)
@@ -195,16 +208,28 @@ class Postmaster:
         return place
 
     def _listener(self) -> int | None:
-        """Return the id of the process that listens at the socket, None when nobody does."""
+        """Return the id of the process that listens at the socket, 0 when it is not known, None when nobody does."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             try:
                 probe.connect(str(self.socket_folder / _SOCKET))
                 return int(_PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0])
             except (BlockingIOError, AttributeError):  # frozen, with its queue full; no Linux
-                return int((self.data / "postmaster.pid").read_text().split()[0])
+                named = named_server(self.data, self._user)
+                return 0 if named is None else named.pid
             except OSError:
                 return None
+
+    def _check_dead(self) -> None:
+        deadline = time.monotonic() + _MOMENT_S
+        while (named := named_server(self.data, self._user)) is not None:
+            if time.monotonic() > deadline:
+                raise EmbeddedUnavailable(
+                    f"PostgreSQL (process {named.pid}) runs in {self.data}, and its socket cannot be reached: "
+                    f"{self.socket_folder / _SOCKET} was removed, or this command has another /tmp. "
+                    f"To repeat this, end the commands that use it, or `kill -INT {named.pid}`"
+                )
+            time.sleep(0.05)
 
     def _has_orphans(self) -> bool:
         """Return whether a dead server of this user left processes: their parent is no PostgreSQL any more."""
@@ -212,7 +237,7 @@ class Postmaster:
 
         processes = {process.pid: process.info for process in psutil.process_iter(["cmdline", "name", "ppid", "uids"])}
         return any(
-            (info["cmdline"] or [""])[0].startswith("postgres: ")
+            is_backend(info["cmdline"])
             and info["uids"].real == self._user
             and processes.get(info["ppid"], {}).get("name") != "postgres"
             for info in processes.values()
@@ -287,13 +312,3 @@ def _listed(folder: str) -> str:
     """Return a folder as an item of a list in PostgreSQL's settings."""
     doubled = folder.replace('"', '""')
     return f'"{doubled}"'
-
-
-def _lives(pid: int) -> bool:
-    """Return whether a process is there, and no corpse: in a container nobody may wait for it."""
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

@@ -4,10 +4,11 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
@@ -15,7 +16,8 @@ import psutil
 import pytest
 
 from apc_bus.database import check_durability
-from apc_persister.database.embedded import server_account, start_embedded
+from apc_persister.database.embedded import server_account, server_programs, start_embedded
+from apc_persister.database.postmaster import Postmaster
 from apc_persister.errors import EmbeddedUnavailable
 
 USE = """
@@ -54,6 +56,28 @@ async def answers(url: str) -> bool:
 
 def postmaster(data: Path) -> psutil.Process:
     return psutil.Process(int((data / "postgres" / "postmaster.pid").read_text().split()[0]))
+
+
+def is_over(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+@asynccontextmanager
+async def another_user(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """Another process that uses the server, with the URL that it got; it leaves when its input ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", USE, str(folder), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        await process.communicate(b"")
+
+
+def remove_socket(folder: Path) -> None:
+    """What a cleaner of /tmp does; a command with another /tmp sees the same."""
+    (folder / "postgres" / ".s.PGSQL.5432").unlink()
 
 
 async def test_it_starts_holds_data_and_stops(folder: Path) -> None:
@@ -200,7 +224,90 @@ async def test_a_server_is_stopped_whatever_its_file_says(folder: Path) -> None:
     running = postmaster(folder)
     (folder / "postgres" / "postmaster.pid").write_text("")
     await server.stop()
-    assert not running.is_running() or running.status() == psutil.STATUS_ZOMBIE
+    assert is_over(running)
+
+
+async def test_a_server_without_its_socket_is_stopped_too(folder: Path) -> None:
+    server = await start_embedded(folder)
+    running = postmaster(folder)
+    remove_socket(folder)
+    await server.stop()
+    assert is_over(running)
+
+
+async def test_a_used_server_without_its_socket_is_left_alone(folder: Path) -> None:
+    async with another_user(folder) as (user, url):
+        inside = await asyncpg.connect(url)
+        running = postmaster(folder)
+        remove_socket(folder)
+        with pytest.raises(EmbeddedUnavailable, match=rf"end the commands that use it, or `kill -INT {running.pid}`"):
+            await start_embedded(folder)
+        assert postmaster(folder).pid == running.pid, "without this file it would shut itself down within a minute"
+        assert await inside.fetchval("SELECT 1")
+        await inside.close()
+    assert user.returncode == 0
+    assert is_over(running), "its last user stopped it"
+
+
+async def test_a_server_without_its_socket_that_nobody_uses_is_started_again(folder: Path) -> None:
+    async with another_user(folder) as (user, _):
+        user.kill()
+    running = postmaster(folder)
+    remove_socket(folder)
+    server = await start_embedded(folder)
+    assert is_over(running)
+    assert await answers(server.url)
+    await server.stop()
+
+
+@pytest.mark.parametrize("is_backend", [False, True], ids=["postmaster", "backend"])
+async def test_the_number_of_a_dead_server_is_that_of_another_server(folder: Path, is_backend: bool) -> None:
+    other = await start_embedded(folder / "other")
+    server = await start_embedded(folder / "dead")
+    file = folder / "dead" / "postgres" / "postmaster.pid"
+    _, *rest = file.read_text().splitlines()
+    postmaster(folder / "dead").kill()
+    number = postmaster(folder / "other").children()[0].pid if is_backend else postmaster(folder / "other").pid
+    file.write_text("\n".join((str(number), *rest)) + "\n")
+    again = await start_embedded(folder / "dead")
+    assert await answers(again.url)
+    await again.stop()
+    assert await answers(other.url)
+    await other.stop()
+    await server.stop()
+
+
+async def test_a_copied_folder_has_a_server_of_its_own(folder: Path) -> None:
+    await (await start_embedded(folder / "first")).stop()
+    shutil.copytree(folder / "first", folder / "second")
+    if account := server_account():
+        for path in ((folder / "second" / "postgres"), *(folder / "second" / "postgres").rglob("*")):
+            os.chown(path, account.pw_uid, account.pw_gid)
+    first = await start_embedded(folder / "first")
+    second = await start_embedded(folder / "second")
+    assert first.url != second.url
+    await second.stop()
+    assert await answers(first.url)
+    await first.stop()
+
+
+@pytest.mark.parametrize("left", ["", "no number"])
+async def test_a_frozen_server_runs_whatever_its_file_says(folder: Path, left: str) -> None:
+    """Its queue is full: nobody who asks it for its number gets in."""
+    server = await start_embedded(folder)
+    frozen = postmaster(folder)
+    (folder / "postgres" / "postmaster.pid").write_text(left)
+    frozen.suspend()
+    with ExitStack() as waiting:
+        waiting.callback(frozen.resume)
+        with suppress(BlockingIOError):
+            while True:
+                one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                one.connect(str(folder / "postgres" / ".s.PGSQL.5432"))
+        assert Postmaster(folder / "postgres", server_programs(), server_account()).is_running()
+    await server.stop()
+    assert is_over(frozen)
 
 
 async def test_the_last_user_stops_it(folder: Path) -> None:

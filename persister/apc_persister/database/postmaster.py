@@ -13,6 +13,7 @@ import pwd
 import shlex
 import shutil
 import socket
+import stat
 import struct
 import subprocess
 import tempfile
@@ -69,7 +70,7 @@ class Postmaster:
         with suppress(OSError, ValueError):  # ValueError: a note that a fault of the disk left
             place, inode = self._socket_note.read_bytes().split(b"\0")
             noted = Path(os.fsdecode(place))
-            if int(inode) == self.data.stat().st_ino and noted.is_absolute() and noted.is_dir():
+            if int(inode) == self.data.stat().st_ino and noted.is_absolute() and self._is_closed(noted):
                 return noted
         return self._socket_place()
 
@@ -84,7 +85,7 @@ class Postmaster:
             )
 
     def is_running(self) -> bool:
-        """Return whether a server listens at the socket.
+        """Return whether the server's user listens at the socket, in a folder where nobody else could put it.
 
         Not what `postmaster.pid` says: after a restart its number is that of another process, a fault of the disk
         empties it, and in a container root may not look at a process of another user.
@@ -99,7 +100,8 @@ class Postmaster:
         cleaner of /tmp removed it, or our /tmp is another one. Raises EmbeddedUnavailable then.
         """
         self._check_dead()
-        left = (self.data / lock_file.NAME, *(self.socket_folder / f"{_SOCKET}{end}" for end in ("", ".lock")))
+        sockets = (self.socket_folder,) if self._is_closed(self.socket_folder) else ()
+        left = (self.data / lock_file.NAME, *(place / f"{_SOCKET}{end}" for place in sockets for end in ("", ".lock")))
         if not any(os.path.lexists(path) for path in left):
             return
         deadline = time.monotonic() + PATIENCE_S
@@ -199,21 +201,34 @@ class Postmaster:
             return place
         ours = self._sockets()
         make_private_folder(ours)
-        found = ours.lstat()
-        if ours.is_symlink() or found.st_uid != os.geteuid():
-            raise PermissionError(f"{ours} belongs to another user: set TMPDIR, or choose a shorter APC_DATA_DIR")
+        _check_folder(ours, {os.geteuid()})
         ours.chmod(0o700)
         make_private_folder(place)
+        _check_folder(place, {os.geteuid(), self._user})
+        place.chmod(0o700)
         self._hand_over(place)
         return place
 
+    def _is_closed(self, place: Path) -> bool:
+        """Return whether nobody but us and the server's user can put a socket there."""
+        try:
+            folders = [(place, self._user)] + ([] if place == self.data else [(place.parent, os.geteuid())])
+            found = [(folder.lstat(), owner) for folder, owner in folders]
+        except OSError:
+            return False
+        return all(stat.S_ISDIR(it.st_mode) and it.st_uid == owner and not it.st_mode & 0o022 for it, owner in found)
+
     def _listener(self) -> int | None:
         """Return the id of the process that listens at the socket, 0 when it is not known, None when nobody does."""
+        place = self.socket_folder
+        if not self._is_closed(place):
+            return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             try:
-                probe.connect(str(self.socket_folder / _SOCKET))
-                return int(_PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[0])
+                probe.connect(str(place / _SOCKET))
+                pid, user = _peer_of(probe)
+                return pid if user == self._user else None
             except (BlockingIOError, AttributeError):  # frozen, with its queue full; no Linux
                 named = named_server(self.data, self._user)
                 return 0 if named is None else named.pid
@@ -299,6 +314,19 @@ def _environment(data: str, locale: str | None) -> dict[str, str]:
     """Return what the server's programs get: nothing of what ours says about another PostgreSQL."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     return kept | {"PGDATA": data} | ({} if locale is None else {"LC_ALL": locale})
+
+
+def _peer_of(probe: socket.socket) -> tuple[int, int]:
+    """Return the process at the other end, and its user. Raises AttributeError where the system does not tell."""
+    pid, user, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, user
+
+
+def _check_folder(folder: Path, owners: set[int]) -> None:
+    """Refuse a link, and a folder of another owner. Raises OSError."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+        raise PermissionError(f"{folder} belongs to another user: set TMPDIR, or choose a shorter APC_DATA_DIR")
 
 
 def _name_of(user: int) -> str:

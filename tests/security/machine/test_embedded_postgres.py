@@ -10,16 +10,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.security.strangers import STRANGER, as_stranger, ask_as_stranger
-from tests.support.installed_programs import open_programs
+from tests.support.installed_programs import open_programs, server_user
 
-from apc_persister.database import embedded
-from apc_persister.database.embedded import start_embedded
+from apc_persister.database import embedded, postmaster
+from apc_persister.database.embedded import server_programs, start_embedded
+from apc_persister.database.postmaster import Postmaster
+from apc_persister.errors import EmbeddedUnavailable
 
 LONG = "long" * 30
 """The path of a socket would have more than 107 bytes."""
@@ -45,6 +48,22 @@ if os.geteuid() == 0:
     os.setuid(int(sys.argv[2]))
 asyncio.run(main())
 """
+
+LISTEN_AS_STRANGER = """
+import os, pwd, socket, sys
+stranger = pwd.getpwnam(sys.argv[1])
+os.setgroups([])
+os.setgid(stranger.pw_gid)
+os.setuid(stranger.pw_uid)
+os.makedirs(sys.argv[2], exist_ok=True)
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[2] + "/.s.PGSQL.5432")
+server.listen()
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+acts_as_stranger = pytest.mark.skipif(os.geteuid() != 0, reason="runs a server as a stranger: needs root")
 
 
 @pytest.fixture
@@ -73,7 +92,7 @@ def open_the_folders(place: Path, data: Path) -> None:
     """Take away what the file system refuses; the server itself is left."""
     for path in (place, *place.parents):
         if path not in (Path("/"), Path(tempfile.gettempdir())):
-            path.chmod(0o755)
+            path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o055)
     (place / ".s.PGSQL.5432").chmod(0o777)
 
 
@@ -165,6 +184,94 @@ async def test_a_runtime_folder_of_a_stranger_is_not_used(
     with pytest.raises(Exception, match="set TMPDIR"):
         await start_embedded(folder / LONG)
     assert not list(planted.iterdir())
+
+
+@contextmanager
+def strangers_server(place: Path) -> Iterator[int]:
+    """A server of the stranger in a folder that it makes, if it is missing; its number."""
+    command = (sys.executable, "-c", LISTEN_AS_STRANGER, STRANGER, str(place))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.stdin.close()
+
+
+def trust_the_folder(unguarded: pytest.MonkeyPatch) -> None:
+    unguarded.setattr(Postmaster, "_is_closed", lambda self, place: True)
+
+
+def trust_the_process(unguarded: pytest.MonkeyPatch, pid: int) -> None:
+    unguarded.setattr(postmaster, "_peer_of", lambda probe: (pid, server_user().pw_uid))
+
+
+@acts_as_stranger
+@pytest.mark.parametrize("guard", ["the folder", "the process"])
+async def test_a_strangers_server_is_not_taken_for_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    server = Postmaster(folder / LONG / "postgres", server_programs(), server_user())
+    place = server.socket_folder
+    with strangers_server(place) as pid:
+        with monkeypatch.context() as unguarded:
+            trust_the_folder(unguarded)
+            trust_the_process(unguarded, pid)
+            assert server.is_running(), "without both guards it is"
+        if guard == "the folder":
+            trust_the_process(monkeypatch, pid)
+        else:
+            trust_the_folder(monkeypatch)
+        assert not server.is_running()
+        with pytest.raises(Exception, match="belongs to another user: set TMPDIR"):
+            await start_embedded(folder / LONG)
+        if guard == "the folder":
+            assert (place / ".s.PGSQL.5432").exists(), "a path through a folder of a stranger may lead anywhere"
+
+
+@acts_as_stranger
+async def test_a_noted_folder_that_a_stranger_made_again_is_not_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    server = await start_embedded(folder / LONG)
+    await server.stop()
+    noted = socket_folder(server.url)
+    shutil.rmtree(noted.parent)  # as a restart of the machine does
+    (folder / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "tmp"))
+    with strangers_server(noted) as pid:
+        with monkeypatch.context() as unguarded:
+            trust_the_folder(unguarded)
+            trust_the_process(unguarded, pid)
+            running = Postmaster(folder / LONG / "postgres", server_programs(), server_user())
+            assert running.is_running(), "without the guards the stranger's is taken for ours"
+        server = await start_embedded(folder / LONG)
+        assert socket_folder(server.url).is_relative_to(folder / "tmp")
+        await server.stop()
+
+
+@acts_as_stranger
+@pytest.mark.parametrize("plant", [("ln", "-s"), ("cp", "-rT")], ids=["a link", "a folder"])
+async def test_what_a_stranger_put_into_the_runtime_folder_is_not_handed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plant: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    planted = Postmaster(folder / LONG / "postgres", server_programs(), server_user()).socket_folder
+    planted.parent.mkdir()
+    planted.parent.chmod(0o777)
+    (folder / "elsewhere").mkdir()
+    assert as_stranger(*plant, str(folder / "elsewhere"), str(planted)).returncode == 0
+    before = planted.stat().st_uid
+    with pytest.raises(Exception, match="belongs to another user: set TMPDIR"):
+        await start_embedded(folder / LONG)
+    assert planted.stat().st_uid == before
+    with monkeypatch.context() as unguarded:
+        unguarded.setattr(postmaster, "_check_folder", lambda folder, owners: None)
+        with suppress(EmbeddedUnavailable):
+            await (await start_embedded(folder / LONG)).stop()
+    assert not planted.exists() or planted.stat().st_uid == server_user().pw_uid, "without the guard it is"
 
 
 async def test_the_folders_above_stay_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

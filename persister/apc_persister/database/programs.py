@@ -6,6 +6,7 @@ installation, which only that user may enter. The data need no other place: they
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import pwd
@@ -13,12 +14,15 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import structlog
 
+from apc_persister.database.postmaster import SERVER_USER
 from apc_persister.errors import EmbeddedUnavailable
 
 PLACES = (Path("/var/lib"),)
@@ -27,6 +31,7 @@ _NAME = "apc-postgres-programs-"
 _DIGITS = 16
 _NEEDED = ("postgres", "initdb", "pg_ctl")
 _STAMP = "copied"
+_LONGEST_STAMP = 1 << 16
 _PATIENCE_S = 60
 _READ_BY_SHELL = frozenset('"$`\\\n')
 
@@ -62,15 +67,12 @@ def programs_for(account: pwd.struct_passwd | None, wheel: Path) -> Path:
                 return found
             reasons.append(f"{place}: {error.strerror or error}")
             continue
-        if _can_run(account, _inside(made, wheel)):
-            log.info(
-                "postgres_programs_copied",
-                folder=str(made),
-                hint=f"the user {account.pw_name} may not enter {wheel}; `apc embedded remove` removes the copy",
-            )
-            return _inside(made, wheel)
-        shutil.rmtree(made)
-        reasons.append(f"{place}: {account.pw_name} may not run programs there")
+        log.info(
+            "postgres_programs_copied",
+            folder=str(made),
+            hint=f"the user {account.pw_name} may not enter {wheel}; `apc embedded remove` removes the copy",
+        )
+        return _inside(made, wheel)
     raise EmbeddedUnavailable(
         f"PostgreSQL does not run as root, the user {account.pw_name} may not enter {wheel}, and no copy of the "
         f"programs can be kept elsewhere ({'; '.join(reasons)}): run this as an ordinary user, install apc-bus where "
@@ -79,12 +81,28 @@ def programs_for(account: pwd.struct_passwd | None, wheel: Path) -> Path:
 
 
 def find_copy(account: pwd.struct_passwd, wheel: Path) -> Path | None:
-    """Return the programs' folder in the copy that an earlier command made from this wheel, None without one."""
+    """Return the programs' folder in the copy that an earlier command made from this wheel, None without one.
+
+    What another user of the machine put there is passed over.
+    """
     for copy in copies(wheel):
-        _check_owner(copy, account)
-        if _stamp_of(copy) == _stamp(wheel) and _can_run(account, _inside(copy, wheel)):
+        if _is_trusted(copy, account) and _is_good(copy, account, wheel):
             return _inside(copy, wheel)
     return None
+
+
+def _is_trusted(copy: Path, account: pwd.struct_passwd) -> bool:
+    """Return whether no other user put the copy there, or may put another into its place."""
+    try:
+        _check_place(copy.parent)
+        return _is_closed(copy, account)
+    except OSError:  # another command replaces it
+        return False
+
+
+def _is_good(copy: Path, account: pwd.struct_passwd, wheel: Path) -> bool:
+    """Return whether a copy is of this version, and the user may run it."""
+    return _stamp_of(copy) == _stamp(wheel) and _can_run(account, _inside(copy, wheel))
 
 
 def copies(wheel: Path) -> list[Path]:
@@ -100,9 +118,8 @@ def remove_copies(wheel: Path) -> list[Path]:
         OSError: one cannot be removed.
     """
     removed = []
-    for copy in {path for place in _places() for path in place.glob(f"{_NAME}{'[0-9a-f]' * _DIGITS}")}:
-        source = (_stamp_of(copy) or "").partition("\n")[0]
-        if copy.name != _name(wheel) and (not source or Path(source).exists()):
+    for copy in {copy for place in _places() for copy in _copies_in(place)}:
+        if copy.name != _name(wheel) and not _is_left_over(copy):
             continue
         user = _user_of(copy)
         if user is not None:
@@ -112,14 +129,45 @@ def remove_copies(wheel: Path) -> list[Path]:
     return sorted(removed)
 
 
+def _copies_in(place: Path) -> Iterator[Path]:
+    """Find the copies of all wheels, without what another user put into a place where everybody may write."""
+    try:
+        owner = pwd.getpwnam(SERVER_USER).pw_uid
+    except KeyError:
+        owner = None
+    for path in place.glob(f"{_NAME}{'[0-9a-f]' * _DIGITS}"):
+        with suppress(FileNotFoundError):  # another command removes it
+            found = path.lstat()
+            if stat.S_ISDIR(found.st_mode) and (found.st_uid == owner or not place.stat().st_mode & 0o022):
+                yield path
+
+
+def _is_left_over(copy: Path) -> bool:
+    """Return whether the installation that a copy was made from is gone."""
+    source = (_stamp_of(copy) or "").partition("\n")[0]
+    try:
+        return bool(source) and not Path(source).exists()
+    except OSError:  # it cannot be told
+        return False
+
+
 def _user_of(copy: Path) -> int | None:
-    """Return the id of a process that runs a program of the copy: its command line is what every user may read."""
+    """Return the id of a process of its owner that runs a program of the copy.
+
+    Its command line is what every user may read, but also what every user may choose.
+    """
     import psutil
 
-    for process in psutil.process_iter(["cmdline"]):
-        if any(word.startswith(f"{copy}/") for word in (process.info["cmdline"] or ())[:1]):
+    owner = _owner_of(copy)
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        command, users = process.info["cmdline"] or (), process.info["uids"]
+        if any(word.startswith(f"{copy}/") for word in command[:1]) and (users is None or users.real == owner):
             return int(process.pid)
     return None
+
+
+def _owner_of(copy: Path) -> int:
+    return copy.lstat().st_uid
 
 
 def _places() -> Iterator[Path]:
@@ -151,16 +199,26 @@ def _stamp(wheel: Path) -> str:
 
 
 def _stamp_of(copy: Path) -> str | None:
+    """Return what the copy says of itself, None unless that is a file: its owner may put another thing there."""
     try:
-        return (copy / _STAMP).read_text(errors="replace")
+        descriptor = os.open(copy / _STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return file.read(_LONGEST_STAMP).decode(errors="replace")
+
+
+def _is_closed(copy: Path, account: pwd.struct_passwd) -> bool:
+    """Return whether a copy is a folder that the user alone may enter. Raises OSError."""
+    found = copy.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == account.pw_uid and not found.st_mode & 0o077
 
 
 def _check_owner(copy: Path, account: pwd.struct_passwd) -> None:
     """Refuse what another user of the machine may have put there. Raises EmbeddedUnavailable, OSError."""
-    found = copy.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid or found.st_mode & 0o077:
+    if not _is_closed(copy, account):
         raise EmbeddedUnavailable(
             f"{copy} is not a folder that the user {account.pw_name} alone may enter, so its programs are not run: "
             "remove it"
@@ -200,7 +258,10 @@ def _can_run(account: pwd.struct_passwd, programs: Path) -> bool:
 
 
 def _copy(account: pwd.struct_passwd, wheel: Path, place: Path) -> Path:
-    """Copy the programs below `place`; what was copied from another version is replaced. Raises OSError."""
+    """Copy the programs below `place`; what was copied from another version is replaced. Raises OSError.
+
+    A good copy that another command has made meanwhile stays.
+    """
     packages, folder = _packages(wheel), place / _name(wheel)
     # Made under another name, in a folder of ours: nobody can lead us to another file, and nobody finds half a copy.
     new = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=place))
@@ -213,14 +274,55 @@ def _copy(account: pwd.struct_passwd, wheel: Path, place: Path) -> Path:
             target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
         (new / _STAMP).write_text(_stamp(wheel))
         os.chown(new, account.pw_uid, account.pw_gid)
-        if os.path.lexists(folder):
-            _check_owner(folder, account)
-            shutil.rmtree(folder)
-        new.rename(folder)
+        if not _can_run(account, _inside(new, wheel)):
+            raise PermissionError(errno.EACCES, f"{account.pw_name} may not run programs there")
+        _put(new, folder, account, wheel)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return folder
+
+
+def _put(new: Path, folder: Path, account: pwd.struct_passwd, wheel: Path) -> None:
+    """Give a copy its name, unless a good one has it: that may be in use. Raises EmbeddedUnavailable, OSError."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not _has_moved(new, folder):
+        with suppress(FileNotFoundError, BlockingIOError):  # another command replaces it
+            _check_owner(folder, account)
+            with _locked(folder) as is_same:
+                if is_same and _is_good(folder, account, wheel):
+                    shutil.rmtree(new)
+                    return
+                if is_same:
+                    old = folder.rename(f"{new}-old")
+                    shutil.rmtree(old)
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, f"another command holds {folder}")
+        time.sleep(0.01)
+
+
+def _has_moved(new: Path, folder: Path) -> bool:
+    try:
+        new.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock that whoever takes the folder away must have; whether it is still the one of that name.
+
+    Raises BlockingIOError while another command has it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield os.path.samestat(os.fstat(descriptor), folder.lstat())
+    finally:
+        os.close(descriptor)
 
 
 def _files(wheel: Path) -> Iterator[Path]:

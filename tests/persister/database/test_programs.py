@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,12 @@ def as_user(user: str, *command: str) -> "subprocess.CompletedProcess[str]":
         others = {"user": user, "group": user, "extra_groups": ()}
     line = command if os.geteuid() == 0 else (*sudo, *command)
     return subprocess.run(line, cwd=EXAMPLE, capture_output=True, text=True, timeout=100, **others)
+
+
+def wait_for_either(reached: threading.Event, running: "Future[Path]") -> None:
+    """Wait until a thread has come to a place, or has ended without."""
+    running.add_done_callback(lambda _: reached.set())
+    assert reached.wait(60)
 
 
 def can_run(programs_folder: Path) -> bool:
@@ -137,6 +145,46 @@ def test_another_version_replaces_the_copy(
     assert first.stat().st_ino != before
     (first / "postgres").unlink()
     assert can_run(programs_for(account, wheel)), "a copy of which something is missing is replaced"
+    assert len(os.listdir(place)) == 1
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("until", "is_replaced"),
+    [("_files", False), ("_files", True), ("_check_owner", True)],
+    ids=["copying the first", "copying another version", "having looked at another version"],
+)
+def test_a_copy_that_another_command_just_made_stays(
+    wheel: Path,
+    place: Path,
+    account: pwd.struct_passwd,
+    monkeypatch: pytest.MonkeyPatch,
+    until: str,
+    is_replaced: bool,
+) -> None:
+    if is_replaced:
+        programs_for(account, wheel)
+        monkeypatch.setattr(programs, "version", lambda name: f"{metadata.version(name)}.1")
+    reached, made = threading.Event(), threading.Event()
+    goes_on = getattr(programs, until)
+
+    def waiting(*arguments: object) -> object:
+        answer = goes_on(*arguments)
+        if threading.current_thread() is not threading.main_thread():
+            reached.set()
+            assert made.wait(60)
+        return answer
+
+    monkeypatch.setattr(programs, until, waiting)
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(programs_for, account, wheel)
+        wait_for_either(reached, second)
+        first = programs_for(account, wheel)
+        before = first.stat().st_ino
+        made.set()
+        assert second.result() == first
+    assert first.stat().st_ino == before
+    assert can_run(first)
     assert len(os.listdir(place)) == 1
 
 

@@ -55,7 +55,7 @@ def lives(pid: int) -> bool:
 
 def is_backend(command: list[str] | None) -> bool:
     """Return whether a command line is that of a process which a server started."""
-    return bool(command) and command[0].startswith("postgres: ")
+    return (command or [""])[0].startswith("postgres: ")
 
 
 def _read(data: Path) -> tuple[int, Segment | None] | None:

@@ -200,8 +200,6 @@ class Dispatcher:
         except BaseException as error:
             if not _is_left(journal, error):
                 raise
-            if is_cancelled():  # a TaskGroup that is left and cancelled raises the former
-                raise asyncio.CancelledError from error
             result = None
         journal.finish()
         if (divergence := diverged(invocation)) is not None:

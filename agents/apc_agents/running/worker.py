@@ -123,8 +123,6 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
-        self._consumers: dict[bool, Consumer] = {}
-        """By whether their queue is the urgent one."""
         self._health, self._database, self._last_resort = Health(), database, LastResort(settings.data_dir)
         self._is_stopping = False
         self.ready = asyncio.Event()
@@ -239,6 +237,8 @@ class Worker:
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
         prefetch = self._settings.worker_prefetch
+        self._consumers: dict[bool, Consumer] = {}
+        """By whether their queue is the urgent one."""
         async with AsyncExitStack() as stack:
             for is_urgent in (True, False):
                 # A crash counts against every packet that the broker has handed over. Control traffic still flows,

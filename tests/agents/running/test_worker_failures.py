@@ -9,8 +9,7 @@ from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import Sentinel
 from tests.support.waiting import until
 
-from apc_agents import Agent, HandlerContext, Role
-from apc_agents.session_phase import SessionPosition
+from apc_agents import Agent, HandlerContext
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown, QueueMissing
 from apc_bus.memory import MemoryBroker
@@ -108,39 +107,6 @@ async def test_a_handler_that_does_not_end_is_given_back(
     await sentinel.started.wait()
     await stage.end()
     assert await gate.depth() == 1
-
-
-async def test_a_handler_that_waits_while_it_is_told_to_end_is_given_back(
-    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
-) -> None:
-    """Its TaskGroup raises that it waits, and nothing of the cancellation that came meanwhile."""
-    agent, told, may_end = Agent("sentinel-1", role="sentinel", swarm="hybrid"), asyncio.Event(), asyncio.Event()
-    handlers: list[asyncio.Task[None]] = []
-
-    async def end_slowly() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            told.set()
-            await may_end.wait()
-
-    @agent.on(PacketType.IDEA)
-    async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
-        handlers.extend(one for one in [asyncio.current_task()] if one is not None)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(end_slowly())
-            await asyncio.sleep(0)
-            await ctx.ask("Ship?", to=Role("manager"), timeout=timedelta(hours=1))
-
-    stage = await make_stage(agent, drain_timeout=timedelta(0))
-    gate = await stage.start()
-    await gate.deliver(make_packet(idea()), SessionPosition(contract="task"))
-    await told.wait()
-    stage.stop.set()
-    await until(lambda: handlers[0].cancelling())
-    may_end.set()
-    await stage.end()
-    assert (gate.packets, await gate.depth()) == ([], 1)
 
 
 async def test_a_worker_that_cannot_confirm_its_receipts_leaves_the_packet_in_the_queue(

@@ -91,23 +91,36 @@ def numbered(program: Program) -> Program:
     )
 
 
-_steps = st.one_of(
-    st.builds(Step, st.sampled_from(["once", "named"])),
-    st.builds(Step, st.just("emit"), st.sampled_from(["a", "b"])),
-    st.builds(Step, st.sampled_from(["pause", "origin", "fact"])),
-)
-_parts = st.recursive(
-    _steps,
-    lambda inner: st.builds(
-        Pipelines, st.sampled_from(["in turn", "gather", "group"]), st.lists(inner, min_size=1, max_size=3).map(tuple)
-    ),
-    max_leaves=6,
-)
-_trees = st.builds(Pipelines, st.sampled_from(["gather", "group"]), st.lists(_parts, min_size=2, max_size=3).map(tuple))
+_own_steps = st.builds(Step, st.sampled_from(["once", "named", "pause", "origin", "fact"]))
+_steps = st.one_of(_own_steps, st.builds(Step, st.just("emit"), st.sampled_from(["a", "b"])))
+
+
+def _trees_of(steps: st.SearchStrategy[Step]) -> st.SearchStrategy[Pipelines]:
+    parts = st.recursive(
+        steps,
+        lambda inner: st.builds(
+            Pipelines,
+            st.sampled_from(["in turn", "gather", "group"]),
+            st.lists(inner, min_size=1, max_size=3).map(tuple),
+        ),
+        max_leaves=6,
+    )
+    return st.builds(
+        Pipelines, st.sampled_from(["gather", "group"]), st.lists(parts, min_size=2, max_size=3).map(tuple)
+    )
+
+
+_trees = _trees_of(_steps)
 waits = st.builds(Wait, st.sampled_from(["ask", "request", "both"]))
-_beside = st.builds(Wait, st.sampled_from(["ask", "late"]), _trees)
+_beside = st.builds(Wait, st.just("ask"), _trees)
+_late = st.builds(Wait, st.just("late"), _trees_of(_own_steps))
 programs = st.lists(st.one_of(_trees, _steps, waits, _beside), min_size=2, max_size=4).map(tuple).map(numbered)
 """Handlers."""
+late_programs = st.lists(st.one_of(_late, waits), min_size=2, max_size=3).map(tuple).map(numbered)
+"""Handlers whose pipelines come to their calls before a wait in one run, and after it in another.
+
+Each effect has a name of its own: of equal packets a pipeline may take the record of another one.
+"""
 changeable = st.tuples(_trees, waits, _trees).map(numbered)
 """Handlers whose first part is recorded at a wait."""
 

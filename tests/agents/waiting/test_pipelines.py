@@ -19,6 +19,7 @@ from tests.agents.waiting.pipelines import (
     Wait,
     World,
     changeable,
+    late_programs,
     numbered,
     programs,
     steps_of,
@@ -92,6 +93,12 @@ def _texts(value: Any) -> list[str]:
 @given(programs, st.lists(st.integers(0, 8), max_size=3), st.integers(0, 1_000))
 def test_every_effect_happens_once_wherever_the_worker_dies(program: Program, kills: list[int], seed: int) -> None:
     check(program, *asyncio.run(live_through(program, kills, seed)))
+
+
+@settings(max_examples=EXAMPLES // 4)
+@given(late_programs, st.integers(0, 1_000))
+def test_calls_may_come_before_a_wait_in_one_run_and_after_it_in_another(program: Program, seed: int) -> None:
+    check(program, *asyncio.run(live_through(program, [], seed)))
 
 
 def _changed(program: Program, number: int, how: str) -> Program:

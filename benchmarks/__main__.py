@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.observability.telemetry import configure_logs
+from apc_bus.telemetry import configure_logs
 from apc_console.system.running import run
 from benchmarks.calls.context import measure_context
 from benchmarks.calls.messages import measure_messages

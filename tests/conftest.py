@@ -23,7 +23,7 @@ from tests.support.servers import (
 )
 from tests.support.servers.folders import make_server_folder, prefer_memory
 
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.topology import build_topology
 
 pytest_plugins = ["tests.faults.results", "tests.scheduling", "tests.sharing"]

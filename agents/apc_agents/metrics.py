@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from apc_agents.errors import EmitError, EmitRefused, EmitRejected, EmitTimeout, EmitUnconfirmed
-from apc_bus.observability.agent_label import agent_label
+from apc_bus.telemetry import agent_label
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import ReceiptKind
 

@@ -29,9 +29,9 @@ from apc_agents.scheduling.schedule import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_agents.tasks import MemoryTaskStore
 from apc_bus import headers
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from opentelemetry.trace import SpanKind
 
 from apc_agents.metrics import count_end, counted_emit, time_handler
-from apc_bus.observability.telemetry import begin_subject, end_subject
-from apc_bus.observability.tracing import NO_TRACE, current_trace, describe, in_span
 from apc_bus.port import Message
+from apc_bus.telemetry import begin_subject, end_subject
+from apc_bus.tracing import NO_TRACE, current_trace, describe, in_span
 from apc_contracts import PacketType, seal
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_log.batch import Entry, HopEntry, PacketEntry

@@ -11,7 +11,7 @@ import msgspec
 from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.topology import build_topology
 from apc_contracts.session.knowledge.grounds import Grounds
 from apc_contracts.vocabulary import PacketType

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.observability.telemetry import configure_logs
+from apc_bus.telemetry import configure_logs
 from apc_console.system.running import run
 from benchmarks.soak.accounting import Account, account_for
 from benchmarks.soak.cast import SENDERS

@@ -15,8 +15,8 @@ from uuid import uuid4
 from tests.support.traffic import until
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Message, Publication
+from apc_bus.telemetry import configure_logs
 from apc_bus.topology import INGRESS, gate_queue
 from apc_console.system.running import run
 from benchmarks.soak.hostile_acts import MALLORY

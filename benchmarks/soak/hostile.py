@@ -20,8 +20,8 @@ from uuid import UUID
 from tests.support.traffic import ScriptedWorker, publish_until_confirmed, until
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Publication
+from apc_bus.telemetry import configure_logs
 from apc_bus.topology import gate_queue
 from apc_console.system.running import run
 from apc_contracts import Packet

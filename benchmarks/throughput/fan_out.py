@@ -7,10 +7,10 @@ import time
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from apc_bus.observability.telemetry import configure_logs
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
+from apc_bus.telemetry import configure_logs
 from apc_console.system.running import run
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures

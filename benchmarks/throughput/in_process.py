@@ -6,8 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from apc_bus.observability.telemetry import configure_logs
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.telemetry import configure_logs
 from apc_client.in_process.system import run_embedded
 from apc_console.system.running import run
 from benchmarks.support import agents, packets

@@ -4,9 +4,9 @@ Also the topology, the log batch, the artifact store, and what every service sha
 Promises: a publish that returned is kept, a delivery that was not acknowledged comes again, a queue's order.
 """
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology, build_topology

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from apc_bus import headers
-from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_key, retry_queue
 from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -20,6 +19,7 @@ from apc_bus.topology import (
     LOG,
     RECEIPTS,
     RETRY,
+    RETRY_DELAYS_MS,
     SUBSTRATE,
     SUBSTRATE_STREAM,
     ExchangeKind,
@@ -28,6 +28,8 @@ from apc_bus.topology import (
     gate_queue,
     intra_exchange,
     log_queue,
+    retry_key,
+    retry_queue,
 )
 from apc_console import __version__
 from apc_contracts.envelope.packet import PACKET_TYPES

@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 from opentelemetry.trace import Span
 
-from apc_bus.observability.tracing import NO_TRACE, TraceHeaders
 from apc_bus.port import Publication
+from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.session import Session, Verification
 from apc_contracts.wire.refused_input import Flood
 from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch, OpeningBatch

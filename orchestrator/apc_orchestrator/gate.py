@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import asyncpg
 import structlog
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, failure_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from apc_bus.observability.agent_label import agent_label
+from apc_bus.telemetry import agent_label
 from apc_log.batch import ConflictEntry, Entry, HopEntry, PacketEntry
 from apc_orchestrator.service_state import ShardState
 

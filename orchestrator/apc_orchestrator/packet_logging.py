@@ -6,8 +6,8 @@ from logging import DEBUG
 import orjson
 import structlog
 
-from apc_bus.observability.telemetry import LogIds, packet_ids
 from apc_bus.port import Delivery
+from apc_bus.telemetry import LogIds, packet_ids
 from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.batch import ConflictEntry, Entry, PacketEntry

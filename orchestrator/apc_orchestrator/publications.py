@@ -5,10 +5,19 @@ from datetime import datetime, timedelta
 from math import ceil
 
 from apc_bus import headers
-from apc_bus.delay_queues import retry_delay_ms, retry_key
-from apc_bus.observability.tracing import NO_TRACE, TraceHeaders
 from apc_bus.port import HeaderValue, Message, Publication
-from apc_bus.topology import INTER_AGENT, LOG, RECEIPTS, RETRY, SUBSTRATE, is_urgent, routing_key
+from apc_bus.topology import (
+    INTER_AGENT,
+    LOG,
+    RECEIPTS,
+    RETRY,
+    SUBSTRATE,
+    is_urgent,
+    retry_delay_ms,
+    retry_key,
+    routing_key,
+)
+from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import structlog
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, problems_of

@@ -11,17 +11,9 @@ from uuid import UUID
 
 from opentelemetry.trace import SpanKind
 
-from apc_bus.observability.tracing import (
-    NO_TRACE,
-    TraceHeaders,
-    headers_of,
-    is_tracing,
-    packet_attributes,
-    start_span,
-    trace_headers,
-)
 from apc_bus.port import Message
 from apc_bus.topology import LOG
+from apc_bus.tracing import NO_TRACE, TraceHeaders, headers_of, is_tracing, packet_attributes, start_span, trace_headers
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Self
 from uuid import UUID
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings

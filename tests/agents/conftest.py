@@ -14,9 +14,9 @@ from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
 from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle
-from apc_bus.memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import MemoryBroker, MemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import (
     DEAD_QUEUE,

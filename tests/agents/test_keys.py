@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from apc_agents import Agent, Worker, WorkerSettings
 from apc_agents.errors import AgentKeyUnusable
 from apc_agents.keys import find_key, make_key, read_key
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_contracts.identity.signing import key_id_of
 
 

@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 from tests.agents.conftest import MakeIdea
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Reject
-from apc_bus.observability import agent_label
+from apc_bus import telemetry
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType
 
 CLAIM = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
@@ -48,9 +48,9 @@ async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: MakeIdea
 
 
 def test_only_so_many_agents_have_their_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_label, "_known", {})
-    labels = [agent_label.agent_label(f"a-{number}") for number in range(agent_label.MOST_AGENTS + 5)]
+    monkeypatch.setattr(telemetry, "_known", {})
+    labels = [telemetry.agent_label(f"a-{number}") for number in range(telemetry.MOST_AGENTS + 5)]
     assert labels[0] == "a-0"
-    assert labels[agent_label.MOST_AGENTS :] == [agent_label.OTHERS] * 5
-    assert agent_label.agent_label("a-0") == "a-0"
-    assert len(set(labels)) == agent_label.MOST_AGENTS + 1
+    assert labels[telemetry.MOST_AGENTS :] == [telemetry.OTHERS] * 5
+    assert telemetry.agent_label("a-0") == "a-0"
+    assert len(set(labels)) == telemetry.MOST_AGENTS + 1

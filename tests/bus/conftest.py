@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from apc_bus.chaos import ChaosBus, ChaosProfile
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Bus, Message
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings

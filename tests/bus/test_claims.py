@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_bus.claims import claim, is_held, release
+from apc_bus.last_resort import claim, is_held, release
 
 
 def asked_elsewhere(file: Path, name: str) -> bool:

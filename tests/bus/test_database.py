@@ -179,7 +179,7 @@ async def test_an_ended_connection_and_its_neighbours_are_replaced(postgres_url:
 async def test_a_full_server_keeps_the_connections_that_work(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apc_bus.database.primary_pool._QUIET_SECONDS", 0.2)
+    monkeypatch.setattr("apc_bus.database._QUIET_SECONDS", 0.2)
     admin = await asyncpg.connect(postgres_url)
     role = f"few_{uuid4().hex[:8]}"
     await admin.execute(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
@@ -219,7 +219,7 @@ async def test_a_slow_statement_says_nothing_of_the_server(postgres_url: str) ->
 
 
 async def test_a_server_that_is_frozen_is_left(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apc_bus.database.primary_pool._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("apc_bus.database._ANSWER_SECONDS", 0.2)
     async with Switch.open(place_of(postgres_url)) as switch, Proxy.open(by_way_of(postgres_url, switch.port)) as cable:
         pool = await open_pool(cable.url, max_size=1, command_timeout=timedelta(milliseconds=200))
         cable.freeze()

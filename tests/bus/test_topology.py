@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_delay_ms, retry_key
 from apc_bus.errors import TopologyInvalid
 from apc_bus.topology import (
     DEAD,
@@ -14,6 +13,7 @@ from apc_bus.topology import (
     INTER_AGENT,
     RECEIPTS,
     RETRY,
+    RETRY_DELAYS_MS,
     SUBSTRATE_STREAM,
     AgentQueues,
     QueueKind,
@@ -23,6 +23,8 @@ from apc_bus.topology import (
     encode_word,
     gate_queue,
     log_queue,
+    retry_delay_ms,
+    retry_key,
     routing_key,
 )
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType

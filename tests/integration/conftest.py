@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from tests.support.log import replay_everything
 from tests.support.traffic import ScriptedAgents, make_start, until
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit

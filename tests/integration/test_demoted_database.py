@@ -24,9 +24,9 @@ from apc_agents.memory import ConversationContext, DatabaseMemoryStore, MemoryUn
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore
 from apc_agents.tasks import PostgresTaskStore
-from apc_bus.artifacts.store import open_artifacts
+from apc_bus.artifacts import open_artifacts
 from apc_bus.database import open_pool, problems_of
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_bus.topology import AgentQueues, build_topology
 from apc_orchestrator.service import Orchestrator

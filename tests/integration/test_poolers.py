@@ -78,7 +78,7 @@ async def test_a_pooler_whose_connections_are_all_lent_is_not_waited_for(
     over_pooler: Pooled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second client, which shows the mode, gets none while the first has the only one."""
-    monkeypatch.setattr("apc_bus.database.primary._CONNECT_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("apc_bus.database._CONNECT_TIMEOUT_SECONDS", 0.3)
     url = await over_pooler("session", size=1)
     async with asyncio.timeout(10):
         pool = await open_pool(url, max_size=1, wait=timedelta(seconds=2))
@@ -103,7 +103,7 @@ async def test_the_doctor_names_pooler_and_remedy(
 async def test_late_errors_name_pooler_and_remedy(over_pooler: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """26000 after the pooler has changed the server's connection, 42P05 after another client was there."""
     url = await over_pooler("transaction")
-    monkeypatch.setattr("apc_bus.database.primary_pool.check_pooler", _unchecked)
+    monkeypatch.setattr("apc_bus.database.check_pooler", _unchecked)
     pool, other = await open_pool(url, max_size=2), await asyncpg.connect(url, statement_cache_size=0)
     assert await pool.fetchval("SELECT 41 + $1::int", 1) == 42
     async with other.transaction():  # it holds the server's connection that the statement was prepared on

@@ -16,9 +16,9 @@ from tests.support.traffic.packets import AGENTS, SESSION, make_packet, make_sta
 from tests.support.waiting import until
 
 from apc_bus import headers
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue

@@ -7,7 +7,7 @@ import pytest
 from tests.support.log import LogBench, ScriptedGate
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 
 
 @pytest.fixture

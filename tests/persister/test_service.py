@@ -11,7 +11,7 @@ from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
 from apc_bus.errors import DatabaseNotDurable
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
 from apc_persister.evidence.export.exporter import Exporter

@@ -4,7 +4,7 @@ its handler sees it."""
 from datetime import timedelta
 
 from apc_agents.errors import EmitRefused, Reject, Retry
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.envelope.packet import Packet

@@ -21,11 +21,11 @@ from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
 from apc_agents.metrics import counted_emit
 from apc_bus import headers
 from apc_bus.crash_points import crash_point
-from apc_bus.observability.telemetry import packet_ids
-from apc_bus.observability.tracing import current_trace, describe, in_span
 from apc_bus.port import Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
+from apc_bus.telemetry import packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
+from apc_bus.tracing import current_trace, describe, in_span
 from apc_contracts.admission import admit
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import TYPE_OF_PAYLOAD, Packet

@@ -17,7 +17,7 @@ from apc_agents.metrics import ENDS, FAILED, count_end
 from apc_agents.receiving.delivery import Inbound
 from apc_agents.waiting.request import failed
 from apc_bus.errors import DeadLetter
-from apc_bus.observability.tracing import fail
+from apc_bus.tracing import fail
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.envelope.parts import MAX_TTL_MS

@@ -32,8 +32,8 @@ from apc_agents.waiting.suspended import Suspended
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
-from apc_bus.observability.telemetry import begin_subject, end_subject
-from apc_bus.observability.tracing import describe, in_span
+from apc_bus.telemetry import begin_subject, end_subject
+from apc_bus.tracing import describe, in_span
 from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet

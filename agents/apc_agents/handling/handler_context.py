@@ -15,7 +15,7 @@ from apc_agents.handling.waiting_calls import WaitingCalls
 from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
 from apc_agents.typed.message import done_with
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent.context import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.envelope.packet import Packet, Recipient, SomePayload

@@ -29,7 +29,7 @@ from apc_agents.waiting.barring import barred
 from apc_agents.waiting.inquiry import Inquiry
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.records import Asked
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload

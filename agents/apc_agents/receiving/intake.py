@@ -11,9 +11,9 @@ from apc_agents.receiving.delivery import DeliveryHeaders, Inbound, is_refusal, 
 from apc_agents.receiving.refusals import log_refusal
 from apc_agents.session_phase import KnownSessions
 from apc_bus.errors import DeadLetter
-from apc_bus.observability.telemetry import packet_ids
-from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Delivery
+from apc_bus.telemetry import packet_ids
+from apc_bus.tracing import trace_headers
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of

@@ -10,8 +10,8 @@ import structlog
 from apc_agents.receiving.delivery import Inbound, read_body, read_headers
 from apc_agents.session_phase import KnownSessions
 from apc_bus.last_resort import ATTEMPTS
-from apc_bus.observability.tracing import trace_headers
 from apc_bus.port import Bus, Delivery
+from apc_bus.tracing import trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 

@@ -17,7 +17,7 @@ from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemo
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
-from apc_bus.artifacts.store import open_artifacts
+from apc_bus.artifacts import open_artifacts
 from apc_bus.backoff import Backoff
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import unasked_cancel_fails

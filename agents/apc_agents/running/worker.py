@@ -34,18 +34,18 @@ from apc_agents.scheduling.store import ScheduleStore
 from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
 from apc_agents.tasks.announcing import announce_with
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Consumer, Take, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import GiveBack, TaskEnded
 from apc_bus.last_resort import LastResort
-from apc_bus.observability.telemetry import leave_locals_out
-from apc_bus.observability.tracing import current_trace
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
 from apc_bus.supervision import Health, keep_running
+from apc_bus.telemetry import leave_locals_out
 from apc_bus.topology import INTER_AGENT, agent_queue
+from apc_bus.tracing import current_trace
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of

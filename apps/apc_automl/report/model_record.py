@@ -11,7 +11,7 @@ from typing import Any
 from apc_automl.model.model_types import BEYOND_SKOPS
 from apc_automl.report.outcome import Judged
 from apc_automl.report.run_log import LoggedPacket, RunLog
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_contracts.contract.contract import load_contract
 
 FORMAT = "apc-automl-model/1"

@@ -16,7 +16,7 @@ from apc_automl.swarm.briefs import TABLE_PROFILE
 from apc_automl.swarm.narrative import Narrative, read_narrative
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 
 REPORT_FILE = "report.html"
 

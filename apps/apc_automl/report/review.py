@@ -9,7 +9,7 @@ from apc_automl.swarm.study_cache import fetch
 from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 
 log = structlog.get_logger()
 

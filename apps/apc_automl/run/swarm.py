@@ -22,7 +22,7 @@ from apc_automl.run.wrapping import wrapped
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.preparing import check_table, prepare_table
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
 from apc_console.connections.database import open_log

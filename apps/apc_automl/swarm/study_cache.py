@@ -2,7 +2,7 @@
 
 from apc_automl.swarm.briefs import Brief
 from apc_automl.training.material import Blob, Study
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 
 RUNS_KEPT = 4
 

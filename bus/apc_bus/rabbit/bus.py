@@ -11,11 +11,10 @@ from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Publication, QueueDepth, Subscription
-from apc_bus.rabbit.administration.depth import check_shards, queue_depth
+from apc_bus.rabbit.administration import check_shards, queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
-from apc_bus.rabbit.consuming.consumer import RabbitSubscription, consume
-from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers
-from apc_bus.rabbit.metrics import follow_bus, forget_bus
+from apc_bus.rabbit.consumer import RabbitSubscription, consume
+from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers, follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
 from apc_bus.supervision import Health, keep_running

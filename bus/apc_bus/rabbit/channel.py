@@ -21,7 +21,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, CallAborted, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Publication
 from apc_bus.rabbit.connections import Link
-from apc_bus.rabbit.consuming.decoding import read_return
+from apc_bus.rabbit.decoding import read_return
 from apc_bus.rabbit.encoding import publish_frames
 
 CHUNK = 64

@@ -23,8 +23,7 @@ from yarl import URL
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.consuming.splitting import Taker
-from apc_bus.rabbit.transport import ListeningTransport, Silence
+from apc_bus.rabbit.transport import ListeningTransport, Silence, Taker
 from apc_bus.tls import tls_problem
 
 FIRST_PAUSE_SECONDS = 0.1

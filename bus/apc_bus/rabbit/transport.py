@@ -4,16 +4,144 @@ Source: docs/specification/architecture.md section 2.
 """
 
 import asyncio
+import struct
 from collections.abc import Iterable
-from typing import Any, SupportsIndex
+from dataclasses import dataclass, field
+from typing import Any, Protocol, SupportsIndex
 
 from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from yarl import URL
 
 from apc_bus.clock import boottime
-from apc_bus.rabbit.consuming.splitting import FrameSplitter
 from apc_bus.tls import ALERT, TlsSpoken
+
+# Takes deliveries, returns and confirms out of the byte stream of a connection, before aiormq sees it.
+#
+# aiormq reads each frame in three pieces, parses it into objects and passes it through two queues and a task: 40 µs
+# of CPU for each message. Here a message is handed to its channel when its last byte is there. All other frames
+# go to aiormq as they are: their order among themselves stays, and so does that of what is taken out.
+
+_FRAME = struct.Struct(">BHI")
+_OVERHEAD = _FRAME.size + 1
+_METHOD, _HEADER, _BODY = 1, 2, 3
+_FRAME_END = 0xCE
+_DELIVER, _RETURN, _ACK, _NACK = b"\0\x3c\0\x3c", b"\0\x3c\0\x32", b"\0\x3c\0\x50", b"\0\x3c\0\x78"
+_TAG = struct.Struct(">QB")
+_BLOCKED, _UNBLOCKED = b"\0\x0a\0\x3c", b"\0\x0a\0\x3d"
+
+
+class Taker(Protocol):
+    """A channel that takes its content and confirms directly. The payloads are those of the frames."""
+
+    def take_delivery(self, method: bytes, header: bytes, body: bytes) -> None:
+        """Take a message for a consumer of this channel."""
+        ...
+
+    def take_return(self, method: bytes, header: bytes) -> None:
+        """Take back a publish that no queue took; its confirm follows."""
+        ...
+
+    def take_confirm(self, tag: int, *, is_multiple: bool, is_stored: bool) -> None:
+        """Take the broker's confirm or refusal of a publish, or of all up to it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Content:
+    """A message of which frames are still to come."""
+
+    method: bytes
+    header: bytes = b""
+    missing: int = 1
+    pieces: list[bytes] = field(default_factory=list)
+
+
+class FrameSplitter:
+    """Splits the stream of one connection. Channels that are not in `takers` are left to aiormq."""
+
+    def __init__(self) -> None:
+        self._takers: dict[int, Taker] = {}
+        self._contents: dict[int, _Content] = {}
+        self._rest = b""
+        self.blocked: str | None = None
+        """Why the broker reads nothing more from this connection (`low on memory`, `low on disk`); None = it does."""
+
+    def add(self, channel: int, taker: Taker) -> None:
+        """Let this channel take its messages itself from now on; replaces an earlier one of the same number."""
+        self._takers[channel] = taker
+        self._contents.pop(channel, None)
+
+    def split(self, data: bytes) -> bytes:
+        """Hand over complete messages; return the frames for aiormq. Raises what a taker raises."""
+        buffer = self._rest + data if self._rest else data
+        position, end = 0, len(buffer)
+        others = []
+        while end - position >= _OVERHEAD:
+            kind, channel, size = _FRAME.unpack_from(buffer, position)
+            after = position + _OVERHEAD + size
+            if after > end:
+                break
+            if channel == 0:
+                self._note_block(buffer[position + 7 : after - 1])
+            taker = self._takers.get(channel)
+            # A frame without its end byte is aiormq's to refuse.
+            is_taken = taker is not None and buffer[after - 1] == _FRAME_END
+            if taker is None or not is_taken or not self._take(taker, channel, kind, buffer[position + 7 : after - 1]):
+                others.append(buffer[position:after])
+            position = after
+        self._rest = buffer[position:]
+        return b"".join(others)
+
+    def take_rest(self) -> bytes:
+        """Return the bytes of a frame that is not complete: the stream has ended."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _note_block(self, payload: bytes) -> None:
+        method = payload[:4]
+        if method == _BLOCKED:
+            self.blocked = payload[5 : 5 + payload[4]].decode(errors="replace")
+        elif method == _UNBLOCKED:
+            self.blocked = None
+
+    def _take(self, taker: Taker, channel: int, kind: int, payload: bytes) -> bool:
+        if kind == _METHOD:
+            return self._take_method(taker, channel, payload)
+        content = self._contents.get(channel)
+        if content is None:
+            return False
+        if kind == _HEADER:
+            content.header = payload
+            content.missing = int.from_bytes(payload[4:12], "big")
+        elif kind == _BODY:
+            content.pieces.append(payload)
+            content.missing -= len(payload)
+        else:
+            return False
+        if content.missing <= 0:
+            del self._contents[channel]
+            self._hand_over(taker, content)
+        return True
+
+    def _take_method(self, taker: Taker, channel: int, payload: bytes) -> bool:
+        method = payload[:4]
+        if method in (_DELIVER, _RETURN):
+            self._contents[channel] = _Content(payload)
+        elif method in (_ACK, _NACK):
+            tag, bits = _TAG.unpack_from(payload, 4)
+            taker.take_confirm(tag, is_multiple=bool(bits & 1), is_stored=method == _ACK)
+        else:
+            return False
+        return True
+
+    def _hand_over(self, taker: Taker, content: _Content) -> None:
+        if content.method.startswith(_RETURN):
+            taker.take_return(content.method, content.header)
+        else:
+            body = content.pieces[0] if len(content.pieces) == 1 else b"".join(content.pieces)
+            taker.take_delivery(content.method, content.header, body)
+
 
 _READ_LIMIT_BYTES = 1 << 20
 _SIGN_OF_LIFE_SECONDS = 0.5

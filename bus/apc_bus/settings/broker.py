@@ -1,13 +1,13 @@
 """Where the broker is and how to talk to it."""
 
 from datetime import timedelta
-from typing import Self
+from pathlib import Path
+from typing import Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from apc_bus.settings.durations import Duration, Interval
-from apc_bus.settings.setting_sources import ApcSettings
+from apc_bus.settings.sources import ApcSettings, DeploymentSettings, Duration, Interval, check_scheme
 from apc_bus.tls import with_query
 
 SHORTEST_HEARTBEAT = timedelta(seconds=1)
@@ -101,3 +101,74 @@ class BrokerSettings(ApcSettings):
             f"APC_HEARTBEAT is {self.heartbeat.total_seconds():g} s: below "
             f"{PROMISED_HEARTBEAT.total_seconds():g} s fail-over times are not promised"
         ]
+
+
+# How a worker takes packets and publishes its own.
+
+
+class DeliverySettings(ApcSettings):
+    """How a worker consumes, publishes and stops."""
+
+    worker_prefetch: int = Field(default=100, ge=1, le=65535)
+    """Prefetch of each of the two queues; 1 when a handler may crash the process."""
+    worker_intra: Literal["process", "replicas"] = "process"
+    """Who handles the agent's own INTRA_AGENT packets: the process that emitted them, or any replica of the agent."""
+    publish_deadline: Duration = timedelta(seconds=30)
+    """How long an unconfirmed emit is published again before it fails."""
+    ack_timeout: Duration = timedelta(seconds=30)
+    """How long the gate waits for ACKs after each routing, for an emit without its own timeout."""
+    ack_grace: Duration = timedelta(seconds=2)
+    """How much longer the emit waits than the gate, which reports the missing recipients."""
+    claim_check_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
+    """Maximum total size of the texts of one packet that are stored as artifacts because the packet would be too
+    large."""
+    drain_timeout: Duration = timedelta(seconds=15)
+    """How long a stopping worker waits for running handlers."""
+    heartbeat_silence: Interval = timedelta(seconds=30)
+    """Time without an emit after which the agent sends a HEARTBEAT."""
+    outcome_linger: Duration = timedelta(milliseconds=20)
+    """How long the receipts of a handled packet wait for those of the next ones."""
+    receipt_linger: Duration = timedelta(milliseconds=50)
+    """How long a delivery_ack waits for the end of its handler, to be sent together."""
+
+
+# The faults of `apc up --chaos`.
+
+
+class ChaosSettings(ApcSettings):
+    """Faults to inject into an agent's messages, and where its score is stored."""
+
+    chaos_profile: Path | None = None
+    """TOML file with the faults to inject into an agent's messages (docs/how-to/chaos.md); none = no faults."""
+    chaos_scores: Path | None = None
+    """Folder for the scores of agents; `apc up --chaos` sets it."""
+
+
+# Where the artifacts are.
+
+
+class ArtifactSettings(DeploymentSettings):
+    """The artifact store and its limits."""
+
+    artifacts_url: str | None = None
+    """Artifact store: `file:///…`, `s3://bucket/prefix`, or a folder; none = `<data_dir>/artifacts`. Endpoint, region
+    and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on."""
+    artifacts_allow_http: bool = False
+    """Allow `s3://` over plain HTTP: for a server without TLS on this machine."""
+    artifacts_upload_url: str | None = Field(default=None, pattern="^https?://[^/?#]+/?$")
+    """`http://host:port` of `apc serve artifacts`, which stores uploads; none = this process writes to the store
+    itself."""
+    max_artifact_bytes: int = Field(default=1 << 30, ge=1)
+    """Largest artifact that the store accepts."""
+
+    @field_validator("artifacts_url")
+    @classmethod
+    def _check_artifacts_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("file", "s3", "memory"), or_folder=True)
+        return value
+
+    @property
+    def artifacts(self) -> str:
+        """URL or folder of the artifact store."""
+        return self.artifacts_url or str(self.data_dir / "artifacts")

@@ -1,11 +1,13 @@
 """The database."""
 
+from base64 import b64decode
 from datetime import timedelta
+from pathlib import Path
+from typing import Self
 
-from pydantic import Field, FilePath, SecretStr, field_validator
+from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from apc_bus.settings.durations import Duration
-from apc_bus.settings.setting_sources import ApcSettings, check_scheme
+from apc_bus.settings.sources import ApcSettings, DeploymentSettings, Duration, Interval, ServedShards, check_scheme
 from apc_bus.tls import with_query
 
 
@@ -47,3 +49,98 @@ class DatabaseSettings(ApcSettings):
             "sslkey": self.database_key_file,
         }
         return with_query(self.database_url.get_secret_value(), files)
+
+
+# The encryption of bodies in the log.
+
+
+class EncryptionSettings(ApcSettings):
+    """Encryption of bodies in the log."""
+
+    encrypt_bodies: bool = False
+    """Store bodies encrypted with a key for each subject, so that `apc log erase` can destroy them."""
+    subject_field: str | None = None
+    """Field of a packet's metadata that names its subject; none, or if the field is absent: the sender."""
+    subject_master_key: SecretStr | None = None
+    """32 bytes as base64 (`openssl rand -base64 32`) that wrap the subjects' keys; the log writer and the gate need
+    the same one."""
+
+    @model_validator(mode="after")
+    def _check_master_key(self) -> Self:
+        if self.encrypt_bodies and self.subject_master_key is None:
+            raise ValueError("APC_ENCRYPT_BODIES needs APC_SUBJECT_MASTER_KEY: `openssl rand -base64 32` makes one")
+        if self.subject_master_key is not None and len(self.master_secret or b"") != 32:
+            raise ValueError("APC_SUBJECT_MASTER_KEY must be 32 bytes as base64: `openssl rand -base64 32`")
+        return self
+
+    @property
+    def master_secret(self) -> bytes | None:
+        """The master key's bytes; None without one, or when it is no base64."""
+        if self.subject_master_key is None:
+            return None
+        try:
+            return b64decode(self.subject_master_key.get_secret_value(), validate=True)
+        except ValueError:
+            return None
+
+
+# The log's name and key.
+
+
+class LogKeySettings(DeploymentSettings):
+    """The log's name and the key that signs its checkpoints. Verifying needs only the public key."""
+
+    log_name: str | None = None
+    """Name of the log in its checkpoints, whose origin is `<log name>/<shard>`. None = `apc-log-` and the beginning of
+    the signing key's hash. Better: a name below your domain, such as `example.org/apc-log`."""
+    log_key_file: Path | None = None
+    """File with the Ed25519 key (PEM) that signs checkpoints; none = `<data_dir>/log-key.pem`."""
+    log_key: SecretStr | None = None
+    """The same key as text, instead of a file."""
+    log_previous_keys: str = ""
+    """Previous public keys of this log, as printed by `apc log key`, separated by blanks. After a change of key or
+    name, the log writer continues only after checkpoints of these keys."""
+
+    @field_validator("log_name")
+    @classmethod
+    def _one_word(cls, value: str | None) -> str | None:
+        if value is not None and any(letter.isspace() or letter == "+" for letter in value):
+            raise ValueError("must be one word without +")
+        return value
+
+
+# The log writer.
+
+
+class LogWriterSettings(ServedShards, LogKeySettings):
+    """Limits of the log writer, and where it exports checkpoints."""
+
+    log_prefetch: int = Field(default=64, ge=1, le=65535)
+    """Prefetch of log batches; the writer holds no more in memory while the database is unreachable."""
+    transaction_entries: int = Field(default=2000, ge=1)
+    """Number of entries after which a transaction takes no more batches."""
+    commit_interval: Duration = timedelta(milliseconds=50)
+    """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
+    Agents do not wait for it, because the gate continues when the broker has the batch. What reads the log does: a
+    client's result, the web console, `apc tail`, and a gate that takes over a shard."""
+    checkpoints_url: str | None = None
+    """Where checkpoints are exported: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook `https://…`; none =
+    `<data_dir>/checkpoints`. Choose a place that the database's administrator cannot write to."""
+    checkpoint_interval: Interval = timedelta(milliseconds=500)
+    """Interval of the export of checkpoints. An administrator's change of entries that are newer than the last export
+    cannot be detected."""
+    database_heartbeat: Interval = timedelta(seconds=10)
+    """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
+    writer does not hold the shard."""
+
+    @field_validator("checkpoints_url")
+    @classmethod
+    def _check_checkpoints_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("file", "s3", "https", "http", "memory"), or_folder=True)
+        return value
+
+    @property
+    def checkpoints_target(self) -> str:
+        """URL or absolute folder of the exported checkpoints."""
+        return self.checkpoints_url or str((self.data_dir / "checkpoints").resolve())

@@ -1,29 +1,215 @@
 """What each service reads: its subjects, composed."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import SequenceMatcher, get_close_matches
+from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
+from typing import Literal, Self
+from uuid import UUID
 
-from apc_bus.settings.agents.context import SituationSettings
-from apc_bus.settings.agents.effects import EffectSettings
-from apc_bus.settings.agents.language import LanguageSettings
-from apc_bus.settings.agents.llm import LLMSettings
-from apc_bus.settings.agents.relevance import RelevanceSettings
-from apc_bus.settings.agents.signing import SigningSettings
-from apc_bus.settings.agents.tasks import TaskSettings
-from apc_bus.settings.artifacts import ArtifactSettings
-from apc_bus.settings.automl import AutomlSettings
-from apc_bus.settings.broker import BrokerSettings
-from apc_bus.settings.chaos import ChaosSettings
-from apc_bus.settings.console import ConsoleSettings
-from apc_bus.settings.database import DatabaseSettings
-from apc_bus.settings.delivery import DeliverySettings
-from apc_bus.settings.deployment import DeploymentSettings
-from apc_bus.settings.gate import GateSettings
-from apc_bus.settings.log.encryption import EncryptionSettings
-from apc_bus.settings.log.log_key import LogKeySettings
-from apc_bus.settings.log.log_writer import LogWriterSettings
-from apc_bus.settings.setting_sources import ApcSettings
-from apc_bus.settings.tracing import TraceSettings
-from apc_bus.settings.web import WebSettings
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from apc_bus.errors import SettingMisspelled
+from apc_bus.settings.agents import (
+    EffectSettings,
+    LanguageSettings,
+    LLMSettings,
+    RelevanceSettings,
+    SigningSettings,
+    SituationSettings,
+    TaskSettings,
+)
+from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings, DeliverySettings
+from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings, LogWriterSettings
+from apc_bus.settings.sources import PREFIX, ApcSettings, DeploymentSettings, ServedShards, check_scheme, variable_of
+from apc_contracts.contract_model import Id
+from apc_contracts.identity.ids import keyed_id
+
+# The gate.
+
+
+class GateSettings(ServedShards):
+    """Shards and limits of a gate process."""
+
+    operator_user: str | None = None
+    """Broker user whose registry changes the gate accepts; default: the gate's own."""
+    batch_packets: int = Field(default=256, ge=1, le=2000)
+    """Maximum inputs in a micro-batch."""
+    batch_bytes: int = Field(default=1 << 20, ge=1 << 16)
+    """Maximum bytes in a micro-batch."""
+    gate_prefetch: int = Field(default=512, ge=1, le=65535)
+    """Prefetch: inputs that wait in the gate for their verdict. 512 inputs of 2 MiB (`max_message_size` in
+    `deploy/rabbitmq.conf`) are at most 1 GiB."""
+    receipts_linger_seconds: float = Field(default=0.003, ge=0)
+    """How long receipts wait for a packet, to share its log batch."""
+    probe_seconds: float = Field(default=0.5, gt=0)
+    """Interval at which a standby checks whether it is the active consumer."""
+    other_shards_seconds: float = Field(default=2.0, gt=0)
+    """Interval at which a gate reads other shards' verdicts on protocols; a block of another shard applies after at
+    most this time."""
+    verifications_at_once: int = Field(default=8, ge=1)
+    """Concurrent verifications per shard."""
+    verification_seconds: float = Field(default=300.0, gt=0)
+    """Limit for reading the bytes of one artifact; an ARTIFACT that takes longer is refused."""
+    verifications_pending: int = Field(default=1000, ge=1)
+    """Maximum pending verifications of a shard, at most a quarter of them for one sender; more are refused."""
+    sessions_in_memory: int = Field(default=10_000, ge=1)
+    """Maximum sessions in memory; beyond it, the least recently used ones are evicted, and loaded again when needed."""
+
+
+# The command line, and what it says of its services.
+
+
+class ConsoleSettings(ApcSettings):
+    """Settings of the console only."""
+
+    topology_url: SecretStr | None = None
+    """AMQP URL of the deploy-time user, who may declare exchanges and queues; none = APC_AMQP_URL."""
+    management_url: SecretStr | None = None
+    """`http(s)://user:password@host:15672` of RabbitMQ's management plugin, with a user that has the tag administrator.
+    With it, `apc agent add` and `revoke` create and delete broker users, and `apc doctor` checks them."""
+    broker_passwords: SecretStr | None = None
+    """JSON object that maps broker users to the passwords that `apc topology export` and `apc agent add` set."""
+    broker_passwords_file: Path | None = None
+    """File for generated passwords, mode 0600; none = `<data_dir>/broker-passwords.json`."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level of the product's own log events."""
+    health_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port of `/healthz`, `/readyz`, `/startup` and `/metrics` in `apc serve` and `apc worker`; none = no health
+    pages."""
+    health_host: str = "127.0.0.1"
+    """Address of the health pages; any other than loopback shows them to everyone who can reach it."""
+    supervised: bool = False
+    """Exit when standard input closes; set by commands that start processes (`apc up`)."""
+    chat_tokens: SecretStr | None = None
+    """`user=token,user=token`: users of `apc serve chat`; none = everybody on this machine, as one user."""
+
+    @field_validator("topology_url")
+    @classmethod
+    def _check_topology_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_scheme(value.get_secret_value(), ("amqp", "amqps"))
+        return value
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_scheme(value.get_secret_value(), ("http", "https"))
+        return value
+
+
+# The web console: who may reach it, and who may log in.
+
+
+class WebSettings(ApcSettings):
+    """Settings of `apc ui` and `apc serve web`."""
+
+    web_users_file: Path | None = None
+    """The accounts, which `apc user` writes, mode 0600; none = a token for each start, on loopback alone."""
+    web_hosts: tuple[str, ...] = ()
+    """JSON list of the names by which browsers reach the server, such as `["console.example.com"]`; on loopback those
+    of this machine are added."""
+    web_tls_cert: Path | None = None
+    """Certificate chain (PEM) with which the server itself speaks TLS; goes with APC_WEB_TLS_KEY."""
+    web_tls_key: Path | None = None
+    """Private key (PEM) of that certificate."""
+    web_trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """JSON list of addresses or networks of proxies that end TLS, such as `["10.0.0.7/32"]`: nobody else is answered,
+    and only what came to them by https."""
+    web_operator: str | None = None
+    """The person with the right `operate` in whose name a server without accounts acts; `apc up` registers it. None =
+    `operator`, or the first agent of the broker user with the right."""
+
+
+# The export of spans.
+
+
+class TraceSettings(ApcSettings):
+    """Where spans go; the SDK reads the other variables of OpenTelemetry itself (OTEL_TRACES_SAMPLER, …)."""
+
+    model_config = SettingsConfigDict(populate_by_name=True)
+
+    otlp_endpoint: str | None = Field(
+        default=None, validation_alias=AliasChoices("APC_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    )
+    """Base URL of an OpenTelemetry collector (`http://host:4318`), also as OTEL_EXPORTER_OTLP_ENDPOINT; none = no
+    traces."""
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> Self:
+        if self.otlp_endpoint is not None and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ValueError("APC_OTLP_ENDPOINT must be the http:// or https:// URL of a collector (OTLP over HTTP)")
+        return self
+
+
+# The reference swarm.
+
+CLOSING_SECONDS = 240
+
+
+class AutomlSettings(ApcSettings):
+    """One run. Most settings are read by the librarian only; the other roles get theirs from packets."""
+
+    model_config = SettingsConfigDict(env_prefix="APC_AUTOML_", arbitrary_types_allowed=True)
+
+    data: Path | None = None
+    """The CSV; none = the librarian opens no session."""
+    target: str = "target"
+    """The column to predict."""
+    problem: Literal["classification", "regression"] | None = None
+    """Kind of problem; none = derived from the target."""
+    generations: int = Field(default=24, ge=1, le=1000)
+    """Number of generations, counted from 0; transfers start at generation 11."""
+    convergence: int | None = Field(default=None, ge=0, le=1000)
+    """Number of the last generations, which only tune what is known; none = one in twelve."""
+    candidates: int = Field(default=1, ge=1, le=64)
+    """Methods that a swarm compares in each generation before it trains the best one; 1 = it takes the next."""
+    seed: int = Field(default=7, ge=0, lt=2**31)
+    """The same seed gives the same promoted model."""
+    budget_seconds: int = Field(default=120, ge=1)
+    """Search time; then the best verified candidate is arbitrated and validated."""
+    maximum_rounds: int = Field(default=2, ge=1, le=10)
+    """Number of validations, each on a separate untouched slice."""
+    maximum_rows: int = Field(default=3000, ge=100)
+    """Of a larger table the search looks at this many rows, a stratified sample of each part."""
+    generation_deadline_ms: int = Field(default=120_000, ge=1000)
+    """A generation continues without swarms that take longer."""
+    state_deadline_ms: int = Field(default=3_600_000, ge=1000)
+    """Longest time in one state of the session."""
+    veto_window_ms: int = Field(default=1000, ge=0)
+    """How long an arbitrated winner can be vetoed."""
+    session_id: Id = "automl"
+    """Session of the run; fixed, so that a restarted librarian repeats START instead of opening a second session."""
+    run_id: Id = "automl"
+    """Run id in the log."""
+    task_id: Id = "model-search"
+    """The one task of the run; lineage compares runs of the same task."""
+    start_packet_id: UUID | None = None
+    """Packet id of START; none = derived from session_id."""
+    priors: bool = True
+    """Start with recipes that worked on similar tables; if false, a run does not depend on earlier ones."""
+    resume: Id | None = None
+    """Start with the best recipes of this run alone; none = of all runs on similar tables."""
+    training_processes: int = Field(default=1, ge=1, le=64)
+    """Training processes of one worker process."""
+
+    @property
+    def wall_ms(self) -> int:
+        """The session's whole time: search, and twice as much, at least four minutes, to train and judge the winner."""
+        return self.budget_seconds * 1000 + max(2 * self.budget_seconds, CLOSING_SECONDS) * 1000
+
+    @property
+    def convergence_generations(self) -> int:
+        """The last generations, by default one in twelve, tune what the swarms know by then."""
+        return self.generations // 12 if self.convergence is None else min(self.convergence, self.generations - 1)
+
+    @property
+    def start_id(self) -> UUID:
+        """The id of START: the same for every start of a librarian of this session."""
+        return self.start_packet_id or keyed_id("librarian", self.session_id, "start")
 
 
 class BusSettings(BrokerSettings, ArtifactSettings, ChaosSettings):
@@ -71,3 +257,56 @@ SERVICES = frozenset({"orchestrator", "persister", "worker", "console"})
 def all_settings() -> Iterator[type[ApcSettings]]:
     """Yield every class of settings that somebody reads, once."""
     yield from dict.fromkeys(kind for kinds in READ_BY.values() for kind in kinds)
+
+
+# Names of the environment that begin like ours and are no settings: misspelled ones are refused, others told.
+
+NO_SETTINGS = frozenset({"APC_CRASH_AT", "APC_IMAGE"})
+"""Names of ours that are no settings: read before the settings, or by the compose file."""
+OF_TESTS = ("APC_TEST_", "APC_WRITE_", "APC_TAMPERINGS")
+MISSPELLED = 0.85
+"""From this share of equal characters on, an unknown name is a misspelled setting."""
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)")
+"""What Kubernetes sets for each service of a namespace, beside NAME_PORT=tcp://…"""
+_ADDRESS = re.compile(r"^(tcp|udp|sctp)://")
+
+
+def check_names(environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each unknown name with our prefix.
+
+    Raises:
+        SettingMisspelled: one of them is nearly the name of a setting.
+    """
+    known = known_names()
+    unknown = sorted(name for name, value in environment.items() if _is_unknown(name, value, known))
+    for name in unknown:
+        meant = _nearest(name, known)
+        if meant is not None and _likeness(name, meant) >= MISSPELLED:
+            raise SettingMisspelled(name, meant)
+    return [_sentence(name, known) for name in unknown]
+
+
+def known_names() -> frozenset[str]:
+    """Return every name that is a setting, or that we read otherwise."""
+    return frozenset(variable_of(kind, field) for kind in all_settings() for field in kind.model_fields) | NO_SETTINGS
+
+
+def _is_unknown(name: str, value: str, known: frozenset[str]) -> bool:
+    if not name.startswith(PREFIX) or name in known or name.startswith(OF_TESTS):
+        return False
+    return not (_OF_KUBERNETES.search(name) or (name.endswith("_PORT") and _ADDRESS.match(value)))
+
+
+def _sentence(name: str, known: Iterable[str]) -> str:
+    shortened = [one for one in known if name.startswith(f"{one}_")]
+    meant = max(shortened, key=len) if shortened else _nearest(name, known)
+    return f"{name} is no setting and is ignored" + (f": do you mean {meant}?" if meant else "")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    found = get_close_matches(name.removeprefix(PREFIX).upper(), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f"{PREFIX}{found[0]}" if found else None
+
+
+def _likeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name.removeprefix(PREFIX).upper(), other.removeprefix(PREFIX)).ratio()

@@ -23,13 +23,12 @@ from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore, Tick
 from apc_agents.tasks import PostgresTaskStore
-from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, until_stopped
 from apc_bus.database import open_pool
 from apc_bus.folders import make_private_folder
-from apc_bus.memory import MemoryBroker
-from apc_bus.observability.trace_export import export_traces
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Bus
 from apc_bus.settings import (
     BusSettings,
@@ -40,6 +39,7 @@ from apc_bus.settings import (
     WorkerSettings,
 )
 from apc_bus.topology import gate_queue, log_queue
+from apc_bus.trace_export import export_traces
 from apc_client.acts.act_server import serve_acts
 from apc_client.acts.act_socket import OPERATOR_USER
 from apc_client.in_process.migrating import migrate_url

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
-from apc_bus.settings.environment_names import check_names
+from apc_bus.settings.services import check_names
 from apc_console import __version__
 from apc_console.commands.agent.group import app as agent
 from apc_console.commands.applications import add_applications

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.administration.grants import Permission, permissions
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.definitions import Permission, permissions
+from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
 from apc_bus.topology import Topology
 from apc_console.commands.agent.broker_users import open_management, own_users, vhost_of

@@ -1,7 +1,7 @@
 """Checks of our own broker user's permissions, by trying; `users` asks the management API about all users."""
 
-from apc_bus.rabbit.administration.grants import permissions
-from apc_bus.rabbit.administration.rights import BrokerRights, probe_rights
+from apc_bus.rabbit.administration import BrokerRights, probe_rights
+from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology
 from apc_console.connections.broker import broker_user

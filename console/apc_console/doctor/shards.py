@@ -3,7 +3,7 @@
 import asyncpg
 
 from apc_bus.errors import QueueMissing, ShardsDiffer
-from apc_bus.rabbit.administration.depth import queue_depth
+from apc_bus.rabbit.administration import queue_depth
 from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.topology import gate_queue
 from apc_console.connections.broker import CONNECT_PATIENCE

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_bus.chaos.score import Score
+from apc_bus.chaos import Score
 from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json

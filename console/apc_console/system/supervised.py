@@ -11,7 +11,7 @@ import asyncpg
 import structlog
 
 from apc_agents.agent_loading import load_agent
-from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import first_of
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError, TaskEnded

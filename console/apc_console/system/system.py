@@ -6,7 +6,7 @@ from typing import Protocol
 
 import asyncpg
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.errors import InputUnusable
 

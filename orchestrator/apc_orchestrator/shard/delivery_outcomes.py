@@ -5,7 +5,7 @@ from datetime import datetime
 
 import structlog
 
-from apc_bus.observability.counted_warning import CountedWarning
+from apc_bus.telemetry import CountedWarning
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_orchestrator.batch import Batch, Outgoing

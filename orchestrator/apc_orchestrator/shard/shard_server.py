@@ -14,8 +14,8 @@ from structlog.contextvars import bind_contextvars
 from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.last_resort import taken_alone
-from apc_bus.observability.tracing import NO_TRACE
 from apc_bus.port import Delivery
+from apc_bus.tracing import NO_TRACE
 from apc_contracts.limits import DocumentLimits
 from apc_log.sessions.recovery import open_sessions, unanswered_denials
 from apc_log.subject_keys import KeyRing

@@ -7,7 +7,7 @@ from logging import DEBUG
 import structlog
 from opentelemetry.trace import SpanKind
 
-from apc_bus.observability.tracing import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
+from apc_bus.tracing import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
 from apc_log.batch import LogBatch, PacketEntry
 from apc_persister.writing.intake import Received
 

@@ -11,7 +11,7 @@ from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Retry
 from apc_agents.emitting.claim_checks import ClaimChecks
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
 from apc_contracts import Packet, PacketType, ReceiptKind, payload_hash
 from apc_contracts.envelope.claim_check import check_in, redeem, references_of

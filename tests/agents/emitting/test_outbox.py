@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_bus.errors import PublishRefused
-from apc_bus.memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import MemoryBroker, MemoryBus
 from apc_bus.port import Publication, Subscription
 from apc_bus.topology import build_topology, gate_queue
 from apc_contracts import Receipt, ReceiptKind, parse_receipts

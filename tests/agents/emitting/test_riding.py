@@ -9,7 +9,7 @@ import pytest
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.emitting.riding import RIDING_RECEIPTS, Riding
 from apc_bus import headers
-from apc_bus.memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import MemoryBroker, MemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS, build_topology, gate_queue
 from apc_contracts import Receipt, ReceiptKind, parse_receipts

@@ -12,8 +12,7 @@ from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.running import service
 from apc_agents.running.service import run_worker
 from apc_bus.errors import CallAborted, TaskEnded
-from apc_bus.memory.bus import MemoryBus
-from apc_bus.memory.subscription import MemorySubscription
+from apc_bus.in_memory import MemoryBus, MemorySubscription
 from apc_bus.settings import BusSettings
 from apc_contracts import IdeaPayload, Packet, PacketType
 

@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from apc_agents import Agent, HandlerContext
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown, QueueMissing
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Publication
 from apc_bus.topology import INGRESS, build_topology
 from apc_contracts import (

@@ -18,7 +18,7 @@ from apc_agents import Agent, HandlerContext, MemoryStateStore, Role, Worker, Wo
 from apc_agents.effects import MemoryEffectStore
 from apc_agents.session_phase import SessionPosition
 from apc_bus.consuming import handle
-from apc_bus.memory import MemoryBus
+from apc_bus.in_memory import MemoryBus
 from apc_bus.topology import gate_queue
 from apc_contracts import (
     ErrorPayload,

@@ -13,7 +13,7 @@ import obstore
 import pytest
 from tests.support.servers import S3Account, S3Server
 
-from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.settings import BusSettings
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_bus.chaos import ChaosProfile, Fault, FaultKind, Side, load_profile
-from apc_bus.chaos.profile import Dice
+from apc_bus.chaos import ChaosProfile, Dice, Fault, FaultKind, Side, load_profile
 from apc_bus.errors import ChaosProfileInvalid
 
 ALL = tuple(Fault(kind=kind, chance=0.5) for kind in FaultKind)

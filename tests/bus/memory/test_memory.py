@@ -3,9 +3,7 @@
 import pytest
 
 from apc_bus.errors import QueueMissing
-from apc_bus.memory import MemoryBroker
-from apc_bus.memory.key_matching import topic_matches
-from apc_bus.memory.stream import MemoryStream
+from apc_bus.in_memory import MemoryBroker, MemoryStream, topic_matches
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INTER_AGENT, AgentQueues, Queue, QueueKind, agent_queue, build_topology
 from apc_contracts.vocabulary import PacketType

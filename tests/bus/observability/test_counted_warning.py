@@ -4,7 +4,7 @@ import structlog
 from structlog.testing import capture_logs
 from tests.support.waiting import until
 
-from apc_bus.observability.counted_warning import CountedWarning
+from apc_bus.telemetry import CountedWarning
 
 
 async def test_a_flood_is_one_line_in_each_interval_with_a_count() -> None:

@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import logging, structlog
-from apc_bus.observability.telemetry import configure_logs
+from apc_bus.telemetry import configure_logs
 configure_logs("INFO", "json")
 structlog.contextvars.bind_contextvars(session_id="s-1")
 log = structlog.get_logger("t").bind(packet_id="p-1")

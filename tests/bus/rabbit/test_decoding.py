@@ -15,9 +15,8 @@ from tests.support.raw_amqp import content, long, short
 
 from apc_bus.headers import UNREADABLE
 from apc_bus.port import Delivery, Message
-from apc_bus.rabbit.consuming.decoding import read_delivery, read_return
-from apc_bus.rabbit.consuming.splitting import FrameSplitter
-from apc_bus.rabbit.transport import ListeningTransport, _Reader
+from apc_bus.rabbit.decoding import read_delivery, read_return
+from apc_bus.rabbit.transport import FrameSplitter, ListeningTransport, _Reader
 
 CHANNEL, ELSEWHERE = 1, 2
 PORTED = (str, int, bool, float, bytes, type(None), list)

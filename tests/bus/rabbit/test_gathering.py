@@ -7,7 +7,7 @@ import pytest
 
 from apc_bus.errors import BusError, PublishRefused
 from apc_bus.port import Message, Publication
-from apc_bus.rabbit.gathering import Gathering
+from apc_bus.rabbit.publisher import Gathering
 from apc_bus.topology import INGRESS
 
 

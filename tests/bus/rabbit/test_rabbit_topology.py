@@ -6,9 +6,9 @@ from pydantic import SecretStr
 from apc_bus.errors import PublishUnroutable, ShardsDiffer, TopologyConflict, TopologyInvalid
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, export_definitions
-from apc_bus.rabbit.administration.declare import _lacks_queues
-from apc_bus.rabbit.administration.grants import permissions
+from apc_bus.rabbit.administration import _lacks_queues
 from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, AgentQueues, build_topology, gate_queue, log_queue
 from apc_contracts.vocabulary import PacketType

@@ -13,9 +13,7 @@ from apc_bus.consuming import handle
 from apc_bus.errors import BusError, BusUnavailable
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, connections
-from apc_bus.rabbit.administration.inspect import inspect_rabbit
-from apc_bus.rabbit.administration.login_check import may_log_in
-from apc_bus.rabbit.administration.rights import probe_rights
+from apc_bus.rabbit.administration import inspect_rabbit, may_log_in, probe_rights
 from apc_bus.rabbit.channel import BulkChannel
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue

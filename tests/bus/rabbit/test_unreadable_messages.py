@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from apc_bus.last_resort import ATTEMPTS, LastResort
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
-from apc_bus.rabbit.consuming.decoding import read_delivery
-from apc_bus.rabbit.consuming.raw import RawMessage
+from apc_bus.rabbit.decoding import read_delivery
+from apc_bus.rabbit.raw import RawMessage
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD, DEAD_QUEUE, INTER_AGENT, SUBSTRATE, Topology, agent_queue
 
@@ -35,7 +35,7 @@ def fails_on_poison(monkeypatch: pytest.MonkeyPatch) -> None:
             raise RecursionError("maximum recursion depth exceeded")
         return read_delivery(method, properties, body)
 
-    monkeypatch.setattr("apc_bus.rabbit.consuming.consumer.read_delivery", fail)
+    monkeypatch.setattr("apc_bus.rabbit.consumer.read_delivery", fail)
 
 
 @pytest.mark.usefixtures("fails_on_poison")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_bus.rabbit.consuming.unsettled import Unsettled
+from apc_bus.rabbit.consumer import Unsettled
 
 acts = st.lists(st.tuples(st.sampled_from(["one", "up to", "give back"]), st.integers(0, 40)), max_size=40)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from apc_bus.settings import BusSettings, WorkerSettings
-from apc_bus.settings.durations import Duration
+from apc_bus.settings.sources import Duration
 
 READ = TypeAdapter[timedelta](Duration).validate_python
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from apc_bus.errors import SettingMisspelled
-from apc_bus.settings.environment_names import check_names, known_names
+from apc_bus.settings.services import check_names, known_names
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ READ_THE_ENVIRONMENT = {
     "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
     "apps/apc_automl/skrub_parts.py",  # keeps skrub from making a folder in the home folder
     "bus/apc_bus/crash_points.py",  # before any settings
-    "bus/apc_bus/observability/trace_export.py",  # a variable of OpenTelemetry
+    "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/commands/__init__.py",  # looks for what nobody reads
     "console/apc_console/system/beside.py",  # hands all of it on
     "console/apc_console/system/supervisor.py",  # hands all of it on

@@ -10,7 +10,7 @@ import pytest
 from tests.security.artifacts.uploading import send, service
 from tests.support.servers import S3Account, S3Server
 
-from apc_bus.artifacts.store import ArtifactStore, open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.errors import ArtifactError
 from apc_bus.settings import BusSettings
 from apc_console.commands.serve.artifact_uploads import uploads_of

@@ -10,7 +10,7 @@ from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
 from apc_bus.errors import ShardsDiffer
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_console.doctor.finding import Status

@@ -9,8 +9,7 @@ import aiormq
 from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelPreconditionFailed
 from pamqp.commands import Basic
 
-from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
-from apc_bus.topology import QueueKind, Topology, gate_queue
+from apc_bus.topology import RETRY_DELAYS_MS, QueueKind, Topology, gate_queue, retry_queue
 
 OTHERS_INBOX = "apc.agent.beta.normal"
 OWN_INBOX = "apc.agent.alpha.normal"

@@ -6,8 +6,8 @@ import pytest
 from pydantic import SecretStr
 from tests.integration.privilege.conftest import GuardedBroker
 
-from apc_bus.rabbit.administration.grants import agent_permission
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.definitions import agent_permission
+from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
 from apc_console.doctor import Finding, Status
 from apc_console.doctor.broker_users import look_at_users

@@ -3,7 +3,7 @@
 import pytest
 from tests.integration.privilege.conftest import GuardedBroker
 
-from apc_bus.rabbit.administration.rights import BrokerRights, probe_rights
+from apc_bus.rabbit.administration import BrokerRights, probe_rights
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY
 from apc_console.doctor import Finding, Status

@@ -9,7 +9,7 @@ from tests.integration.privilege.conftest import GuardedBroker
 from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import BusUnavailable
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.management import Management
 
 pytestmark = pytest.mark.broker
 NOTHING = ("^$", "^$", "^$")

@@ -8,8 +8,8 @@ import pytest
 from aiormq.exceptions import AMQPError
 from tests.integration.privilege.conftest import GuardedBroker
 
-from apc_bus.rabbit.administration.grants import user_limits
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.definitions import user_limits
+from apc_bus.rabbit.management import Management
 
 pytestmark = pytest.mark.broker
 USER = "agent.alpha"

@@ -19,7 +19,7 @@ from tests.integration.privilege.conftest import GuardedBroker
 from tests.integration.privilege.system import CAST, System, running
 from tests.support.traffic import make_idea, make_packet, make_start, until
 
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.management import Management
 from apc_contracts import Packet, parse_packet
 from apc_contracts.payloads.session_signals import SwarmSpec
 

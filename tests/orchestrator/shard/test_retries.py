@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.orchestrator.conftest import House
 
-from apc_bus.delay_queues import RETRY_DELAYS_MS, retry_queue
-from apc_bus.topology import agent_queue
+from apc_bus.topology import RETRY_DELAYS_MS, agent_queue, retry_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind
 

@@ -9,8 +9,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_bus.errors import BusError, CallAborted, TaskEnded
-from apc_bus.memory.bus import MemoryBus
-from apc_bus.memory.subscription import MemorySubscription
+from apc_bus.in_memory import MemoryBus, MemorySubscription
 from apc_bus.topology import DEAD_QUEUE, gate_queue, log_queue
 from apc_contracts import Packet
 from apc_orchestrator import Orchestrator, OrchestratorSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.orchestrator.conftest import House
 
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
 from apc_contracts.vocabulary import PacketType

@@ -10,7 +10,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_bus import headers
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, RECEIPTS, agent_queue

@@ -14,7 +14,7 @@ from tests.support.traffic.packets import make_packet
 
 from apc_agents import Agent, AskTimeout, HandlerContext, PostgresStateStore, Role, Worker, WorkerSettings
 from apc_bus import headers
-from apc_bus.memory import MemoryBus
+from apc_bus.in_memory import MemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_client.answering import answer_packet

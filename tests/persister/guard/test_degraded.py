@@ -12,7 +12,7 @@ from tests.support.log import LogBench, ScriptedGate, lift_guard
 from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_persister.database.guard import EVENT_TRIGGERS, GuardState, read_guard
 from apc_persister.database.migrate import migrate
 

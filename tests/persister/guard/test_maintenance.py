@@ -12,7 +12,7 @@ from tests.persister.guard.conftest import GuardedLog
 from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder
 from apc_persister.evidence.tree.checkpoint import load_signer
 from apc_persister.evidence.verification.verify import verify_shard

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.support.log import LogBench, ScriptedGate, packet_entry
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract

@@ -16,7 +16,7 @@ import pytest
 from tests.support.log import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue

@@ -10,9 +10,9 @@ from apc_agents.receiving.intake import Intake
 from apc_agents.session_phase import KnownSessions
 from apc_bus import headers
 from apc_bus.errors import DeadLetter, PublishRefused, TopologyInvalid
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
-from apc_bus.rabbit.administration.grants import permissions
+from apc_bus.rabbit.definitions import permissions
 from apc_bus.topology import INTER_AGENT, SUBSTRATE, AgentQueues, agent_queue, build_topology
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 

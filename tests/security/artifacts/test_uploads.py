@@ -27,9 +27,9 @@ from tests.security.artifacts.uploading import (
 from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
-from apc_bus.artifacts.store import ArtifactStore, object_key
+from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError, ArtifactServiceAway, BusUnavailable
-from apc_bus.rabbit.administration.login_check import may_log_in
+from apc_bus.rabbit.administration import may_log_in
 from apc_bus.settings import BusSettings
 from apc_console.commands.serve import artifact_uploads
 from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check

@@ -73,7 +73,7 @@ async def test_a_bundle_of_a_thousand_parts_is_one_input(
     if not is_guarded:
         monkeypatch.setattr(bundles, "_decoder", msgspec.msgpack.Decoder(list[bundles._Part]))
         # The subscription numbers parts by this.
-        monkeypatch.setattr("apc_bus.rabbit.consuming.unsettled.MOST_PARTS", 1 << 20)
+        monkeypatch.setattr("apc_bus.rabbit.consumer.MOST_PARTS", 1 << 20)
     async with house.persister(), house.gate():
         await house.open_session()
         body = await send(house, [part(b"{%d" % number, str(uuid4())) for number in range(1000)])

@@ -27,7 +27,7 @@ from apc_bus.headers import UNREADABLE
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.rabbit.bundles import unbundled
-from apc_bus.rabbit.consuming.decoding import read_delivery
+from apc_bus.rabbit.decoding import read_delivery
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD_QUEUE, INGRESS, RECEIPTS, build_topology, gate_queue
 from apc_contracts import AckPayload, Packet, SignalPayload, seal

@@ -24,7 +24,7 @@ from apc_agents.effects.model import EffectClaim
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_console.commands import app
 from apc_contracts import ActionType, SecurityLevel
 

@@ -17,7 +17,7 @@ from tests.support.traffic.packets import make_start
 from apc_bus.errors import PublishUnroutable
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.rabbit import connect_rabbit
-from apc_bus.rabbit.consuming.decoding import read_delivery
+from apc_bus.rabbit.decoding import read_delivery
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
 

@@ -25,5 +25,5 @@ async def test_no_bytes_that_come_back_cost_a_publisher_its_answer() -> None:
 
 
 async def test_a_consumer_is_ended_without_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apc_bus.rabbit.consuming.consumer.read_delivery", by_pamqp)
+    monkeypatch.setattr("apc_bus.rabbit.consumer.read_delivery", by_pamqp)
     assert (await fuzz(LogConsumer, 500, SEED)).ended

@@ -15,7 +15,7 @@ from tests.support.log import (
     packet_entry,
 )
 
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry

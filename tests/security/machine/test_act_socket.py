@@ -17,7 +17,7 @@ import pytest
 from tests.security.strangers import STRANGER, as_stranger
 from tests.support.traffic.packets import make_idea, make_packet, make_start
 
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS, build_topology, gate_queue

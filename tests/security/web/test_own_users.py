@@ -11,7 +11,7 @@ from tests.orchestrator.waiting.office import Office
 
 from apc_bus import headers
 from apc_bus.port import Message, Publication
-from apc_bus.settings import setting_sources
+from apc_bus.settings import sources
 from apc_bus.topology import RECEIPTS
 from apc_console.connections.database import PATIENCE
 from apc_contracts.identity.registry import Right
@@ -118,7 +118,7 @@ def test_accounts_in_a_mounted_secret_are_read_unless_others_may_write_them(
         read_users(file)
 
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(setting_sources, "SECRETS", tmp_path)
+        unguarded.setattr(sources, "SECRETS", tmp_path)
         assert read_users(file) == UsersDocument()
         real.chmod(0o464)
         with pytest.raises(InputUnusable):

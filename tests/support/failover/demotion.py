@@ -23,7 +23,7 @@ class Demoted:
 
     async def pool(self, max_size: int = 2) -> asyncpg.Pool:
         """Return a pool whose connections are to the server that was demoted, and remain so."""
-        with patch("apc_bus.database.primary._REFUSED_AS", _TAKES_ALL):  # it was not demoted when they were made
+        with patch("apc_bus.database._REFUSED_AS", _TAKES_ALL):  # it was not demoted when they were made
             pool = await open_pool(self.url, min_size=max_size, max_size=max_size)
         self._pools.append(pool)
         return pool

@@ -19,7 +19,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from apc_bus.settings import setting_sources
+from apc_bus.settings import sources
 from apc_web.access.caller import LOCAL_USER, AccountRole
 from apc_web.access.token import write_private
 from apc_web.errors import InputUnusable
@@ -100,7 +100,7 @@ def read_users(path: Path) -> UsersDocument:
     What an engine mounts in /run/secrets is readable by every user of the container, which has one user; in Kubernetes
     it is a link, which moves when the file changes.
     """
-    is_mounted = setting_sources.SECRETS in path.parents
+    is_mounted = sources.SECRETS in path.parents
     others, follow = (0o022, 0) if is_mounted else (0o077, os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, os.O_RDONLY | follow | os.O_NONBLOCK)

@@ -3,15 +3,8 @@
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
-from apc_bus.rabbit.administration.grants import (
-    SERVICE_USERS,
-    Limits,
-    Permission,
-    agent_permission,
-    permissions,
-    user_limits,
-)
-from apc_bus.rabbit.administration.management import Management
+from apc_bus.rabbit.definitions import SERVICE_USERS, Limits, Permission, agent_permission, permissions, user_limits
+from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_bus.topology import AgentQueues, Topology
 from apc_client.registry.agents import queues_of

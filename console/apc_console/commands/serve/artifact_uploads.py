@@ -23,7 +23,7 @@ from pathlib import Path
 
 import structlog
 
-from apc_bus.artifacts.store import ArtifactStore, object_key
+from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, BusUnavailable
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
@@ -301,7 +301,7 @@ def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
         InputUnusable: there is no broker, and other machines can reach the address.
     """
     if settings.amqp_nodes:
-        from apc_bus.rabbit.administration.login_check import may_log_in
+        from apc_bus.rabbit.administration import may_log_in
 
         return partial(may_log_in, settings)
     if host not in ("127.0.0.1", "::1", "localhost"):

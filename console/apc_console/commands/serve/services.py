@@ -9,14 +9,14 @@ from typing import TypeVar
 import asyncpg
 import structlog
 
-from apc_bus.artifacts.store import open_artifacts
+from apc_bus.artifacts import open_artifacts
 from apc_bus.backoff import Backoff
 from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
-from apc_bus.observability.trace_export import export_traces
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.trace_export import export_traces
 from apc_console.errors import InputUnusable
 from apc_console.http.health import serve_health
 from apc_console.system.logs import configure

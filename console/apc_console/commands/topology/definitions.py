@@ -6,7 +6,7 @@ from typing import Any
 
 from apc_agents.agent_loading import load_agent
 from apc_bus.rabbit import export_definitions
-from apc_bus.rabbit.administration.grants import permissions
+from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import Topology
 from apc_console.commands.agent.broker_users import make_users

@@ -11,7 +11,7 @@ import pytest
 from apc_automl.report.model_record import failures_of, save_model
 from apc_automl.report.outcome_files import repeat_options
 from apc_automl.report.run_log import LoggedPacket, RunLog
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_contracts.vocabulary import ORCHESTRATOR
 
 START = {"signal": "START", "session": {"generation_limit": 22, "convergence_generations": 2, "max_rounds": 2}}

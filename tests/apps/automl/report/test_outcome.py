@@ -18,7 +18,7 @@ from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import Narrative
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
-from apc_bus.artifacts.store import ArtifactStore
+from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 
 GATES = {

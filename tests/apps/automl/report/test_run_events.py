@@ -8,7 +8,7 @@ from tests.support.log import LogBench, ScriptedGate, hop, packet_entry, session
 
 from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, TransferRuled, Validated, follow_run
 from apc_bus.database import open_pool
-from apc_bus.memory import MemoryBroker
+from apc_bus.in_memory import MemoryBroker
 from apc_log.batch import Entry
 
 OFFER: dict[str, Any] = {

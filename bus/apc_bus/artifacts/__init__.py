@@ -1,1 +1,0 @@
-"""The artifact store and the upload to it."""

@@ -1,1 +1,0 @@
-"""Logs, traces and the labels of metrics, shared by every service."""

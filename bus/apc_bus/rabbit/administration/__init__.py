@@ -1,1 +1,0 @@
-"""Administer a RabbitMQ broker: topology, users and rights, the management API."""

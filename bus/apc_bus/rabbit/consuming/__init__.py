@@ -1,1 +1,0 @@
-"""Consume from RabbitMQ: take deliveries, decode them, run handlers, acknowledge, and recover consumers."""

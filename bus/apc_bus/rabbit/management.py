@@ -1,0 +1,132 @@
+"""RabbitMQ's management API, for what AMQP cannot do: users, their rights, closing their connections."""
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import Request, urlopen
+
+import orjson
+
+from apc_bus.errors import BusUnavailable
+from apc_bus.rabbit.definitions import Limits, Permission, password_hash
+from apc_bus.tls import tls_problem
+
+TIMEOUT_SECONDS = 5.0
+_ABSENT = 404
+
+
+class Management:
+    """The API of one node, as an administrator. Every call may raise BusUnavailable; all of them may be repeated.
+
+    Args:
+        url: `http(s)://user:password@host:15672`.
+        ca_file: PEM file of the authorities that are trusted for https; None = the system's.
+
+    Raises:
+        BusUnavailable: the URL or the file cannot be used.
+    """
+
+    def __init__(self, url: str, ca_file: Path | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is None:
+                raise ValueError("it must be http(s)://user:password@host:15672")
+            port = parts.port or 15672
+            self._context = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        except (ValueError, OSError) as error:
+            raise BusUnavailable(f"APC_MANAGEMENT_URL cannot be used: {error}") from error
+        self.user = unquote(parts.username)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self._place = f"{host}:{port}"
+        self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}/api"
+        self._authorization = b64encode(f"{self.user}:{unquote(parts.password or '')}".encode()).decode()
+
+    async def users(self) -> dict[str, frozenset[str]]:
+        """Return the tags of each user."""
+        listed: list[dict[str, Any]] = await self._ask("GET", "users") or []
+        return {user["name"]: _tags(user["tags"]) for user in listed}
+
+    async def permissions(self, vhost: str) -> dict[str, Permission]:
+        """Return the rights of each user in a virtual host."""
+        listed: list[dict[str, Any]] = await self._ask("GET", f"vhosts/{_word(vhost)}/permissions") or []
+        return {one["user"]: (one["configure"], one["write"], one["read"]) for one in listed}
+
+    async def set_user(self, name: str, password: str) -> None:
+        """Make a user without tags, or give it another password."""
+        fields = {
+            "password_hash": password_hash(password),
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": "",
+        }
+        await self._ask("PUT", f"users/{_word(name)}", fields)
+
+    async def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
+        """Set the rights of a user in a virtual host, replacing others there."""
+        fields = dict(zip(("configure", "write", "read"), permission, strict=True))
+        await self._ask("PUT", f"permissions/{_word(vhost)}/{_word(user)}", fields)
+
+    async def set_limits(self, user: str, limits: Limits) -> None:
+        """Limit the connections and channels of a user."""
+        for name, most in limits.items():
+            await self._ask("PUT", f"user-limits/{_word(user)}/{name}", {"value": most})
+
+    async def delete_user(self, name: str) -> bool:
+        """Delete a user and close its connections; False when there was none.
+
+        A right that is taken away is not seen by a busy channel (measured: for minutes), so the connections must go.
+        RabbitMQ closes them when it deletes a user; here they are closed once more, whatever it did.
+        """
+        was_there = await self._ask("DELETE", f"users/{_word(name)}") is not None
+        await self._ask("DELETE", f"connections/username/{_word(name)}")
+        return was_there
+
+    async def _ask(self, method: str, path: str, fields: Mapping[str, str | int] | None = None) -> Any:
+        """Return the answer's JSON, True for an empty one, None when there is no such thing."""
+        return await asyncio.to_thread(self._ask_now, method, path, fields)
+
+    def _ask_now(self, method: str, path: str, fields: Mapping[str, str | int] | None) -> Any:
+        request = Request(f"{self._base}/{path}", orjson.dumps(fields) if fields else None, method=method)
+        request.add_header("Authorization", f"Basic {self._authorization}")
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urlopen(request, timeout=TIMEOUT_SECONDS, context=self._context) as answer:
+                body = answer.read()
+                return orjson.loads(body) if body else True
+        except HTTPError as error:
+            with error:
+                if error.code == _ABSENT:
+                    return None
+                raise self._refused(error, method, path) from error
+        except (URLError, OSError, HTTPException, orjson.JSONDecodeError) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            if isinstance(reason, BaseException) and (problem := tls_problem(reason, "APC_AMQP")):
+                raise BusUnavailable(f"the management API at {self._place} cannot be reached: {problem}") from error
+            raise BusUnavailable(
+                f"the management API at {self._place} does not answer ({reason}): is the plugin "
+                "rabbitmq_management enabled, and APC_MANAGEMENT_URL right?"
+            ) from error
+
+    def _refused(self, error: HTTPError, method: str, path: str) -> BusUnavailable:
+        if error.code == 401:
+            return BusUnavailable(
+                f"the management API at {self._place} refuses user {self.user!r}: check its password in "
+                "APC_MANAGEMENT_URL, and that it has the tag administrator"
+            )
+        said = error.read(500).decode(errors="replace")
+        return BusUnavailable(f"the management API at {self._place} refuses {method} {path}: {error.code} {said}")
+
+
+def _word(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _tags(found: list[str] | str) -> frozenset[str]:
+    """Return a list; before RabbitMQ 3.9 a text with commas."""
+    words = found.split(",") if isinstance(found, str) else found
+    return frozenset(word.strip() for word in words if word.strip())

@@ -1,1 +1,0 @@
-"""Settings of agents: model, memory, language, tasks and signing."""

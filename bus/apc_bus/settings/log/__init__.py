@@ -1,1 +1,0 @@
-"""Settings of the log: its writer, its key, and the encryption of bodies."""

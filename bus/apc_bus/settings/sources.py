@@ -1,0 +1,129 @@
+"""Durations as people write them in an environment: seconds, or ISO 8601."""
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import unquote
+
+from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_TIMEDELTA = TypeAdapter(timedelta)
+
+
+def _read(value: Any) -> Any:
+    """Return a text as a timedelta. Raises ValueError with what to write instead."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except (ValueError, OverflowError):  # no number, or none that a timedelta holds
+        pass
+    try:
+        return _TIMEDELTA.validate_python(value)
+    except ValidationError as error:
+        raise ValueError("write seconds, such as 5 or 0.5, or an ISO 8601 duration, such as PT5M") from error
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read), Field(ge=timedelta(0))]
+"""A timedelta of 0 or more; as text a number of seconds, `PT0.5S` or `00:00:00.5`. Bounds are checked after reading."""
+Interval = Annotated[Duration, Field(gt=timedelta(0))]
+"""A duration above 0: how often, or for how long at least, something goes on."""
+
+
+# Where a setting comes from: the environment, else `.env`, else the file of a secret, else its default.
+
+PREFIX = "APC_"
+SECRETS = Path("/run/secrets")
+"""Where containers have secrets as files: `apc_database_url` is APC_DATABASE_URL."""
+_OF_THE_EXAMPLE = re.compile(r"\bchange\d*me\b", re.IGNORECASE)
+
+
+class ApcSettings(BaseSettings):
+    """Settings of one subject. A field is declared in one class alone; what several services read, they inherit."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,
+        secrets_dir=SECRETS if SECRETS.is_dir() else None,
+        extra="ignore",
+        frozen=True,
+    )
+
+    @model_validator(mode="after")
+    def _refuse_passwords_of_the_example(self) -> Self:
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr) and _holds_an_example(value.get_secret_value()):
+                raise ValueError(
+                    f"{variable_of(type(self), name)} holds an example password: `apc deploy init` makes random ones"
+                )
+        return self
+
+
+def _holds_an_example(secret: str) -> bool:
+    """Look at it as it is, and as the server gets it: in a URL `change%31me` is `change1me`."""
+    return any(_OF_THE_EXAMPLE.search(text) for text in (secret, unquote(secret)))
+
+
+def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -> None:
+    """Check how a URL begins; with `or_folder` it may be the path of a folder.
+
+    Raises:
+        ValueError: it begins otherwise.
+    """
+    scheme, is_url, _ = url.partition("://")
+    if (is_url and scheme in schemes) or (or_folder and not is_url):
+        return
+    wanted = " or ".join(f"{scheme}://" for scheme in schemes) + (", or be a folder" if or_folder else "")
+    raise ValueError(f"must begin with {wanted} (got {f'{scheme}://' if is_url else 'no URL'})")
+
+
+def variable_of(kind: type[BaseSettings], field: str) -> str:
+    """Return the environment variable of a field."""
+    return f"{kind.model_config.get('env_prefix', '')}{field}".upper()
+
+
+# What is the same for every service of a deployment, and which of its shards a process serves.
+
+
+class DeploymentSettings(ApcSettings):
+    """Shards, contract and data folder of the deployment."""
+
+    shards: int = Field(default=1, ge=1)
+    """Number of gate shards; the same for every service, and part of the topology."""
+    contract: str | None = None
+    """Path of the contract file; none = the packaged apc/1.0. The gate judges packets by its contract;
+    `limits.outstanding_deliveries` also sets the size of inboxes."""
+    contracts: str | None = None
+    """Folder of contract files (`*.json`) that `apc up` and `apc run` register when they start, as `apc contract
+    register` does; a START of apc/1.1 names one by the `name` in it. Gates do not read it."""
+    data_dir: Path = Path(".apc")
+    """Folder of the embedded database, the artifacts and the keys."""
+
+
+class ServedShards(DeploymentSettings):
+    """Shards of one gate or log writer."""
+
+    serve_shards: list[int] | None = None
+    """Shards that this process serves, as JSON, for example [0, 2]; default: all. Several gates or several log writers
+    divide the shards in this way. `apc up` and `apc run` in one process always serve all."""
+
+    @model_validator(mode="after")
+    def _check_serve_shards(self) -> Self:
+        served = self.serve_shards
+        if served is not None and (not served or sorted(set(served)) != sorted(served)):
+            raise ValueError("APC_SERVE_SHARDS must name at least one shard, and each once, for example [0, 2]")
+        if served is not None and not set(served) <= set(range(self.shards)):
+            raise ValueError(
+                f"APC_SERVE_SHARDS names {served}, and APC_SHARDS={self.shards} makes 0 to {self.shards - 1}"
+            )
+        return self
+
+    @property
+    def own_shards(self) -> list[int]:
+        """The shards to serve."""
+        return list(range(self.shards)) if self.serve_shards is None else self.serve_shards

@@ -15,8 +15,7 @@ from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_log.batch import Entry, HopEntry, PacketEntry
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.metrics import count_batch
-from apc_orchestrator.packet_logging import tell_judged
-from apc_orchestrator.tracing import Traces
+from apc_orchestrator.tracing import Traces, tell_judged
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 

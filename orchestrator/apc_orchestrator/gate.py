@@ -1,9 +1,10 @@
 """The gate of one shard: stands by, acquires the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import asyncpg
 import structlog
@@ -12,34 +13,131 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled, failure_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
-from apc_bus.errors import BusError
+from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.collection import Contracts
+from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.ids import new_packet_id
-from apc_log.protocol_evidence import Positions
+from apc_contracts.protocol.ledger import ProtocolLedger
+from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
+from apc_log.heads import read_given_epoch, read_head
+from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.fence import Fence, keep_hearing
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
-from apc_orchestrator.lease import Lease
-from apc_orchestrator.lease_acquisition import take_shard
-from apc_orchestrator.service_state import ShardState
-from apc_orchestrator.shard.lease_resources import ShardResources
-from apc_orchestrator.shard.protocols import OtherShards, load_protocols
+from apc_orchestrator.lease import Fence, Lease, keep_hearing
+from apc_orchestrator.metrics import ShardState
+from apc_orchestrator.publications import epoch_open
+from apc_orchestrator.shard.intake import ShardResources, UnjudgeableTimers
 from apc_orchestrator.shard.shard_server import ShardServer
-from apc_orchestrator.shard.unjudgeable import UnjudgeableTimers
 from apc_orchestrator.verification import Bounds, Verifier
+
+# Acquire the lease of a shard: the persister grants a new epoch before anything is judged.
+
+FIRST_LOOK_SECONDS = 0.005
+LONGEST_LOOK_SECONDS = 0.25
+
+Read = TypeVar("Read")
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
+    """Become the lease holder: everything confirmed earlier is in Postgres when this returns.
+
+    Waits as long as the persister or the database is away. The opening is published on the channel that consumes the
+    shard's inputs, so that only its active consumer can get it confirmed. It carries the contract file, which the log
+    keeps for replays.
+
+    Raises:
+        ShardLost: another gate has taken the shard meanwhile.
+        BusError: the opening was not confirmed, or the inputs are gone.
+    """
+    holder = uuid4()
+    await _when_available(lambda: read_head(pool, shard), shard)
+    opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder, contract), user)
+    while True:
+        try:
+            await inputs.publish(opening)
+            break
+        except PublishNotTaken:
+            raise  # only another channel may find the leader of the log's queue
+        except (PublishRefused, PublishUnroutable) as error:
+            _log.warning("epoch_open_refused", shard=shard, reason=str(error))
+            await asyncio.sleep(LONGEST_LOOK_SECONDS)
+    backoff = Backoff(FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS)
+    while (given := await _when_available(lambda: read_given_epoch(pool, shard, holder), shard)) is None:
+        await backoff.wait()
+    epoch = given.epoch
+    if given.newest != epoch:
+        raise ShardLost(f"epoch {epoch} was granted during the wait for the shard, and is over")
+    _log.info("shard_taken", shard=shard, epoch=epoch, holder=str(holder))
+    return Lease(shard, epoch, f"{given.mark_epoch}.{given.mark_batch_no}", user, holder)
+
+
+async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Read:
+    backoff = Backoff(FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS)
+    while True:
+        try:
+            return await read()
+        except DATABASE_AWAY as error:
+            _log.warning("database_awaited", shard=shard, reason=str(error))
+            await backoff.wait()
+
+
+# The ledger of all protocols in the gate's memory.
+#
+# It is read from the log when a shard is taken and then updated with each verdict; verdicts of other shards are read from
+# the log in the background.
+
+
+async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
+    """Return the ledger as the log of all shards left it."""
+    ledger = ProtocolLedger(contract.effectiveness)
+    return ledger, await read_ledger(pool, ledger)
+
+
+class OtherShards:
+    """Follows the verdicts of the other shards. A block there applies here as soon as it is read."""
+
+    def __init__(self, pool: asyncpg.Pool, shard: int, ledger: ProtocolLedger, positions: Positions) -> None:
+        self._pool = pool
+        self._shard = shard
+        self._ledger = ledger
+        self._positions = positions
+
+    async def follow(self, pause_seconds: float) -> None:
+        """Read new verdicts repeatedly; when the database is away, try again later. Ends when cancelled."""
+        while True:
+            await asyncio.sleep(pause_seconds)
+            try:
+                await self.read()
+            except DATABASE_AWAY as error:
+                _log.warning("other_shards_unread", shard=self._shard, reason=str(error))
+
+    async def read(self) -> None:
+        """Read new verdicts. Raises OSError or asyncpg's errors when the database is away."""
+        async with (
+            self._pool.acquire() as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            for head in await connection.fetch(HEADS):
+                shard, last = head["shard"], head["last"]
+                after = self._positions.get(shard, 0)
+                if shard != self._shard and last > after:
+                    await read_shard(connection, self._ledger, shard, after, last)
+                    self._positions[shard] = last
+
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
 Result = TypeVar("Result")
 
-_log = structlog.get_logger("apc_orchestrator")
 _LOST = (ShardLost, BusError, *DATABASE_AWAY)
 
 

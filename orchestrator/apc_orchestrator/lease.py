@@ -1,7 +1,19 @@
 """One lease of a shard: the epoch under which a gate judges, logs and delivers."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
 from uuid import UUID
+
+import structlog
+
+from apc_bus.concurrency import cancelled, unasked_cancel_fails
+from apc_bus.errors import BusError
+from apc_bus.port import Bus
+from apc_bus.supervision import Health, run_until_success
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +27,53 @@ class Lease:
     user: str
     """The broker user of the orchestrator."""
     holder: UUID
+
+
+# Self-fencing: how long a broker may be silent before its gate leaves the shard.
+#
+# Source: docs/specification/architecture.md section 2.
+
+_log = structlog.get_logger("apc_orchestrator")
+
+QUESTIONS_A_HEARTBEAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The longest silence allowed, and the interval between questions that keep a living broker from being silent.
+
+    A broker may send its own heartbeats almost one heartbeat interval apart, and drops a connection after two.
+    """
+
+    silence_seconds: float
+    question_seconds: float
+
+    @classmethod
+    def of(cls, heartbeat: timedelta) -> Self:
+        """Return the fence of a connection with this heartbeat."""
+        seconds = heartbeat.total_seconds()
+        return cls(silence_seconds=seconds, question_seconds=seconds / QUESTIONS_A_HEARTBEAT)
+
+
+@asynccontextmanager
+async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
+    """Ask the broker about the queue repeatedly: when nothing else arrives, its answers end the silence.
+
+    A question without an answer is the last one. A new connection would answer for the lost one, and a gate that was
+    frozen would go on.
+    """
+
+    async def ask() -> None:
+        try:
+            while True:
+                await asyncio.sleep(fence.question_seconds)
+                with unasked_cancel_fails():
+                    await bus.depth(queue)
+        except BusError as error:
+            _log.warning("question_unanswered", queue=queue, reason=str(error))
+
+    asking = asyncio.create_task(run_until_success(ask, name="question", task=queue, awaits=(), health=health))
+    try:
+        yield
+    finally:
+        await cancelled(asking)

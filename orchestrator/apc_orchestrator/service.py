@@ -18,8 +18,7 @@ from apc_contracts.limits import DocumentLimits
 from apc_log.sessions.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
-from apc_orchestrator.metrics import follow_gates
-from apc_orchestrator.service_state import ShardState
+from apc_orchestrator.metrics import ShardState, follow_gates
 
 _log = structlog.get_logger("apc_orchestrator")
 

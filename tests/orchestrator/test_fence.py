@@ -8,7 +8,7 @@ import pytest
 
 from apc_bus import concurrency
 from apc_bus.supervision import Health
-from apc_orchestrator.fence import Fence, keep_hearing
+from apc_orchestrator.lease import Fence, keep_hearing
 
 
 @pytest.mark.parametrize("seconds", range(1, 61))

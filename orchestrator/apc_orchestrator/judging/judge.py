@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from apc_bus import headers
 from apc_bus.port import Message
 from apc_contracts.admission import judge_held
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry_change import AnyChange
+from apc_contracts.judging.verdict import Refusal
 from apc_contracts.session import (
     Denial,
     FinalVerdict,
@@ -30,17 +32,93 @@ from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_contracts.wire.sealing import payload_hash, seal
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.judging.consequences import DecayNotice, Following, OwnPacket, ProtocolVerdict, Release
-from apc_orchestrator.judging.fact_finding import FactFinder, signature_of
+from apc_orchestrator.judging.deliveries import (
+    DecayNotice,
+    DeliveryRouting,
+    Following,
+    OwnPacket,
+    ProtocolVerdict,
+    Release,
+)
+from apc_orchestrator.judging.facts import FactFinder, signature_of, uuid_of
 from apc_orchestrator.judging.inputs import DeadInput, Input, ReceiptGroup, is_authentic, why_not_authentic
-from apc_orchestrator.judging.judge_memory import ShardMemory
-from apc_orchestrator.judging.quarantine import Quarantine
-from apc_orchestrator.judging.refusal_answers import Answers
-from apc_orchestrator.judging.repeats import Repeats
-from apc_orchestrator.judging.routing import DeliveryRouting
-from apc_orchestrator.judging.unreadable import Unreadable
-from apc_orchestrator.judging.verdicts import Verdicts
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.refusals import Answers, Quarantine, dead_input_refusal
+from apc_orchestrator.judging.verdicts import Repeats, Verdicts
 from apc_orchestrator.tracing import note_verdict
+
+# Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped a gate.
+
+
+class Unreadable:
+    """Records such inputs with their bytes, and answers them when the broker knows who sent them."""
+
+    def __init__(self, quarantine: Quarantine, answers: Answers, own_user: str) -> None:
+        self._quarantine = quarantine
+        self._answers = answers
+        self._own_user = own_user
+
+    def refuse(self, batch: Batch, message: Message, refused: PacketRefused) -> None:
+        """Record a body that is no packet, and answer it."""
+        message_id, user_id = uuid_of(message.message_id), message.user_id
+        is_kept = self._quarantine.record(
+            batch, "unreadable", str(refused), message.body, code=refused.code, packet_id=message_id, user_id=user_id
+        )
+        self._record_properties(batch, message, "unreadable", str(refused))
+        if is_kept and message_id is not None:
+            refusal = Refusal(refused.code, "parse", refused.path, refused.message)
+            self._answers.unreadable(batch, message_id, refusal, message.user_id)
+
+    def refuse_dead(self, batch: Batch, found: DeadInput, message: Message) -> None:
+        """Record an input that died before it could be judged, and answer it."""
+        if message.user_id != self._own_user:
+            reason = f"{message.type} by {message.user_id}: only the orchestrator reports dead inputs"
+            self._quarantine.record(batch, "security", reason, message.body, user_id=message.user_id)
+            return
+        message_id = uuid_of(found.message_id)
+        refusal = dead_input_refusal(found.queue, found.reason)
+        is_kept = self._quarantine.record(
+            batch,
+            "dead_input",
+            refusal.message,
+            message.body,
+            code=refusal.code,
+            packet_id=message_id,
+            user_id=found.user_id,
+        )
+        self._record_riding(batch, message, "dead_input", refusal.message, found.user_id)
+        if is_kept and message_id is not None:
+            self._answers.unreadable(batch, message_id, refusal, found.user_id)
+
+    def set_aside(self, batch: Batch, message: Message, properties: bytes | None = None) -> None:
+        """Record an input that ended the gate each time it was alone there. It is never judged.
+
+        It draws on no quota: the defect is the gate's.
+        """
+        reason = "the gate failed on this input; it is kept so that the gate can be fixed"
+        if properties is None:
+            unread = message.headers.get(headers.UNREADABLE)
+            properties = unread if isinstance(unread, bytes) else None
+        found = [(reason, message.body)]
+        if properties is not None:
+            found.append((f"{reason} [its AMQP properties]", properties))
+        riding = message.headers.get(headers.RECEIPTS)
+        if isinstance(riding, str):
+            found.append((reason, riding.encode()))
+        for why, raw in found:
+            self._quarantine.record(batch, "unjudgeable", why, raw, user_id=message.user_id, is_always_kept=True)
+
+    def _record_riding(self, batch: Batch, message: Message, kind: str, reason: str, user_id: str | None) -> None:
+        """Record the receipts that rode on such an input: nothing else keeps them."""
+        riding = message.headers.get(headers.RECEIPTS)
+        if isinstance(riding, str):
+            self._quarantine.record(batch, kind, reason, riding.encode(), user_id=user_id)
+
+    def _record_properties(self, batch: Batch, message: Message, kind: str, reason: str) -> None:
+        """Record the AMQP properties that could not be read: receipts may have ridden in them."""
+        properties = message.headers.get(headers.UNREADABLE)
+        if isinstance(properties, bytes):
+            self._quarantine.record(batch, kind, f"{reason} [its AMQP properties]", properties, user_id=message.user_id)
 
 
 class Judge:

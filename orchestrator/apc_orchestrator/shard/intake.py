@@ -1,14 +1,76 @@
 """Receive the inputs of a shard from the broker."""
 
 import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import asyncpg
+import structlog
+
 from apc_bus.concurrency import cancelled
-from apc_bus.port import Delivery
+from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.settings import OrchestratorSettings
+from apc_contracts.contract.collection import Contracts
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.fence import Fence
 from apc_orchestrator.judging.inputs import is_receipts
-from apc_orchestrator.shard.lease_resources import ShardResources
+from apc_orchestrator.judging.registry import Registry
+from apc_orchestrator.lease import Fence, Lease
+from apc_orchestrator.verification import Verifier
+
+# Timers on which the gate fails. A defect of ours must not stop the shard.
+
+KEPT = 10_000
+"""Tags that are remembered; the oldest is forgotten first, and its timer fails once more."""
+
+_log = structlog.get_logger("apc_orchestrator")
+
+
+class UnjudgeableTimers:
+    """Tags of timers that were given up. A process keeps them across its leases of a shard."""
+
+    def __init__(self) -> None:
+        self._tags: OrderedDict[Hashable, None] = OrderedDict()
+
+    def __contains__(self, tag: Hashable) -> bool:
+        return tag in self._tags
+
+    def give_up(self, tag: Hashable, error: Exception) -> ShardLost:
+        """Remember the timer, and return the error to raise: memory may be half changed, so the shard is left."""
+        self._tags[tag] = None
+        if len(self._tags) > KEPT:
+            self._tags.popitem(last=False)
+        _log.exception("timer_unjudgeable", tag=repr(tag))
+        return ShardLost(f"a timer cannot be judged: {error!r}")
+
+
+# What one lease of a shard works with.
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResources:
+    """The resources of one lease; they do not change until it ends."""
+
+    settings: OrchestratorSettings
+    contracts: Contracts
+    bus: Bus
+    pool: asyncpg.Pool
+    inputs: Subscription
+    """The shard's queue. Log batches go out on its channel, so that only its active consumer gets them confirmed."""
+    lease: Lease
+    registry: Registry
+    protocols: ProtocolLedger
+    verifier: Verifier
+    unjudgeable_timers: UnjudgeableTimers
+
+    @property
+    def contract(self) -> Contract:
+        """The deployment's default contract: its limits hold for all sessions."""
+        return self.contracts.default
+
 
 HANDED_OVER_SECONDS = 0.05
 """How long a draining gate waits for deliveries that the broker has sent but may not have arrived yet."""

@@ -1,36 +1,111 @@
 """The stages of a judged batch: it is logged, then delivered, then its inputs are acknowledged."""
 
 import asyncio
-from collections.abc import Sequence
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
 
 import structlog
 
 from apc_bus.concurrency import cancelled, failure_of
 from apc_bus.crash_points import crash_point
-from apc_bus.errors import PublishRefused, PublishUnroutable
-from apc_bus.port import Delivery, Publication
+from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
+from apc_bus.port import Bus, Delivery, Publication, Subscription
+from apc_bus.topology import agent_queue, inbox_capacity
+from apc_contracts.session.delivery.failures import OVERFLOW
 from apc_orchestrator import publications
-from apc_orchestrator.batch import Batch
+from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.judging.quarantine import flood_entry
-from apc_orchestrator.packet_logging import tell_judged
-from apc_orchestrator.shard import batch_sending
-from apc_orchestrator.shard.intake import InputIntake
-from apc_orchestrator.shard.lease_resources import ShardResources
-from apc_orchestrator.tracing import end_spans, logged
+from apc_orchestrator.judging.refusals import flood_entry
+from apc_orchestrator.shard.intake import InputIntake, ShardResources
+from apc_orchestrator.tracing import end_spans, logged, tell_judged
 
-RETRY_SECONDS = 0.5
+# Send what a batch decided, once its log batch is confirmed; then acknowledge its inputs.
+
+PAUSE_SECONDS = 0.2
+LEADER_SECONDS = 10.0
+"""How long a queue may refuse everything without being full: electing a leader takes less."""
+NO_ROUTE = "no_route"
 
 _log = structlog.get_logger("apc_orchestrator")
+
+Report = Callable[[Outgoing, str | None], None]
+"""Called for each delivery that was confirmed (None) or that the broker refused (the reason)."""
+
+
+async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asyncio.Event, bound: int) -> None:
+    """Publish until every delivery is confirmed or refused. Unknown outcomes are published again: ids make that safe.
+
+    `bound`: the open deliveries that a recipient may have; its inbox is sized by it.
+
+    Raises:
+        ShardLost: `stop` was set while the broker did not confirm: the inputs stay unacknowledged, and the next lease
+    holder delivers again.
+    """
+    todo = list(outgoing)
+    began = monotonic()
+    while todo:
+        results = await bus.publish_all([one.publication for one in todo])
+        unheard = {
+            one.recipient for one, error in zip(todo, results, strict=True) if isinstance(error, PublishNotTaken)
+        }
+        is_late = monotonic() - began > LEADER_SECONDS
+        full = unheard if is_late else await _full_inboxes(bus, unheard, bound)
+        again = []
+        for one, error in zip(todo, results, strict=True):
+            if error is None:
+                report(one, None)
+            elif isinstance(error, PublishNotTaken) and one.recipient not in full:
+                again.append(one)
+            elif isinstance(error, PublishRefused | PublishUnroutable):
+                report(one, OVERFLOW if isinstance(error, PublishRefused) else NO_ROUTE)
+            else:
+                again.append(one)
+        if again:
+            _log.warning("deliveries_unconfirmed", count=len(again), reason=_why(results))
+            if stop.is_set():
+                raise ShardLost(f"stopped with {len(again)} deliveries unconfirmed")
+            await asyncio.sleep(PAUSE_SECONDS)
+        todo = again
+
+
+async def _full_inboxes(bus: Bus, refused: set[str], bound: int) -> set[str]:
+    """Return which recipients have a full inbox, of those whose queues have not been checked yet.
+
+    Deliveries to the others are sent again.
+    """
+    full = set()
+    for recipient in refused:
+        try:
+            depths = [(await bus.depth(agent_queue(recipient, urgent))).messages for urgent in (True, False)]
+        except BusError:
+            continue
+        if max(depths) >= inbox_capacity(bound):
+            full.add(recipient)
+    return full
+
+
+async def acknowledge(inputs: Subscription, done: Sequence[Delivery], *, multiple: bool) -> None:
+    """Acknowledge the inputs at once; one by one while earlier inputs still wait."""
+    if not done:
+        return
+    if multiple:
+        await inputs.ack(done[-1], multiple=True)
+        return
+    for delivery in done:
+        await inputs.ack(delivery)
+
+
+def _why(results: Sequence[BusError | None]) -> str:
+    return next((str(error) for error in results if isinstance(error, PublishUnknown | PublishNotTaken)), "unknown")
+
+
+RETRY_SECONDS = 0.5
 
 
 class Pipeline:
     """One log batch in flight. The deliveries of a batch go out while the next one is judged, in the same order."""
 
-    def __init__(
-        self, resources: ShardResources, intake: InputIntake, report: batch_sending.Report, stop: asyncio.Event
-    ) -> None:
+    def __init__(self, resources: ShardResources, intake: InputIntake, report: Report, stop: asyncio.Event) -> None:
         self._resources = resources
         self._intake = intake
         self._report = report
@@ -86,7 +161,7 @@ class Pipeline:
     async def deliver(self, batch: Batch) -> None:
         """Send the batch's deliveries and wait for their confirms."""
         bound = self._resources.contract.limits.outstanding_deliveries
-        await batch_sending.send(self._resources.bus, batch.outgoing, self._report, self._stop, bound)
+        await send(self._resources.bus, batch.outgoing, self._report, self._stop, bound)
 
     async def finish_sending(self) -> None:
         """Wait for the batch that is being sent. Raises what its sending raised."""
@@ -121,7 +196,7 @@ class Pipeline:
             crash_point("gate.after_delivery")
         crash_point("gate.after_delivery_confirm")
         crash_point("gate.before_acknowledge")
-        await batch_sending.acknowledge(self._resources.inputs, done, multiple=is_everything)
+        await acknowledge(self._resources.inputs, done, multiple=is_everything)
 
     def _note_sent(self, sent: "asyncio.Future[None]") -> None:
         """Report a failure at once, without waiting for the next input."""

@@ -1,7 +1,9 @@
 """The sessions of a shard: loaded from the log before their first input, evicted when committed."""
 
 import asyncio
-from collections.abc import Iterable
+import ctypes
+import gc
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -16,9 +18,45 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.entries import hop_entry
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.sessions import Sessions
-from apc_orchestrator.shard.allocator import MemoryReturn
-from apc_orchestrator.shard.lease_resources import ShardResources
+from apc_orchestrator.judging.memory import Sessions
+from apc_orchestrator.shard.intake import ShardResources
+
+# Return memory to the system: the allocator keeps what a flood of large messages has taken.
+
+FLOOD_BYTES = 64 << 20
+"""Bytes that must arrive before memory is returned."""
+
+
+class MemoryReturn:
+    """Counts the bytes that arrive; `after_flood` returns the memory they have left behind."""
+
+    def __init__(self) -> None:
+        self._trim = _allocator_trim()
+        self._received = 0
+
+    def note(self, size: int) -> None:
+        """Count received bytes."""
+        self._received += size
+
+    def after_flood(self) -> bool:
+        """Return free memory to the system if much arrived since the last time; return whether it did."""
+        if self._received < FLOOD_BYTES:
+            return False
+        self._received = 0
+        gc.collect()
+        if self._trim is not None:
+            self._trim(0)
+        return True
+
+
+def _allocator_trim() -> Callable[[int], int] | None:
+    """Return glibc's `malloc_trim`; other allocators return memory by themselves."""
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
+    return found
+
 
 EVICTION_SECONDS = 5.0
 

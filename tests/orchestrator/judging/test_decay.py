@@ -29,7 +29,7 @@ from apc_contracts.protocol.decay import read_decision
 from apc_contracts.protocol.effectiveness import EvalTally
 from apc_contracts.vocabulary import TransferMode
 from apc_log.queries import list_protocols
-from apc_orchestrator.shard.protocols import OtherShards, load_protocols
+from apc_orchestrator.gate import OtherShards, load_protocols
 
 Build = Callable[..., Packet]
 

@@ -29,7 +29,7 @@ from apc_log.batch import LogBatch, decode_batch, encode
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.inputs import read_input
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.judge_memory import ShardMemory
+from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_orchestrator.errors import ShardLost
-from apc_orchestrator.judging.consequences import WorkQueue
-from apc_orchestrator.shard import unjudgeable
-from apc_orchestrator.shard.unjudgeable import UnjudgeableTimers
+from apc_orchestrator.judging.deliveries import WorkQueue
+from apc_orchestrator.shard import intake
+from apc_orchestrator.shard.intake import UnjudgeableTimers
 
 Tree = tuple[int, list[Any]]
 TREES: st.SearchStrategy[Tree] = st.recursive(
@@ -38,7 +38,7 @@ def test_what_an_item_causes_is_done_before_its_siblings(trees: list[Tree]) -> N
 
 
 def test_the_oldest_tag_of_very_many_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unjudgeable, "KEPT", 3)
+    monkeypatch.setattr(intake, "KEPT", 3)
     known = UnjudgeableTimers()
     tags = [UUID(int=number) for number in range(5)]
     for tag in tags:

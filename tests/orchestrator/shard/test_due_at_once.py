@@ -11,7 +11,7 @@ from apc_contracts import SignalPayload
 from apc_contracts.payloads.wakes import WakeSpec
 from apc_contracts.vocabulary import Signal
 from apc_orchestrator.shard import timers
-from apc_orchestrator.shard.deadlines import Deadlines
+from apc_orchestrator.shard.timers import Deadlines
 
 SESSIONS = 100_000
 

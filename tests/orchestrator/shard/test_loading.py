@@ -33,9 +33,8 @@ from apc_log.subject_keys import KeyRing
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.judge_memory import ShardMemory
+from apc_orchestrator.judging.memory import Sessions, ShardMemory
 from apc_orchestrator.judging.registry import Registry
-from apc_orchestrator.judging.sessions import Sessions
 from apc_orchestrator.lease import Lease
 from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption

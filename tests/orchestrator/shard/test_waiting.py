@@ -13,7 +13,7 @@ from apc_bus.topology import gate_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.collection import Contracts
 from apc_log.sessions import session_loading
-from apc_orchestrator.shard import batch_sending, session_loader
+from apc_orchestrator.shard import pipeline, session_loader
 
 Build = Callable[..., Packet]
 
@@ -21,7 +21,7 @@ Build = Callable[..., Packet]
 async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load, send = session_loading.load_session, batch_sending.send
+    load, send = session_loading.load_session, pipeline.send
     is_slow, is_sending, is_waited_for, is_sent, is_back = (asyncio.Event() for _ in range(5))
 
     async def load_later(pool: asyncpg.Pool, session_id: str, contracts: Contracts, *keys: Any) -> Any:
@@ -45,7 +45,7 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
         return unacknowledged() == 1
 
     monkeypatch.setattr(session_loader, "load_session", load_later)
-    monkeypatch.setattr(batch_sending, "send", send_slowly)
+    monkeypatch.setattr(pipeline, "send", send_slowly)
     opening = start()
     async with house.persister(), house.gate():
         await house.open(opening)

@@ -41,8 +41,8 @@ from apc_orchestrator.batch import Batch
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.judging.inputs import DeadInput, is_probe, read_inputs, session_ids
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.judging.judge_memory import ShardMemory
-from apc_orchestrator.judging.quarantine import flood_entry
+from apc_orchestrator.judging.memory import ShardMemory
+from apc_orchestrator.judging.refusals import flood_entry
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_persister.errors import LogStopped

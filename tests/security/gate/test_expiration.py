@@ -14,7 +14,7 @@ from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
-from apc_orchestrator.judging.unreadable import Unreadable
+from apc_orchestrator.judging.judge import Unreadable
 from apc_orchestrator.publications import dead_input
 
 Build = Callable[..., Packet]

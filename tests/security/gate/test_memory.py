@@ -18,9 +18,9 @@ from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.batch import ConflictEntry, HopEntry, encode
 from apc_orchestrator import batch as batches
 from apc_orchestrator.batch import FULL_BYTES, Batch
-from apc_orchestrator.judging import sessions
+from apc_orchestrator.judging import memory
 from apc_orchestrator.judging.entries import size_of
-from apc_orchestrator.judging.sessions import Sessions
+from apc_orchestrator.judging.memory import Sessions
 
 Build = Callable[..., Packet]
 LARGEST_MESSAGE = 2 << 20
@@ -101,7 +101,7 @@ def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
     monkeypatch: pytest.MonkeyPatch, bound: int, most: int
 ) -> None:
     """Each packet names as many recipients as fit into it; without the bound all of it stays."""
-    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", bound)
+    monkeypatch.setattr(memory, "UNKNOWN_SESSION_BYTES", bound)
     known, recipients = Sessions(), tuple(f"{number:064d}" for number in range(1000))
     for number in range(50):
         known.note_absence(f"s-{number}", {})
@@ -114,7 +114,7 @@ def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
-    monkeypatch.setattr(sessions, "UNKNOWN_SESSION_BYTES", 1 << (20 if is_guarded else 40))
+    monkeypatch.setattr(memory, "UNKNOWN_SESSION_BYTES", 1 << (20 if is_guarded else 40))
     known, recipients, last = Sessions(), tuple(f"{number:064d}" for number in range(1000)), uuid4()
     for packet_id in [*(uuid4() for _ in range(50)), last]:
         known.remember_refused("s", packet_id, refused(*recipients))
@@ -127,7 +127,7 @@ def test_names_alone_are_bounded_and_forgotten_names_cost_nothing(
     monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     kept = 10 if is_guarded else 100
-    monkeypatch.setattr(sessions, "UNKNOWN_SESSIONS_KEPT", kept)
+    monkeypatch.setattr(memory, "UNKNOWN_SESSIONS_KEPT", kept)
     known = Sessions()
     for number in range(100):
         known.note_absence(f"s-{number}", {uuid4(): refused("sentinel")})
@@ -149,7 +149,7 @@ def test_memory_is_given_back_after_a_flood(is_guarded: bool) -> None:
 FLOOD = """
 import os, sys
 import psutil
-from apc_orchestrator.shard.allocator import FLOOD_BYTES, MemoryReturn
+from apc_orchestrator.shard.session_loader import FLOOD_BYTES, MemoryReturn
 
 returned = MemoryReturn()
 if len(sys.argv) == 1:

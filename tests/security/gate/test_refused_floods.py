@@ -11,7 +11,7 @@ from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.refused_input import Kept
-from apc_orchestrator.judging import quarantine
+from apc_orchestrator.judging import refusals
 
 Build = Callable[..., Packet]
 LARGE = 1 << 20
@@ -32,7 +32,7 @@ async def test_of_a_large_body_the_log_keeps_the_beginning(
     running: House, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
-        monkeypatch.setattr(quarantine, "kept_of", lambda body, rules: Kept(body))
+        monkeypatch.setattr(refusals, "kept_of", lambda body, rules: Kept(body))
     body = b"{" + b"x" * (LARGE - 1)
     await flood(running, body)
     (row,) = await running.pool.fetch(CONFLICTS)

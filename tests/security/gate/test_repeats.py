@@ -10,7 +10,7 @@ from apc_bus import headers
 from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet, load_contract
 from apc_contracts.session.session import OpenPacket, Progress
-from apc_orchestrator.judging import repeats
+from apc_orchestrator.judging import verdicts
 
 TIMES, BURST = 40, 5
 INBOX = agent_queue("sentinel", urgent=False)
@@ -27,7 +27,7 @@ async def test_repeats_do_not_fill_an_inbox(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
-        monkeypatch.setattr(repeats, "deliveries_to_repeat", every_open_delivery)
+        monkeypatch.setattr(verdicts, "deliveries_to_repeat", every_open_delivery)
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     await running.publish(sent)
     await running.quiet()
@@ -43,7 +43,7 @@ async def test_repeats_before_the_confirm_are_delivered_once_in_an_interval(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
-        monkeypatch.setattr(repeats, "deliveries_to_repeat", every_open_delivery)
+        monkeypatch.setattr(verdicts, "deliveries_to_repeat", every_open_delivery)
     sent = packet("red-1", idea, ("sentinel",), parent=running.opening)
     for _ in range(TIMES):
         await running.publish(sent)

@@ -14,10 +14,10 @@ from apc_contracts.envelope.parts import ProofBundle
 from apc_contracts.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator import tracing
-from apc_orchestrator.judging import sessions
-from apc_orchestrator.judging.sessions import Sessions
-from apc_orchestrator.shard import deadlines
-from apc_orchestrator.shard.deadlines import Deadlines
+from apc_orchestrator.judging import memory
+from apc_orchestrator.judging.memory import Sessions
+from apc_orchestrator.shard import timers
+from apc_orchestrator.shard.timers import Deadlines
 from apc_orchestrator.verification import Bounds, Verifier
 
 Build = Callable[..., Packet]
@@ -128,7 +128,7 @@ def session(name: str, **fields: Any) -> Session:
 def test_sessions_leave_when_they_remember_too_much_together(
     monkeypatch: pytest.MonkeyPatch, field: str, bound: str, is_guarded: bool
 ) -> None:
-    monkeypatch.setattr(sessions, bound, 100 if is_guarded else MANY)
+    monkeypatch.setattr(memory, bound, 100 if is_guarded else MANY)
     kept = Sessions()
     for number in range(10):
         kept.add(session(f"s-{number}", **{field: 30}))
@@ -158,7 +158,7 @@ def test_an_ended_session_leaves_though_a_member_is_silent(monkeypatch: pytest.M
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_outdated_timers_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
     if not is_guarded:
-        monkeypatch.setattr(deadlines, "OUTDATED_KEPT", MANY)
+        monkeypatch.setattr(timers, "OUTDATED_KEPT", MANY)
     noted, now = Deadlines(), datetime.now(UTC)
     for number in range(10_000):
         noted.note("s", now + timedelta(days=1, seconds=number % 2))

@@ -16,7 +16,7 @@ from apc_contracts.session import HeldPacket
 from apc_contracts.session.opening import contract_named
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
-from apc_orchestrator.judging.judge_memory import ShardMemory
+from apc_orchestrator.judging.memory import ShardMemory
 
 
 class FactFinder:

@@ -10,11 +10,11 @@ import psutil
 from apc_bus.database import open_pool
 from apc_bus.settings import PersisterSettings
 from apc_log.connection import AnyConnection
+from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import find_packet, prove_entry
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.chunks import Helpers, start_helpers
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.verification.chunks import Helpers, start_helpers
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.verify import verify_shard
 from benchmarks.database.log_load import PACKETS_A_RUN, open_loader
 from benchmarks.database.log_reading import add_readings, p95_ms, read_log
 from benchmarks.support.figures import Figure, Figures

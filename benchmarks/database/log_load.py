@@ -28,11 +28,11 @@ from apc_log.batch import (
     SessionUpdate,
     encode,
 )
-from apc_persister.database.connection import drop_connection, take_connection
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.tree import TreeSigner
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
+from apc_persister.writing.writer import drop_connection, take_connection
 
 PACKETS_A_TRANSACTION = 500
 """About 2,000 entries with their hops, as many as a transaction of the persister takes."""

@@ -24,13 +24,12 @@ from tests.support.servers.private_postgres import PrivatePostgres, find_binarie
 from apc_bus.database import open_pool
 from apc_bus.settings import LogKeySettings, PersisterSettings
 from apc_log.offline_verifier import Checkpoint, parse_note
-from apc_persister.database.additions import Additions, read_additions
 from apc_persister.database.guard import read_guard
-from apc_persister.database.migrate import migrate
-from apc_persister.evidence.tree.checkpoint import Signer, ensure_key, load_signer
-from apc_persister.evidence.verification.chunks import check_note
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.database.migrate import Additions, migrate, read_additions
+from apc_persister.evidence.checkpoint import Signer, ensure_key, load_signer
+from apc_persister.verification.chunks import check_note
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.verify import verify_shard
 from benchmarks.database.log_load import open_loader
 from benchmarks.support.amounts import at_least
 

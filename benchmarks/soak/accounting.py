@@ -11,8 +11,8 @@ from tests.support.traffic import Sent, violated_equalities
 from apc_agents.handling.state import PostgresStateStore
 from apc_bus.settings import LogKeySettings
 from apc_log.offline_verifier import parse_note, split_notes
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
 from benchmarks.soak.agents import HANDLED
 from benchmarks.soak.cast import COLLECTOR, WORKERS
 from benchmarks.soak.system import SoakedSystem

@@ -20,7 +20,7 @@ from apc_bus.settings import BusSettings, LogKeySettings
 from apc_bus.topology import build_topology
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.evidence.tree.checkpoint import ensure_key
+from apc_persister.evidence.checkpoint import ensure_key
 from benchmarks.soak.hostile_acts import CAST, MALLORY
 from benchmarks.soak.processes import KeptProcess
 

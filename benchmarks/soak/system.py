@@ -27,7 +27,7 @@ from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, LogKeySettings
 from apc_bus.topology import QueueKind, Topology, build_topology, log_queue
 from apc_contracts import Packet, seal
-from apc_persister.evidence.tree.checkpoint import ensure_key
+from apc_persister.evidence.checkpoint import ensure_key
 from benchmarks.soak.cast import CAST, COLLECTOR, OPERATOR, SENDERS, WORKERS, openings
 from benchmarks.soak.processes import KeptProcess
 from benchmarks.soak.sender import SESSIONS

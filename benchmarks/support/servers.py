@@ -17,7 +17,7 @@ from tests.support.servers import PostgresServer, RabbitServer, start_given_post
 from apc_bus.settings import LogKeySettings
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.evidence.tree.checkpoint import ensure_key
+from apc_persister.evidence.checkpoint import ensure_key
 
 PASSWORD = "benchmarks"
 

@@ -175,7 +175,7 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
 
 
 def stored_entry(text: str, raw: bytes | None) -> bytes:
-    """Return the canonical bytes of a row as `apc_persister.evidence.stored_rows` selects it.
+    """Return the canonical bytes of a row as `apc_persister.evidence.rows` selects it.
 
     `raw` is the row's column of bytes, whose hash goes into the entry. An altered row gives other bytes; one that the
     writer cannot have stored (a body that does not fit its hash, a number that is none) gives bytes that fit no leaf.

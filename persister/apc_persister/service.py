@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import asyncpg
 import structlog
 
+from apc_bus.backoff import Backoff
 from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
 from apc_bus.last_resort import LastResort
@@ -17,17 +19,111 @@ from apc_contracts.errors import ApcError
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.encryption import Encryption
-from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown
-from apc_persister.evidence.export.exporter import Exporter
-from apc_persister.evidence.export.gauges import publish_gauges
-from apc_persister.evidence.tree.backfill import TreeBackfill
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.run_sums import RunSums
+from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
+from apc_persister.evidence.checkpoint import Signer, load_signer
+from apc_persister.evidence.export import Exporter, publish_gauges
+from apc_persister.evidence.tree import TreeSigner
 from apc_persister.writing.metrics import follow_writers
+from apc_persister.writing.transaction import lock_head
 from apc_persister.writing.writer import Writer
 
+# Adds runs at rest to the sums that a lineage summary of the whole log is read from (migrations/sql/0111_uses.sql).
+
+REST = timedelta(minutes=1)
+"""A run that has had no verdict on a TRANSFER or an EVAL for so long is at rest."""
+_INTERVAL = timedelta(seconds=20)
+_LONGEST_PAUSE_S = 300.0
+_SUM = "SELECT apc_log.sum_runs($1, 1)"
+
 log = structlog.get_logger(__name__)
+
+
+class RunSums:
+    """Looks at every interval for runs that have come to rest, and adds one a transaction.
+
+    A summary is exact without it, and slower: runs that are not added are read use by use. The database lets one
+    process at a time do it.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, *, rest: timedelta = REST, interval: timedelta = _INTERVAL) -> None:
+        self._pool = pool
+        self._rest = rest
+        self._interval_s = interval.total_seconds()
+        self.summed = 0
+        """Runs that this process has added."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Sum until `stop` is set."""
+        backoff = Backoff(2 * self._interval_s, _LONGEST_PAUSE_S)
+        while not stop.is_set():
+            try:
+                while not stop.is_set() and await self._pool.fetchval(_SUM, datetime.now(UTC) - self._rest):
+                    self.summed += 1
+                backoff.reset()
+                pause_s = self._interval_s
+            except DATABASE_AWAY as error:
+                pause_s = backoff.take()
+                log.warning("runs_not_summed", reason=(str(error) or type(error).__name__).splitlines()[0])
+            try:
+                await asyncio.wait_for(stop.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+
+# Takes into the tree what was logged by SQL (an erasure, a maintenance) when no batch comes to take it along.
+
+_LONGEST_BACKFILL_PAUSE_S = 30.0
+_WAITING = """
+SELECT shard FROM apc_log.shards LEFT JOIN apc_log.log_edges USING (shard)
+WHERE next_seq - 1 > coalesce(tree_size, 0) AND shard < $1 ORDER BY shard
+"""
+
+
+class TreeBackfill:
+    """Looks at every interval for entries of a database that are not in the tree, and attests them.
+
+    The writer does the same with its next transaction; the lock on the shard's head lets one of them at a time.
+    """
+
+    def __init__(
+        self, pool: asyncpg.Pool, signer: Signer, shards: int, interval: timedelta, patience: timedelta
+    ) -> None:
+        """Prepare the backfill; the server ends a statement after `patience`, so the writer waits no longer."""
+        self._pool = pool
+        self._signer = signer
+        self._shards = shards
+        self._interval_s = interval.total_seconds()
+        self._patience_ms = int(patience.total_seconds() * 1000)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Attest until `stop` is set. Raises TreeBroken when a tree does not fit its rows: the writer stops too."""
+        backoff = Backoff(2 * self._interval_s, _LONGEST_BACKFILL_PAUSE_S)
+        while not stop.is_set():
+            try:
+                for row in await self._pool.fetch(_WAITING, self._shards):
+                    await self._attest(row["shard"])
+                backoff.reset()
+                pause_s = self._interval_s
+            except TreeBroken as error:
+                log.critical("backfill_failed", reason=str(error))
+                raise
+            except DATABASE_AWAY as error:
+                pause_s = backoff.take()
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                log.warning("backfill_failed", reason=reason)
+            try:
+                await asyncio.wait_for(stop.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def _attest(self, shard: int) -> None:
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.execute(
+                f"SET LOCAL statement_timeout = {self._patience_ms};"
+                f"SET LOCAL idle_in_transaction_session_timeout = {self._patience_ms}"
+            )
+            head, _ = await lock_head(connection, shard)
+            await TreeSigner(shard, self._signer).attest(connection, head.next_seq, [])
 
 
 class Persister:

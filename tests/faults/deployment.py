@@ -39,8 +39,8 @@ from apc_bus.topology import DEAD_QUEUE, agent_queue, gate_queue, log_queue
 from apc_contracts import Packet
 from apc_log.batch import LogBatch, decode_batch
 from apc_log.offline_verifier import parse_note, split_notes
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
 
 LOADED_AT_ONCE = 20
 

@@ -42,9 +42,9 @@ from apc_contracts.vocabulary import (
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
 from apc_contracts.wire.sealing import seal
 from apc_orchestrator import Orchestrator, OrchestratorSettings
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.service import Persister
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.sessions import compare_sessions
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
 

@@ -16,10 +16,10 @@ from apc_log.batch import ConflictEntry, LineageEntry, PacketEntry
 from apc_log.body_encryption import is_sealed, key_id_of
 from apc_log.queries import PacketRow, replay_page, trace
 from apc_log.subject_keys import KeyRing
-from apc_persister.erasure import erase_subject
+from apc_persister.encryption import erase_subject
 from apc_persister.errors import SubjectUnknown
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
 
 SECRET = "the tender rose of Ispahan"
 MASTER = b64encode(bytes(range(32))).decode()

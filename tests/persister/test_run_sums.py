@@ -10,7 +10,7 @@ from tests.support.log import LogBench, packet_entry
 from tests.support.waiting import until
 
 from apc_log.batch import Entry, LineageEntry, PacketEntry
-from apc_persister.run_sums import REST, RunSums
+from apc_persister.service import REST, RunSums
 
 SUMS = "SELECT task_id, tasks FROM apc_log.protocol_sums ORDER BY task_id"
 UNSUMMED = "SELECT run_id FROM apc_log.unsummed_runs ORDER BY run_id"

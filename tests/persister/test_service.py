@@ -14,8 +14,8 @@ from apc_bus.errors import DatabaseNotDurable
 from apc_bus.in_memory import MemoryBroker
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
-from apc_persister.evidence.export.exporter import Exporter
-from apc_persister.evidence.tree.backfill import TreeBackfill
+from apc_persister.evidence.export import Exporter
+from apc_persister.service import TreeBackfill
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.traffic.packets import make_packet, make_start
 from apc_bus.settings import PersisterSettings
 from apc_contracts import IdeaPayload, Packet, SignalPayload, load_contract
 from apc_contracts.vocabulary import RunPhase, Signal
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.live.feed import Feed

@@ -55,7 +55,7 @@ from apc_contracts.identity.registry import Kind, Registration
 from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
 from apc_persister.database.embedded import start_embedded
-from apc_persister.evidence.tree.checkpoint import ensure_key
+from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.service import serve_persister
 from apc_web.errors import InputUnusable, ServiceAway
 

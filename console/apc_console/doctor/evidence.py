@@ -3,9 +3,9 @@
 import asyncpg
 
 from apc_console.doctor.finding import Finding, ok, wrong
-from apc_persister.database.additions import read_additions
-from apc_persister.evidence.verification import findings
-from apc_persister.evidence.verification.spot_checks import check_ends, check_registry
+from apc_persister.database.migrate import read_additions
+from apc_persister.verification import findings
+from apc_persister.verification.log_ends import check_ends, check_registry
 
 VERIFY = "run `apc log verify`; docs/explanation/log-security.md says how to go on after a forgery"
 TAKE_OUT = "take it out inside apc_guard.maintain(), or say why it is there; then `apc log verify`"

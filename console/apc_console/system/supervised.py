@@ -29,7 +29,7 @@ from apc_console.system.supervisor import ProcessSpec, Supervisor
 from apc_contracts.identity.registry import Registration
 from apc_log.heads import read_epochs
 from apc_log.registry import registered_agents
-from apc_persister.evidence.tree.checkpoint import ensure_key
+from apc_persister.evidence.checkpoint import ensure_key
 
 START_LIMIT = timedelta(seconds=30)
 """How long a new gate may take to acquire its shards, and then to log the registrations."""

@@ -25,11 +25,10 @@ from apc_log.offline_verifier import (
     root_by_inclusion,
 )
 from apc_persister.errors import ProofImpossible, TreeBroken
-from apc_persister.evidence.stored_rows import prepare_reader, read_entries
-from apc_persister.evidence.tree.checkpoint import Signer
-from apc_persister.evidence.tree.proofs import consistency_path, inclusion_path
-from apc_persister.evidence.tree.tiles import Tiles
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import Signer
+from apc_persister.evidence.rows import prepare_reader, read_entries
+from apc_persister.evidence.tree import Tiles, consistency_path, inclusion_path
+from apc_persister.verification.verify import verify_shard
 
 ExportedCheckpoints = Mapping[int, Sequence[Checkpoint]]
 """Shard -> checkpoints that are held outside."""

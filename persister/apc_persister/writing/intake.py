@@ -9,12 +9,14 @@ reason to stop.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from uuid import UUID
 
 import msgspec
 
 from apc_bus.headers import UNREADABLE as UNREADABLE_PROPERTIES
 from apc_bus.port import Delivery
+from apc_contracts.errors import PacketRefused
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
@@ -24,13 +26,115 @@ from apc_log.batch import (
     EpochOpen,
     LogBatch,
     OpeningBatch,
+    PacketEntry,
+    RegistryEntry,
     SessionUpdate,
     decode_batch,
     decode_epoch_open,
 )
 from apc_log.table_rows import Placed
 from apc_persister.errors import BatchEndsWriter, BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
-from apc_persister.writing.conflicts import FENCED, UNREADABLE, whole_message
+
+# Rows of packet_conflicts that the writer itself makes; each stands at the place of the entry that it
+# replaces.
+
+DUPLICATE_ID = "duplicate_id"
+"""The packet's id is in the log already: the first row stands."""
+DUPLICATE_EVENT = "duplicate_event"
+"""A hop, lineage block, transition or registry change that the log has already."""
+UNSTORABLE = "unstorable"
+"""PostgreSQL refused the entry, for example a NUL in a text; `raw` is its MessagePack."""
+FENCED = "fenced"
+"""A batch of a gate that had lost its shard; `raw` is the message."""
+UNREADABLE = "unreadable"
+"""A message of the log queue that is no batch; `raw` is its body."""
+
+_MAX_REASON = 500
+
+
+def duplicate_id(entry: PacketEntry, first_hash: bytes) -> ConflictEntry:
+    """Build the entry that replaces a packet whose id is known."""
+    same = "the same content" if first_hash == entry.packet_hash else "other content"
+    return ConflictEntry(
+        session_id=entry.session_id,
+        packet_id=entry.packet_id,
+        kind=DUPLICATE_ID,
+        code=None,
+        reason=f"the id is in the log already, with {same}",
+        raw=entry.body,
+        first_hash=first_hash,
+        second_hash=entry.packet_hash,
+        user_id=entry.user_id,
+    )
+
+
+def unstorable(entry: Entry | SessionUpdate, kind: str, error: Exception) -> ConflictEntry:
+    """Build the entry that replaces one that cannot be stored. Its texts may be the culprit: they stay inside `raw`."""
+    raw = msgspec.msgpack.Encoder(uuid_format="bytes").encode(entry)
+    reason = f"{type(error).__name__}: {error}".replace("\0", "\\0")
+    return ConflictEntry(
+        session_id=None,
+        packet_id=getattr(entry, "packet_id", None),
+        kind=kind,
+        code=None,
+        reason=reason[:_MAX_REASON],
+        raw=raw,
+        first_hash=None,
+        second_hash=sha256(raw).digest(),
+        user_id=None,
+    )
+
+
+def whole_message(kind: str, reason: str, body: bytes) -> ConflictEntry:
+    """Build the entry for a message of which no entry was taken."""
+    return ConflictEntry(
+        session_id=None,
+        packet_id=None,
+        kind=kind,
+        code=None,
+        reason=reason[:_MAX_REASON],
+        raw=body,
+        first_hash=None,
+        second_hash=sha256(body).digest(),
+        user_id=None,
+    )
+
+
+# Changes of the registry: what the log takes in must be readable, because view `agents` follows from it.
+
+
+def check_changes(placed: Iterable[Placed]) -> None:
+    """Raise ValueError when one of these entries is a change that breaks the contract."""
+    for item in placed:
+        if isinstance(item.entry, RegistryEntry):
+            _check(item.entry)
+
+
+def with_checked_changes(placed: Iterable[Placed]) -> list[Placed]:
+    """Return the entries; a change that breaks the contract becomes a conflict at its place."""
+    return [_checked(item) for item in placed]
+
+
+def _checked(item: Placed) -> Placed:
+    if isinstance(item.entry, RegistryEntry):
+        try:
+            _check(item.entry)
+        except ValueError as error:
+            return item._replace(entry=unstorable(item.entry, UNSTORABLE, error))
+    return item
+
+
+def _check(entry: RegistryEntry) -> None:
+    # Rare, and the models of the contract take a while to import.
+    from apc_contracts.identity.registry_change import parse_registry_change
+
+    try:
+        change = parse_registry_change(entry.change)
+    except PacketRefused as error:
+        raise ValueError(str(error)) from error
+    if (change.change_id, change.subject) != (entry.change_id, entry.agent_id):
+        raise ValueError("the change names another agent or another change than its entry")
+
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What MessagePack that is none ends with: texts that are not UTF-8 and very deep values too."""

@@ -1,20 +1,250 @@
 """One transaction of the writer: messages in, rows and the moved head out, or nothing at all."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
+
 from apc_bus.crash_points import crash_point
+from apc_contracts.vocabulary import PacketType
+from apc_log.batch import EpochOpen, HopEntry, LogBatch, PacketEntry, SessionUpdate
 from apc_log.connection import AnyConnection
-from apc_log.table_rows import leaves_of, rows_of
+from apc_log.table_rows import Placed, Rows, leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
-from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.registry import check_changes, with_checked_changes
-from apc_persister.writing.head import begin_intake, lock_head, move_head
-from apc_persister.writing.intake import BatchIntake, Received
-from apc_persister.writing.projection import project_sessions, project_sessions_carefully, tally
-from apc_persister.writing.store import ENTRY_ERRORS, replace_duplicates, store, store_carefully
+from apc_persister.evidence.tree import TreeSigner
+from apc_persister.writing.intake import (
+    DUPLICATE_EVENT,
+    UNSTORABLE,
+    BatchIntake,
+    Epoch,
+    Head,
+    Received,
+    check_changes,
+    duplicate_id,
+    unstorable,
+    with_checked_changes,
+)
+
+# The head of a shard in the database: taken under lock at the start of a transaction, moved at its end.
+
+_LOCK = """
+SELECT epoch, holder, batch_no, next_seq, now() AS now
+FROM apc_log.shards WHERE shard = $1 FOR UPDATE
+"""
+_CREATE = """
+INSERT INTO apc_log.shards (shard, epoch, holder, batch_no, next_seq)
+VALUES ($1, 0, NULL, 0, 1) ON CONFLICT (shard) DO NOTHING
+"""
+_EPOCHS = """
+SELECT epoch, holder, mark_epoch, mark_batch_no FROM apc_log.shard_epochs
+WHERE shard = $1 AND (holder = ANY($2::uuid[]) OR mark_epoch = ANY($3::bigint[]))
+"""
+_OPEN = """
+INSERT INTO apc_log.shard_epochs (shard, epoch, holder, mark_epoch, mark_batch_no)
+VALUES ($1, $2, $3, $4, $5)
+"""
+_MOVE = """
+UPDATE apc_log.shards SET epoch = $2, holder = $3, batch_no = $4, next_seq = $5 WHERE shard = $1
+"""
+_KEEP_CONTRACT = """
+INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1) ON CONFLICT DO NOTHING
+"""
+
+
+async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, datetime]:
+    """Return the head, locked until the transaction ends, and the transaction's time."""
+    row = await connection.fetchrow(_LOCK, shard)
+    if row is None:
+        await connection.execute(_CREATE, shard)
+        row = await connection.fetchrow(_LOCK, shard)
+        assert row is not None
+    return Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"]), row["now"]
+
+
+async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> BatchIntake:
+    """Return an empty intake that knows the earlier epochs which these messages ask for."""
+    holders = [m.content.holder for m in messages if isinstance(m.content, EpochOpen)]
+    older = {m.content.epoch for m in messages if isinstance(m.content, LogBatch)} - {head.epoch}
+    intake = BatchIntake(head, {}, {})
+    if holders or older:
+        for row in await connection.fetch(_EPOCHS, head.shard, holders, sorted(older)):
+            epoch = Epoch(**row)
+            intake.known[epoch.holder] = epoch
+            intake.last_batch[epoch.mark_epoch] = epoch.mark_batch_no
+    return intake
+
+
+async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
+    """Write the epochs that were given, the contracts of their holders, and where the log ends now."""
+    head = intake.head
+    for epoch in intake.opened:
+        await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no)
+    for document in intake.contracts:
+        await connection.execute(_KEEP_CONTRACT, document)
+    await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq)
+
+
+# Puts placed entries into their tables: COPY of everything, and when that fails, of halves, down to the
+# culprit.
+
+ENTRY_ERRORS = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+    # What the encoders of asyncpg raise for a value that does not fit its column.
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""The fault lies with an entry; every other error lies with the database and is tried again."""
+
+HASHED_AT_ONCE = 100
+"""Entries that are hashed without a thread: their hashes take less than waking one."""
+
+_KNOWN = """
+SELECT known.session_id, known.packet_id, known.packet_hash
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_ids AS known USING (session_id, packet_id)
+"""
+
+
+async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) -> None:
+    """Replace every packet whose id is in the log, or earlier in this list, by a conflict."""
+    packets = [(at, item.entry) for at, item in enumerate(placed) if isinstance(item.entry, PacketEntry)]
+    if not packets:
+        return
+    sessions = [packet.session_id for _, packet in packets]
+    ids = [packet.packet_id for _, packet in packets]
+    known = {(row[0], row[1]): row[2] for row in await connection.fetch(_KNOWN, sessions, ids)}
+    for at, packet in packets:
+        identity = (packet.session_id, packet.packet_id)
+        first_hash = known.get(identity)
+        if first_hash is None:
+            known[identity] = packet.packet_hash
+        else:
+            placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
+
+
+async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[bytes]:
+    """Copy the rows of these entries (COPY); return their leaf hashes. `recorded_at` is the time of the transaction.
+
+    Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
+    """
+    rows = rows_of(placed)
+    if len(placed) <= HASHED_AT_ONCE:
+        leaves = leaves_of(rows, recorded_at)
+        await _copy(connection, rows)
+        return leaves
+    # In a thread: while the server works on a COPY, nothing else is to be done here.
+    hashing = asyncio.create_task(asyncio.to_thread(leaves_of, rows, recorded_at))
+    try:
+        await _copy(connection, rows)
+    finally:
+        await asyncio.wait({hashing})
+    return hashing.result()
+
+
+async def _copy(connection: AnyConnection, rows: Rows) -> None:
+    for table, records in rows.items():
+        await connection.copy_records_to_table(
+            table.name, schema_name="apc_log", columns=table.columns, records=records
+        )
+
+
+async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[Placed]:
+    """Store entries, but record one that cannot be stored as a conflict at its place. Returns what was
+    stored.
+
+    One bad entry among n costs about 2 log2(n) COPYs of shrinking halves.
+    """
+    try:
+        async with connection.transaction():
+            await store(connection, placed, recorded_at)
+        return list(placed)
+    except ENTRY_ERRORS as error:
+        if len(placed) > 1:
+            middle = len(placed) // 2
+            return [
+                *await store_carefully(connection, placed[:middle], recorded_at),
+                *await store_carefully(connection, placed[middle:], recorded_at),
+            ]
+        is_known = isinstance(error, asyncpg.UniqueViolationError)
+        kind = DUPLICATE_EVENT if is_known else UNSTORABLE
+        conflict = placed[0]._replace(entry=unstorable(placed[0].entry, kind, error))
+        await store(connection, [conflict], recorded_at)
+        return [conflict]
+
+
+# What stands beside the log and follows from it: the sessions' present state, and the counts that lineage summaries
+# are read from.
+
+_UPSERT_SESSIONS = """
+INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,
+                              round, generation, step, open_deliveries, document)
+SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::boolean[],
+                         $8::integer[], $9::integer[], $10::bigint[], $11::integer[], $12::jsonb[])
+ON CONFLICT (session_id) DO UPDATE SET
+    shard = excluded.shard, epoch = excluded.epoch, batch_no = excluded.batch_no, run_id = excluded.run_id,
+    state = excluded.state, is_terminal = excluded.is_terminal, round = excluded.round,
+    generation = excluded.generation, step = excluded.step, open_deliveries = excluded.open_deliveries,
+    document = excluded.document, updated_at = excluded.updated_at
+"""
+_TALLY = "SELECT apc_log.tally($1, $2, $3)"
+_TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
+
+SessionState = tuple[int, int, SessionUpdate]
+"""epoch, batch_no, row."""
+
+
+async def project_sessions(connection: AnyConnection, shard: int, states: Sequence[SessionState]) -> None:
+    """Upsert the sessions that the batches touched. Raises one of ENTRY_ERRORS on a document that is no
+    JSON."""
+    if not states:
+        return
+    rows = [row for _, _, row in states]
+    await connection.execute(
+        _UPSERT_SESSIONS,
+        shard,
+        [epoch for epoch, _, _ in states],
+        [batch_no for _, batch_no, _ in states],
+        *([getattr(row, name) for row in rows] for name in SessionUpdate.__struct_fields__),
+    )
+
+
+async def project_sessions_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> None:
+    """Project sessions one by one: a state that cannot be stored is recorded as a conflict, at the
+    end."""
+    for state in intake.sessions.values():
+        try:
+            async with connection.transaction():
+                await project_sessions(connection, intake.head.shard, [state])
+        except ENTRY_ERRORS as error:
+            epoch, batch_no, row = state
+            intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
+            await store(connection, intake.placed[-1:], now)
+
+
+async def tally(connection: AnyConnection, placed: Sequence[Placed]) -> None:
+    """Count the verdicts on TRANSFERs and the metrics of EVALs among these entries, all of one shard, once stored.
+
+    What they say is read back by the views that define it (migrations/sql/0105_analytics.sql), so both cannot differ.
+    """
+    if any(_is_tallied(item) for item in placed):
+        (shard, first, _, _), (_, last, _, _) = placed[0].place, placed[-1].place
+        await connection.execute(_TALLY, shard, first, last)
+
+
+def _is_tallied(item: Placed) -> bool:
+    match item.entry:
+        case PacketEntry(packet_type=packet_type):
+            return packet_type in _TALLIED
+        case HopEntry(recipient="", from_state="SCHEMA_VALIDATED"):
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,18 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from logging import DEBUG
 from types import TracebackType
 from typing import Self
 
 import asyncpg
 import structlog
 from asyncpg.pool import PoolConnectionProxy
+from opentelemetry.trace import SpanKind
 from structlog.contextvars import bind_contextvars
 
 from apc_bus.backoff import Backoff
@@ -22,15 +25,105 @@ from apc_bus.last_resort import LastResort, read_alone, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import log_queue
-from apc_persister.database.connection import drop_connection, stands, take_connection
+from apc_bus.tracing import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
+from apc_log.batch import LogBatch, PacketEntry
 from apc_persister.encryption import Encryption
-from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.evidence.tree import TreeSigner
 from apc_persister.writing.intake import Received, read_message
 from apc_persister.writing.metrics import count_commit
-from apc_persister.writing.reporting import in_transaction, tell_committed
 from apc_persister.writing.transaction import Committed, commit
 
+# The writer's own connection: jsonb as ready bytes, plans that do not change with the size of the log.
+
+_PLAN_BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
+"""The writer only looks ids up. Without these the planner reads the whole of a middle-sized table instead."""
+
+
+async def take_connection(pool: asyncpg.Pool, heartbeat: timedelta) -> PoolConnectionProxy:
+    """Return a connection of the pool, made the writer's; give it back with `drop_connection`, never to the others."""
+    connection = await pool.acquire(timeout=heartbeat.total_seconds())
+    try:
+        milliseconds = int(heartbeat.total_seconds() * 1000)
+        await connection.execute(
+            f"SET statement_timeout = {milliseconds};"
+            f"SET idle_in_transaction_session_timeout = {milliseconds};"
+            + "".join(f"SET {setting} = off;" for setting in _PLAN_BY_INDEX)
+        )
+        # The binary form of jsonb is a version byte and the text: COPY needs it, and nothing is parsed here.
+        await connection.set_type_codec("jsonb", schema="pg_catalog", format="binary", encoder=_encode, decoder=_decode)
+    except BaseException:
+        await drop_connection(pool, connection)
+        raise
+    return connection
+
+
+async def drop_connection(pool: asyncpg.Pool, connection: PoolConnectionProxy) -> None:
+    """Close it instead of returning it: it may be broken, and its codec is not the pool's."""
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+        await pool.release(connection)
+
+
+def stands(connection: PoolConnectionProxy | None) -> bool:
+    """Return whether it is there and not closed; the pool takes one that the server has closed away by itself."""
+    try:
+        return connection is not None and not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+def _encode(value: bytes) -> bytes:
+    return b"\x01" + value
+
+
+def _decode(value: bytes) -> bytes:
+    return bytes(value[1:])
+
+
+# What a log writer says of a transaction: a span while tracing is on, and lines at DEBUG. Ids, never content.
+
 _log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def in_transaction(shard: int, messages: Sequence[Received]) -> Iterator[None]:
+    """Open the span of a transaction, with a link to the log batch of each message (fan-in)."""
+    if not is_tracing():
+        yield
+        return
+    links = [trace_headers(message.delivery.message.headers) for message in messages]
+    where: dict[str, str | int] = {"db.system.name": "postgresql", "apc.shard": shard, "apc.batches": len(messages)}
+    span = start_span("commit log batches", SpanKind.CONSUMER, NO_TRACE, links, where)
+    assert span is not None
+    try:
+        yield
+    except Exception as error:
+        fail_span(span, error)
+        raise
+    finally:
+        span.end()
+
+
+def tell_committed(messages: Sequence[Received]) -> None:
+    """Write a line for each batch that is in the log now, and for each packet in it; costs nothing above DEBUG."""
+    if not _log.is_enabled_for(DEBUG):
+        return
+    for batch in (message.content for message in messages if isinstance(message.content, LogBatch)):
+        where = {"epoch": batch.epoch, "batch": batch.batch_no}
+        _log.debug("batch_committed", entries=len(batch.entries), **where)
+        for entry in batch.entries:
+            if isinstance(entry, PacketEntry):
+                _log.debug(
+                    "packet_committed",
+                    packet_id=str(entry.packet_id),
+                    packet_type=entry.packet_type,
+                    session_id=entry.session_id,
+                    run_id=entry.run_id,
+                    agent_id=entry.sender_agent_id,
+                    **where,
+                )
+
+
 _MAX_BYTES = 4 << 20
 _HANDED_OVER_SECONDS = 0.05
 """So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""

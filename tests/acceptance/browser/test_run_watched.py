@@ -15,7 +15,7 @@ from tests.support.web.browser import browse, require_page, served
 
 from apc_bus.settings import PersisterSettings
 from apc_contracts import load_contract
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.live.feed import Feed

@@ -15,7 +15,7 @@ from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import Packet, SignalPayload, load_contract
 from apc_contracts.payloads.questions import Question
 from apc_contracts.vocabulary import RunPhase, Signal
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
 from apc_web.live.feed import Feed

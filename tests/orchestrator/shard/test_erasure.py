@@ -11,7 +11,7 @@ from tests.support.log import bytes_of_tables
 
 from apc_contracts import IdeaPayload, Packet, parse_packet
 from apc_contracts.vocabulary import PacketType
-from apc_persister.erasure import erase_subject
+from apc_persister.encryption import erase_subject
 
 Build = Callable[..., Packet]
 SECRET = "the tender rose of Ispahan"

@@ -36,12 +36,12 @@ from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import Sessions, ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
-from apc_persister.database.connection import drop_connection, take_connection
 from apc_persister.encryption import HIDDEN, Encryption
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.tree import TreeSigner
 from apc_persister.writing.intake import read_message
 from apc_persister.writing.transaction import commit
+from apc_persister.writing.writer import drop_connection, take_connection
 
 CONTRACT = load_contract()
 OPENING = UUID(int=1)

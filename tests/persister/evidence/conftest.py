@@ -11,9 +11,9 @@ from tests.support.log import LogBench, coordination, lifecycle, packet_entry
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import Entry, PacketEntry
 from apc_log.offline_verifier import Checkpoint, parse_note
-from apc_persister.evidence.tree.checkpoint import Signer, load_signer
-from apc_persister.evidence.verification.chunks import Helpers
-from apc_persister.evidence.verification.verify import Report, verify_shard
+from apc_persister.evidence.checkpoint import Signer, load_signer
+from apc_persister.verification.chunks import Helpers
+from apc_persister.verification.verify import Report, verify_shard
 
 CONTRACT = b'{"name": "of the tests"}'
 """The contract file whose hash the packets name."""

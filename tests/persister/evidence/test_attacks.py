@@ -9,9 +9,9 @@ from tests.persister.evidence.conftest import WrittenLog
 from tests.support.log import disable_guards
 
 from apc_log.offline_verifier import leaf_hash
-from apc_persister.evidence.stored_rows import prepare_reader, read_entries, read_leaves
-from apc_persister.evidence.tree.merkle import Tree
-from apc_persister.evidence.verification import chunks
+from apc_persister.evidence.merkle import Tree
+from apc_persister.evidence.rows import prepare_reader, read_entries, read_leaves
+from apc_persister.verification import chunks
 
 FORGED = "convert_to('{\"packet_id\": \"forged\"}', 'UTF8')"
 SIMPLE_ATTACKS = {
@@ -175,7 +175,7 @@ async def test_a_log_rewritten_and_signed_again(attacked: WrittenLog) -> None:
 async def test_another_key(attacked: WrittenLog) -> None:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from apc_persister.evidence.tree.checkpoint import Signer
+    from apc_persister.evidence.checkpoint import Signer
 
     name = attacked.signer.public_key(0).name.rpartition("/")[0]
     own, attacked.signer = attacked.signer, Signer(Ed25519PrivateKey.generate(), name)

@@ -20,9 +20,8 @@ from tests.support.waiting import until
 from apc_bus.settings import PersisterSettings
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import ExportFailed
-from apc_persister.evidence.export.exporter import Exporter
-from apc_persister.evidence.export.targets import Folder, Objects, name_of, open_target
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.export import Exporter, Folder, Objects, name_of, open_target
 from apc_persister.service import Persister
 
 SIGNER = load_signer(PersisterSettings())
@@ -31,7 +30,7 @@ EXPORT = """
 import asyncio, sys
 from datetime import timedelta
 from apc_bus.database import open_pool
-from apc_persister.evidence.export.exporter import Exporter
+from apc_persister.evidence.export import Exporter
 
 async def main():
     pool = await open_pool(sys.argv[1])

@@ -21,9 +21,9 @@ from apc_log.offline_verifier import (
     parse_note,
     root_by_inclusion,
 )
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.merkle import Tree
-from apc_persister.evidence.verification.coverage import UNCOVERED
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.merkle import Tree
+from apc_persister.verification.findings import UNCOVERED
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"
 DOCUMENT = (REFERENCE / "log-format.md").read_text(encoding="utf-8")

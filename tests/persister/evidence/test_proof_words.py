@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from apc_log.body_encryption import MARK
 from apc_log.offline_verifier import COLUMNS, check_file, leaf_hash, main
-from apc_persister.evidence.tree.checkpoint import Signer
+from apc_persister.evidence.checkpoint import Signer
 
 SIGNER = Signer(Ed25519PrivateKey.generate(), "apc-log")
 VALUES = {

@@ -20,9 +20,9 @@ from apc_log.batch import Entry
 from apc_log.table_rows import Placed
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
-from apc_persister.writing.store import store
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.tree import TreeSigner
+from apc_persister.writing.transaction import store
 
 
 def _servers() -> tuple[str, ...]:

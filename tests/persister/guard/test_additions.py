@@ -6,8 +6,7 @@ import asyncpg
 import pytest
 from tests.persister.guard.conftest import GuardedLog
 
-from apc_persister.database.additions import FILE, read_additions, read_objects
-from apc_persister.database.migrate import migrations_folder
+from apc_persister.database.migrate import FILE, migrations_folder, read_additions, read_objects
 
 KEPT_OUT = "SELECT apc_guard.maintain('attack'); SET LOCAL ROLE apc_owner; "
 ADDED = {

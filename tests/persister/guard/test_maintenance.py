@@ -14,9 +14,9 @@ from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, u
 from apc_bus.database import open_pool
 from apc_bus.in_memory import MemoryBroker
 from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.service import Persister
+from apc_persister.verification.verify import verify_shard
 
 PROJECTIONS = {
     *("apc_log.shards", "apc_log.sessions"),

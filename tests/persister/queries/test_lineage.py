@@ -33,9 +33,9 @@ from apc_log.queries import (
     list_protocol_propagation,
     list_protocols,
 )
-from apc_persister.evidence.verification.derived import compare_derived
 from apc_persister.rebuild import COUNTS as TALLIED
 from apc_persister.rebuild import rebuild_projections
+from apc_persister.verification.derived import compare_derived
 
 CONTRACT = load_contract()
 RULES = CONTRACT.effectiveness

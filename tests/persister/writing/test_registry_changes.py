@@ -22,11 +22,11 @@ from apc_log.batch import (
     RegistryEntry,
 )
 from apc_log.registry import read_registry
-from apc_persister.database.connection import drop_connection, take_connection
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.tree_signer import TreeSigner
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.tree import TreeSigner
 from apc_persister.writing.intake import Received
 from apc_persister.writing.transaction import commit
+from apc_persister.writing.writer import drop_connection, take_connection
 
 
 def change(agent_id: str, action: str = "add", **fields: object) -> RegistryEntry:

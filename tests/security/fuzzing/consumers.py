@@ -46,9 +46,8 @@ from apc_orchestrator.judging.refusals import flood_entry
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_persister.errors import LogStopped
-from apc_persister.writing.conflicts import UNSTORABLE, unstorable
-from apc_persister.writing.intake import BatchIntake, Head, read_message
-from apc_persister.writing.store import ENTRY_ERRORS
+from apc_persister.writing.intake import UNSTORABLE, BatchIntake, Head, read_message, unstorable
+from apc_persister.writing.transaction import ENTRY_ERRORS
 
 INPUTS_OF_A_LEASE = 2_000
 """Then a gate begins with an empty memory: what was refused has a quota, and a session grows with its packets."""

@@ -20,7 +20,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
 from apc_log.offline_verifier import Checkpoint, parse_note
-from apc_persister.evidence.tree.checkpoint import Signer, load_signer
+from apc_persister.evidence.checkpoint import Signer, load_signer
 
 ENTRIES = 20_000
 _BATCHES = 40

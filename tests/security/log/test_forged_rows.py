@@ -17,13 +17,13 @@ from apc_console.doctor.evidence import look_at_evidence
 from apc_log.entries import KINDS
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
-from apc_persister.evidence.stored_rows import prepare_reader, read_entries
-from apc_persister.evidence.tree import tree_signer
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.tree.merkle import Tree
-from apc_persister.evidence.tree.tree_signer import TreeSigner, load_tree
-from apc_persister.evidence.verification import unattested, verify
-from apc_persister.evidence.verification.verify import Report, verify_shard
+from apc_persister.evidence import tree
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.merkle import Tree
+from apc_persister.evidence.rows import prepare_reader, read_entries
+from apc_persister.evidence.tree import TreeSigner, load_tree
+from apc_persister.verification import verify
+from apc_persister.verification.verify import Report, verify_shard
 
 FORGED_PACKET = """
 INSERT INTO apc_log.agent_packets (
@@ -90,7 +90,7 @@ async def forge_with_leaves(log: LogBench) -> None:
 
 def every_kind_is_believed() -> AbstractContextManager[object]:
     """Take the guard away: rows behind the checkpoint are signed whatever they are."""
-    return patch.object(unattested, "RECORDED_KINDS", tuple(KINDS))
+    return patch.object(tree, "RECORDED_KINDS", tuple(KINDS))
 
 
 def the_edge_is_believed() -> AbstractContextManager[object]:
@@ -99,7 +99,7 @@ def the_edge_is_believed() -> AbstractContextManager[object]:
     async def load(self: TreeSigner, connection: asyncpg.Connection) -> object:
         return await load_tree(connection, 0)
 
-    return patch.object(tree_signer.TreeSigner, "_load", load)
+    return patch.object(tree.TreeSigner, "_load", load)
 
 
 @contextmanager
@@ -204,7 +204,7 @@ async def test_the_writer_goes_on_behind_a_gap(log: LogBench, is_guarded: bool) 
     await log.pool.execute(MOVE_HEAD, 10)
     await log_packet(log)
     if not is_guarded:
-        with any_edge_is_believed(), patch.object(unattested, "_check", AsyncMock()):
+        with any_edge_is_believed(), patch.object(tree, "_check", AsyncMock()):
             await log.write()
         assert await log.pool.fetchval(SIGNED) == 18
         return

@@ -14,8 +14,8 @@ from apc_contracts.identity.registry import Registration, Right
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.judging.registry import Registry
 from apc_persister.errors import EntryForeign
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
 
 GRANT = "UPDATE apc_log.agents SET rights = ARRAY['veto', 'operate'] WHERE agent_id = 'mallory'"
 BY_TABLE = """

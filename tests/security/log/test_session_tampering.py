@@ -11,11 +11,10 @@ from tests.support.log import LogBench, disable_guards
 
 from apc_log.batch import LOG_BATCH_TYPE, encode
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.verification.coverage import is_covered
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import LogFinding
-from apc_persister.evidence.verification.sessions import compare_sessions
 from apc_persister.rebuild import rebuild_projections
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import LogFinding, is_covered
+from apc_persister.verification.sessions import compare_sessions
 
 TAMPERINGS = 60
 _KEEP = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES ($1, $2)"

@@ -15,11 +15,10 @@ from tests.security.log.tamperings import Tamperer
 
 from apc_bus.database import open_pool
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.shards import find_strays, list_shards
-from apc_persister.evidence.verification.coverage import is_covered
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import LogFinding
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.rows import find_strays, list_shards
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import LogFinding, is_covered
+from apc_persister.verification.verify import verify_shard
 
 TAMPERINGS = int(os.environ.get("APC_TAMPERINGS", "10"))
 SEED = int(os.environ.get("APC_TAMPERING_SEED", time.time_ns() % 1_000_000))

@@ -10,12 +10,12 @@ from tests.support.servers import PostgresServer
 from apc_bus.settings import PersisterSettings
 from apc_console.commands.log import log_verification
 from apc_console.commands.log.log_verification import print_uncovered, verify_log
-from apc_persister.evidence.shards import find_strays, list_shards
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.coverage import UNCOVERED
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.sessions import compare_sessions
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.rows import find_strays, list_shards
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import UNCOVERED
+from apc_persister.verification.sessions import compare_sessions
+from apc_persister.verification.verify import verify_shard
 
 
 @pytest.fixture

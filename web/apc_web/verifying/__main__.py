@@ -17,13 +17,12 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ApcError
 from apc_log.connection import AnyConnection
 from apc_log.heads import read_tree_sizes
-from apc_persister.evidence.shards import find_strays, list_shards
-from apc_persister.evidence.stored_rows import prepare_reader
-from apc_persister.evidence.tree.checkpoint import load_signer
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import LogFinding
-from apc_persister.evidence.verification.sessions import compare_sessions
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.rows import find_strays, list_shards, prepare_reader
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import LogFinding
+from apc_persister.verification.sessions import compare_sessions
+from apc_persister.verification.verify import verify_shard
 from apc_web.problem_details import error_of
 from apc_web.reading.pool import READER
 from apc_web.verifying.verifier import LONGEST_MESSAGE, LONGEST_PLACE, MOST_FINDINGS

@@ -2,7 +2,7 @@
 
 from apc_bus.settings import LogKeySettings
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
 
 NO_KEY = (
     "this server has no key of the log to check its checkpoints with: run `apc log verify` where the key is, "

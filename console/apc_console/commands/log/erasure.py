@@ -5,7 +5,7 @@ import sys
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
 from apc_contracts.plurals import numbered
-from apc_persister.erasure import erase_subject
+from apc_persister.encryption import erase_subject
 
 
 async def erase_from_log(subject: str) -> None:

@@ -16,6 +16,7 @@ from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.plurals import numbered
 from apc_log.heads import read_epochs
+from apc_persister.evidence.checkpoint import ensure_key, load_signer
 from apc_persister.evidence.documents import (
     bundle_lines,
     find_packet,
@@ -23,7 +24,6 @@ from apc_persister.evidence.documents import (
     prove_consistency,
     prove_entry,
 )
-from apc_persister.evidence.tree.checkpoint import ensure_key, load_signer
 
 LONG_LOG = 200_000
 """Entries from which starting processes pays off."""

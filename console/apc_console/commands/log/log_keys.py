@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from apc_bus.settings import LogKeySettings
 from apc_console.errors import InputUnusable
 from apc_log.offline_verifier import CheckFailed, PublicKey, keys_of
-from apc_persister.evidence.tree.checkpoint import Signer, load_signer
+from apc_persister.evidence.checkpoint import Signer, load_signer
 
 
 class TrustedKeys:

@@ -18,14 +18,13 @@ from apc_contracts.plurals import numbered
 from apc_log.connection import AnyConnection
 from apc_log.heads import read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
-from apc_persister.evidence.export.targets import folder_of, name_of
-from apc_persister.evidence.shards import find_strays, list_shards
-from apc_persister.evidence.verification.chunks import Helpers, check_note, start_helpers
-from apc_persister.evidence.verification.coverage import UNCOVERED
-from apc_persister.evidence.verification.derived import compare_derived
-from apc_persister.evidence.verification.findings import LogFinding, Report
-from apc_persister.evidence.verification.sessions import SessionComparison, compare_sessions
-from apc_persister.evidence.verification.verify import verify_shard
+from apc_persister.evidence.export import folder_of, name_of
+from apc_persister.evidence.rows import find_strays, list_shards
+from apc_persister.verification.chunks import Helpers, check_note, start_helpers
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import UNCOVERED, LogFinding, Report
+from apc_persister.verification.sessions import SessionComparison, compare_sessions
+from apc_persister.verification.verify import verify_shard
 
 LONG_LOG = 200_000
 """Entries from which starting processes pays off."""

@@ -16,8 +16,8 @@ from apc_bus.database import DATABASE_AWAY
 from apc_console.connections.database import open_log
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
-from apc_persister.evidence.tree.merkle import TILE_WIDTH
-from apc_persister.evidence.tree.tiles import Tiles
+from apc_persister.evidence.merkle import TILE_WIDTH
+from apc_persister.evidence.tree import Tiles
 from apc_web.http.listen_address import listen_address
 from apc_web.http.listeners import open_listeners
 from apc_web.http.server import make_server

@@ -34,7 +34,7 @@ from apc_log.heads import holds_log
 from apc_log.offline_verifier import PublicKey
 from apc_log.queries.pages.sessions import page_of_runs
 from apc_persister.errors import LogKeyMissing
-from apc_persister.evidence.tree.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access.token import write_private
 from apc_web.acts.operations import Acts
 from apc_web.app import make_app

@@ -12,11 +12,11 @@ import asyncpg
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import Checkpoint, PublicKey
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.tree.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
-from apc_persister.evidence.tree.tiles import Tiles
-from apc_persister.evidence.verification.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
-from apc_persister.evidence.verification.findings import LogFinding, Report
-from apc_persister.evidence.verification.log_ends import Ends, compare_epochs, first_below, read_ends
+from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
+from apc_persister.evidence.tree import Tiles
+from apc_persister.verification.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
+from apc_persister.verification.findings import LogFinding, Report
+from apc_persister.verification.log_ends import Ends, compare_epochs, first_below, read_ends
 
 __all__ = ["UNREADABLE", "LogFinding", "Report", "verify_shard"]
 

@@ -19,8 +19,8 @@ import asyncpg
 from apc_bus.database import connect
 from apc_log.connection import AnyConnection
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, SignedNote, parse_note
-from apc_persister.evidence.stored_rows import Leaves, leaves_of, prepare_reader, read_rows
-from apc_persister.evidence.tree.merkle import TILE_WIDTH, fold
+from apc_persister.evidence.merkle import TILE_WIDTH, fold
+from apc_persister.evidence.rows import Leaves, leaves_of, prepare_reader, read_rows
 
 Keys = tuple[PublicKey, ...]
 """Anyone who may have signed a checkpoint: the log's key, and those that it had before."""

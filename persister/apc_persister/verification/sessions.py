@@ -15,8 +15,8 @@ from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.connection import AnyConnection
 from apc_log.queries.replaying.recorded_sessions import DatabaseRecords
 from apc_log.queries.replaying.replay_checks import ContractBook
-from apc_persister.evidence.verification.findings import LogFinding
-from apc_persister.evidence.verification.verify import UNREADABLE
+from apc_persister.verification.findings import LogFinding
+from apc_persister.verification.verify import UNREADABLE
 
 _IDS = """
 SELECT DISTINCT session_id FROM (

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import asyncpg
 
 from apc_log.connection import AnyConnection
-from apc_persister.evidence.verification.findings import MOST_FINDINGS, LogFinding
-from apc_persister.evidence.verification.verify import UNREADABLE
+from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
+from apc_persister.verification.verify import UNREADABLE
 
 
 class _Compared(NamedTuple):

@@ -1,1 +1,0 @@
-"""Export checkpoints out of the database."""

@@ -1,1 +1,0 @@
-"""Verify a log: recompute the tree and everything derived, and report findings."""

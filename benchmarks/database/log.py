@@ -9,7 +9,7 @@ import psutil
 
 from apc_bus.database import open_pool
 from apc_bus.settings import PersisterSettings
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import find_packet, prove_entry
 from apc_persister.verification.chunks import Helpers, start_helpers

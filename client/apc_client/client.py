@@ -26,7 +26,7 @@ from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_log.queries.questions import QuestionRow, list_questions
-from apc_log.queries.rows import PacketRow
+from apc_log.queries.trace import PacketRow
 from apc_web.errors import InputUnusable
 
 _OVERTAKEN = frozenset({"DUPLICATE_CONFLICT", "SESSION_TERMINAL"})

@@ -21,9 +21,7 @@ from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import get_session
-from apc_log.queries.bodies import opened_bodies
-from apc_log.queries.rows import PacketRow
-from apc_log.queries.trace import list_agent_packets
+from apc_log.queries.trace import PacketRow, list_agent_packets, opened_bodies
 from apc_web.errors import InputUnusable
 
 

@@ -14,7 +14,7 @@ from apc_client.waiting import until
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.wire.sealing import seal
-from apc_log.queries.answers import read_verdicts
+from apc_log.queries.questions import read_verdicts
 from apc_web.errors import ServiceAway
 
 PATIENCE = timedelta(seconds=8)

@@ -23,9 +23,7 @@ from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import SessionRow, get_session
-from apc_log.queries.bodies import opened_bodies
-from apc_log.queries.rows import PacketRow, Position
-from apc_log.queries.trace import list_agent_packets
+from apc_log.queries.trace import PacketRow, Position, list_agent_packets, opened_bodies
 
 PAUSE_SECONDS: Final = 0.05
 """Between two looks at the log."""

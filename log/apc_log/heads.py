@@ -4,8 +4,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
-from apc_log.connection import AnyConnection
+# A connection to the log's database.
+
+AnyConnection = asyncpg.Connection | PoolConnectionProxy
+"""A connection, or a pool's proxy of one."""
+
 
 _HOLDS_LOG = "SELECT to_regclass('apc_log.agent_packets') IS NOT NULL"
 _HEAD = "SELECT epoch, holder, batch_no, next_seq FROM apc_log.shards WHERE shard = $1"

@@ -15,7 +15,7 @@ from apc_bus.settings import OrchestratorSettings
 from apc_bus.supervision import Health
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
-from apc_log.sessions.placement import check_places, read_open_sessions
+from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
 from apc_orchestrator.metrics import ShardState, follow_gates

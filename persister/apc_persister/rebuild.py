@@ -19,9 +19,8 @@ from apc_contracts.replay.columns import as_json
 from apc_contracts.session import Session
 from apc_contracts.wire.parsing import read_packet
 from apc_log.batch import SessionUpdate
-from apc_log.connection import AnyConnection
-from apc_log.queries.replaying.recorded_sessions import DatabaseRecords
-from apc_log.queries.replaying.replay_checks import ContractBook
+from apc_log.heads import AnyConnection
+from apc_log.queries.replay import ContractBook, DatabaseRecords
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_leaves

@@ -25,7 +25,7 @@ from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import get_session
-from apc_log.queries.rows import PacketRow
+from apc_log.queries.trace import PacketRow
 from apc_web.errors import InputUnusable
 
 __all__ = ["house"]

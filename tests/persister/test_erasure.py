@@ -13,9 +13,8 @@ from tests.support.log import LogBench, bytes_of_tables, hop, lifecycle, packet_
 
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import ConflictEntry, LineageEntry, PacketEntry
-from apc_log.body_encryption import is_sealed, key_id_of
+from apc_log.body_encryption import KeyRing, is_sealed, key_id_of
 from apc_log.queries import PacketRow, replay_page, trace
-from apc_log.subject_keys import KeyRing
 from apc_persister.encryption import erase_subject
 from apc_persister.errors import SubjectUnknown
 from apc_persister.evidence.checkpoint import load_signer

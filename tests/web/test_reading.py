@@ -10,7 +10,7 @@ from tests.web.conftest import WebBench
 from apc_contracts import IdeaPayload, SignalPayload
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_log.offline_verifier import main as check
-from apc_log.queries.pages.sessions import find_session
+from apc_log.queries.session_pages import find_session
 
 RED = "red-1"
 SESSION = "s-1"

@@ -12,7 +12,7 @@ from apc_automl.report.run_log import LoggedPacket, TransferRecord, logged_packe
 from apc_automl.swarm.members import SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_log.queries import Position
-from apc_log.queries.runs import BEGINNING, has_run_ended, run_packets, run_transfer_ends
+from apc_log.queries.sessions import BEGINNING, has_run_ended, run_packets, run_transfer_ends
 
 FOLLOWED_TYPES = tuple(PacketType)
 """All of them: a refused packet of any type is an event."""

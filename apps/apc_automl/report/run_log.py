@@ -11,7 +11,7 @@ import asyncpg
 from apc_automl.swarm.briefs import CANDIDATES, SEED, number_in
 from apc_automl.swarm.members import LIBRARIAN, SENTINEL
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
-from apc_log.queries.runs import count_run_packets, run_moves, run_packets, run_transfer_ends
+from apc_log.queries.sessions import count_run_packets, run_moves, run_packets, run_transfer_ends
 
 READ_TYPES = ("TASK_IR", "IDEA", "ARTIFACT", "EVAL", "CLAIM", "TRANSFER", "SIGNAL")
 OFFER_FIELDS = {"from_swarm", "to_swarm", "protocol_id", "sender_score", "receiver_score"}
@@ -194,7 +194,7 @@ async def read_run(pool: asyncpg.Pool, run_id: str) -> RunLog:
 
 
 def logged_packet(row: Any) -> LoggedPacket:
-    """Return the packet in a row of `apc_log.queries.runs.run_packets`."""
+    """Return the packet in a row of `apc_log.queries.sessions.run_packets`."""
     return LoggedPacket(
         packet_id=row["packet_id"],
         packet_type=row["packet_type"],

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from apc_automl.data.table_profile import TableProfile, distance
 from apc_automl.training.spaces import FAMILIES
 from apc_bus.database import DATABASE_AWAY, connect
-from apc_log.queries.runs import past_trials
+from apc_log.queries.sessions import past_trials
 
 MOST_RUNS = 50
 """The newest runs with a profile that are looked at."""

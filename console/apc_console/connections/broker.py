@@ -14,8 +14,8 @@ from apc_client.registry.agents import inboxes_of
 from apc_client.topology import topology_of
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
+from apc_log.placement import objection_to, read_open_sessions
 from apc_log.registry import registered_agents
-from apc_log.sessions.placement import objection_to, read_open_sessions
 
 CONNECT_PATIENCE = timedelta(seconds=3)
 PATIENCE_SECONDS = 8.0

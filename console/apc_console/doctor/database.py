@@ -7,7 +7,7 @@ import asyncpg
 
 from apc_bus.database import undurable_settings
 from apc_console.doctor.finding import Finding, ok, warning, wrong
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
 

@@ -9,7 +9,7 @@ from apc_bus.topology import gate_queue
 from apc_console.connections.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, wrong
 from apc_contracts.plurals import numbered
-from apc_log.sessions.placement import check_places, read_open_sessions, split_sessions
+from apc_log.placement import check_places, read_open_sessions, split_sessions
 
 CHECK = "shards"
 NAMED = 3

@@ -13,7 +13,7 @@ from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json
 from apc_contracts.plurals import numbered
-from apc_log.queries.tallies import count_deliveries, count_retried, count_set_aside, count_verdicts, find_logged
+from apc_log.queries.health import count_conflicts, count_deliveries, count_retried, count_verdicts, find_logged
 
 SCORES = "chaos"
 """Folder in the data folder: one file per agent process, and the scorecard of the last run."""
@@ -79,7 +79,7 @@ class Scorer:
             in_doubt=len(score.unknown),
             in_doubt_and_logged=len(score.unknown & logged),
             verdicts=await count_verdicts(self._pool, self._began),
-            set_aside=await count_set_aside(self._pool, self._began),
+            set_aside=await count_conflicts(self._pool, self._began),
             deliveries=await count_deliveries(self._pool, self._began),
             retried=await count_retried(self._pool, self._began),
         )

@@ -1,6 +1,8 @@
 """Reading the log: the same functions behind the command line, the HTTP API and the console."""
 
+from apc_log.queries.agents import InvocationRow, list_invocations
 from apc_log.queries.arbitrations import ArbitrationCandidate, ArbitrationRow, list_arbitrations
+from apc_log.queries.bundle import BundleRecords
 from apc_log.queries.dead import (
     DeadDelivery,
     DeliveryHop,
@@ -9,14 +11,33 @@ from apc_log.queries.dead import (
     delivery_states,
     list_dead,
 )
-from apc_log.queries.invocations import InvocationRow, list_invocations
-from apc_log.queries.lineage.impact import ImpactRow, PacketImpact, get_packet_impact
-from apc_log.queries.lineage.packet_grounds import PacketGrounds, get_packet_grounds
-from apc_log.queries.lineage.summary import (
+from apc_log.queries.lineage import (
+    ImpactRow,
+    PacketGrounds,
+    PacketImpact,
+    PacketTree,
+    TreeRow,
+    get_packet_grounds,
+    get_packet_impact,
+    get_packet_tree,
+)
+from apc_log.queries.replay import (
+    DatabaseRecords,
+    Records,
+    Replayed,
+    ReplayPage,
+    read_recorded,
+    replay,
+    replay_page,
+    verify_run,
+)
+from apc_log.queries.sessions import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
+from apc_log.queries.summary import (
     AfterProtocol,
     LineageSummary,
     PropagationRow,
     ProtocolEffectiveness,
+    ProtocolRow,
     TransferCorrelation,
     TransferQuality,
     get_packet_lineage_summary,
@@ -25,14 +46,9 @@ from apc_log.queries.lineage.summary import (
     get_transfer_quality_rollup,
     get_transfer_refusals,
     list_protocol_propagation,
+    list_protocols,
 )
-from apc_log.queries.lineage.tree import PacketTree, TreeRow, get_packet_tree
-from apc_log.queries.protocols import ProtocolRow, list_protocols
-from apc_log.queries.replaying.bundle import BundleRecords
-from apc_log.queries.replaying.recorded_sessions import DatabaseRecords, read_recorded
-from apc_log.queries.replaying.replay import ReplayPage, replay, replay_page
-from apc_log.queries.replaying.replay_checks import Records, Replayed, verify_run
-from apc_log.queries.rows import (
+from apc_log.queries.trace import (
     ConflictRow,
     CoordinationRow,
     LogRow,
@@ -42,9 +58,11 @@ from apc_log.queries.rows import (
     Staleness,
     TracePage,
     TransitionRow,
+    get_packet_timeline,
+    list_agent_packets,
+    list_packet_events,
+    trace,
 )
-from apc_log.queries.sessions import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
-from apc_log.queries.trace import get_packet_timeline, list_agent_packets, list_packet_events, trace
 
 __all__ = [
     "AfterProtocol",

@@ -3,7 +3,7 @@
 Source: docs/specification/contract.md sections 5, 10.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -147,3 +147,29 @@ def _selected(candidates: tuple[ArbitrationCandidate, ...], winner: str | None) 
     ranked = sorted((one for one in candidates if one.rank is not None), key=lambda one: one.rank or 0)
     going_on = [one for one in ranked if winner is None or one.candidate_id == winner]
     return tuple(packet_id for one in going_on for packet_id in one.packet_ids)
+
+
+# Which swarms and protocols the candidates of arbitrations come from.
+
+_ORIGINS = """
+SELECT wanted.packet_id, packet.sender_swarm_id, block.protocol_id
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_ids AS ids ON ids.session_id = wanted.session_id AND ids.packet_id = wanted.packet_id
+JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+LEFT JOIN apc_log.packet_lineage AS block
+  ON block.session_id = wanted.session_id AND block.packet_id = wanted.packet_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateOrigin:
+    """Where a candidate comes from."""
+
+    swarm: str
+    protocol_id: str | None
+
+
+async def candidate_origins(pool: asyncpg.Pool, wanted: Sequence[tuple[str, UUID]]) -> dict[UUID, CandidateOrigin]:
+    """Return the origin of each packet, given as (session_id, packet_id); unknown ones are left out."""
+    rows = await pool.fetch(_ORIGINS, [session for session, _ in wanted], [packet for _, packet in wanted])
+    return {row["packet_id"]: CandidateOrigin(row["sender_swarm_id"], row["protocol_id"]) for row in rows}

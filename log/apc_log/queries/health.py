@@ -1,6 +1,9 @@
 """What tells whether the log is in order: the age of its end, checkpoints outside, deliveries that died."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
 
 import asyncpg
 
@@ -63,3 +66,147 @@ async def read_age(pool: asyncpg.Pool, shard: int) -> float | None:
     """Return how many seconds ago the last entry of a shard was written; None when there is none."""
     age: float | None = await pool.fetchval(_AGE, shard)
     return age
+
+
+# What happened lately in each shard: packets, refusals, dead letters, and how late the log was written.
+
+_RECENT = """
+SELECT shards.shard, packets.packets, packets.refused, packets.delay, hops.dead
+FROM apc_log.shards
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE recorded_at > clock_timestamp() - interval '10 minutes') AS packets,
+           count(*) FILTER (WHERE recorded_at > clock_timestamp() - interval '10 minutes' AND verdict = 'refused')
+               AS refused,
+           percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM recorded_at - judged_at)::double precision)
+               FILTER (WHERE recorded_at > clock_timestamp() - interval '5 minutes') AS delay
+    FROM (
+        SELECT recorded_at, judged_at, verdict,
+               packet_type = 'HEARTBEAT' AND refusal_code = 'EXPIRED' AS is_late_heartbeat
+        FROM apc_log.agent_packets WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1000
+    ) AS newest
+    WHERE is_late_heartbeat IS NOT true
+) AS packets
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (
+        WHERE to_state = 'DEAD_LETTERED' AND recorded_at > clock_timestamp() - interval '15 minutes'
+    ) AS dead
+    FROM (
+        SELECT recorded_at, to_state FROM apc_log.packet_events WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1000
+    ) AS newest
+) AS hops
+ORDER BY shards.shard
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentWork:
+    """The newest entries of a shard, at most 1,000 packets and 1,000 hops."""
+
+    shard: int
+    packets: int
+    """Of the last 10 minutes, without HEARTBEATs that expired: an outage of the gate leaves many of them."""
+    refused: int
+    """Of these."""
+    delay: float | None
+    """Seconds from verdict to commit of 95 of 100 packets, of the last 5 minutes; below 0 when the clocks differ."""
+    dead: int
+    """Deliveries that died in the last 15 minutes."""
+
+
+async def recent_work(pool: asyncpg.Pool) -> list[RecentWork]:
+    """Return what happened lately, by shard."""
+    return [RecentWork(**row) for row in await pool.fetch(_RECENT)]
+
+
+# The end of each shard's log: heads, newest checkpoints, exports.
+
+_SHARDS = """
+SELECT shards.shard, shards.epoch, shards.next_seq, head.tree_size, head.root_hash, head.note, head.recorded_at,
+       export.tree_size AS exported, export.exported_at
+FROM apc_log.shards
+LEFT JOIN LATERAL (
+    SELECT tree_size, root_hash, note, recorded_at FROM apc_log.log_checkpoints
+    WHERE shard = shards.shard ORDER BY tree_size DESC LIMIT 1
+) AS head ON true
+LEFT JOIN LATERAL (
+    SELECT tree_size, exported_at FROM apc_log.checkpoint_exports
+    WHERE shard = shards.shard ORDER BY tree_size DESC LIMIT 1
+) AS export ON true
+ORDER BY shards.shard
+"""
+_HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardEnd:
+    """Where the log of a shard ends, and what is signed and exported of it."""
+
+    shard: int
+    epoch: int
+    next_seq: int
+    tree_size: int | None
+    root_hash: bytes | None
+    note: str | None
+    recorded_at: datetime | None
+    exported: int | None
+    exported_at: datetime | None
+
+
+async def list_shard_ends(pool: asyncpg.Pool) -> list[ShardEnd]:
+    """Return the end of every shard's log, by shard."""
+    return [ShardEnd(**row) for row in await pool.fetch(_SHARDS)]
+
+
+async def read_heads(pool: asyncpg.Pool) -> dict[int, int]:
+    """Return the last committed seq of every shard; one small read, for polling."""
+    return {row["shard"]: row["last"] for row in await pool.fetch(_HEADS)}
+
+
+# Counts of what the log has taken since a time, and which of some packets it holds.
+
+_LOGGED = """
+SELECT packet_id::text FROM apc_log.agent_packets WHERE packet_id = ANY($1)
+UNION SELECT packet_id::text FROM apc_log.packet_conflicts WHERE packet_id = ANY($1)
+"""
+_VERDICTS = """
+SELECT coalesce(refusal_code, verdict) AS name, count(*) AS count FROM apc_log.agent_packets
+WHERE recorded_at >= $1 GROUP BY 1
+"""
+_CONFLICTS = "SELECT kind AS name, count(*) AS count FROM apc_log.packet_conflicts WHERE recorded_at >= $1 GROUP BY 1"
+_DELIVERIES = """
+SELECT state AS name, count(*) AS count FROM apc_log.packet_recipient_state
+WHERE recipient <> '' AND recorded_at >= $1 GROUP BY 1
+"""
+_RETRIED = """
+SELECT count(DISTINCT (packet_id, recipient)) FROM apc_log.packet_events WHERE attempt > 1 AND recorded_at >= $1
+"""
+
+
+async def find_logged(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> set[str]:
+    """Return which of these packets the log holds, those set aside too."""
+    return {row["packet_id"] for row in await pool.fetch(_LOGGED, packet_ids)}
+
+
+async def count_verdicts(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
+    """Return how many packets got each verdict; refused ones by the code of their refusal."""
+    return await _counts(pool, _VERDICTS, since)
+
+
+async def count_conflicts(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
+    """Return how many entries were set aside as conflicts, by kind."""
+    return await _counts(pool, _CONFLICTS, since)
+
+
+async def count_deliveries(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
+    """Return how many deliveries are in each state."""
+    return await _counts(pool, _DELIVERIES, since)
+
+
+async def count_retried(pool: asyncpg.Pool, since: datetime) -> int:
+    """Return how many deliveries had more than one attempt."""
+    retried: int = await pool.fetchval(_RETRIED, since)
+    return retried
+
+
+async def _counts(pool: asyncpg.Pool, query: str, since: datetime) -> dict[str, int]:
+    return {row["name"]: row["count"] for row in await pool.fetch(query, since)}

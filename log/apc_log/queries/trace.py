@@ -1,14 +1,298 @@
 """`apc packet trace`: packets that match, with their states and transitions."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import asyncpg
+import orjson
+from asyncpg import Record
 
-from apc_log.queries.bodies import opened_bodies
-from apc_log.queries.rows import PacketRow, PacketTimeline, Position, Staleness, TracePage, TransitionRow
-from apc_log.queries.statements import STALE, STATES, TRANSITIONS, page_of_packets, to_row
+from apc_bus.settings import EncryptionSettings
+from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
+
+# What the queries return: frozen rows, times in UTC, JSON columns as Python values.
+
+JsonObject = dict[str, Any]
+
+
+class Position(NamedTuple):
+    """A place in the log; pages go on behind one. Within a shard the order of `seq` is the order of
+    causes."""
+
+    shard: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class PacketRow:
+    """A packet as it was admitted, refused or held. `body` are the exact bytes that were received."""
+
+    shard: int
+    seq: int
+    epoch: int
+    batch_no: int
+    recorded_at: datetime
+    judged_at: datetime
+    packet_id: UUID
+    packet_type: str
+    channel: str
+    run_phase: str
+    session_id: str
+    run_id: str
+    task_id: str
+    root_packet_id: UUID
+    parent_packet_id: UUID | None
+    cause_packet_id: UUID | None
+    sender_agent_id: str
+    sender_role: str
+    sender_swarm_id: str
+    recipients: tuple[str, ...]
+    generation: int
+    round: int
+    step: int
+    confidence: float
+    created_at: datetime
+    expires_at: datetime
+    verdict: str
+    """On arrival: accepted, refused or held."""
+    refusal_code: str | None
+    refusal: JsonObject | None
+    contract_hash: bytes
+    facts: JsonObject
+    body: bytes
+    packet_hash: bytes
+    user_id: str
+    signature: str | None
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.shard, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRow:
+    """One transition of a packet's lifecycle; `recipient` '' is the whole packet, `ordinal` its place in the
+    hop."""
+
+    shard: int
+    seq: int
+    ordinal: int
+    epoch: int
+    batch_no: int
+    recorded_at: datetime
+    session_id: str
+    packet_id: UUID
+    recipient: str
+    attempt: int
+    event: str
+    from_state: str
+    to_state: str
+    occurred_at: datetime
+    actor: str
+    metadata: JsonObject | None
+
+    @property
+    def position(self) -> Position:
+        """Its hop's place in the log."""
+        return Position(self.shard, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationRow:
+    """A transition or a barrier of a session."""
+
+    shard: int
+    seq: int
+    epoch: int
+    batch_no: int
+    recorded_at: datetime
+    session_id: str
+    round: int
+    generation: int
+    step: int
+    cause_packet_id: UUID
+    event: str
+    from_state: str
+    to_state: str
+    facts: JsonObject
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.shard, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictRow:
+    """An input that takes no packet id: refused for its id, unreadable, or dropped by the log writer."""
+
+    shard: int
+    seq: int
+    epoch: int
+    batch_no: int
+    recorded_at: datetime
+    session_id: str | None
+    packet_id: UUID | None
+    conflict: str
+    """The column `kind` of packet_conflicts."""
+    code: str | None
+    reason: str
+    user_id: str | None
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.shard, self.seq)
+
+
+LogRow = ConflictRow | PacketRow | TransitionRow | CoordinationRow
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """A packet rests on one that was retracted."""
+
+    because_packet_id: UUID
+    """What it rests on: retracted, or stale itself."""
+    retraction_packet_id: UUID | None
+    """None: it came after the retraction."""
+    marked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PacketTimeline:
+    """A packet, the state it is in over all its recipients, and how it came there."""
+
+    packet: PacketRow
+    state: str
+    transitions: tuple[TransitionRow, ...]
+    """In the order of the log; empty when they were not asked for."""
+    stale: Staleness | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TracePage:
+    """Packets in the order of the log, and where the next page begins; None at the end."""
+
+    packets: tuple[PacketTimeline, ...]
+    after: Position | None
+
+
+# The SQL of the queries: one select a row type, and the clauses that narrow it down; values are
+# parameters.
+
+RowT = TypeVar("RowT", ConflictRow, PacketRow, TransitionRow, CoordinationRow)
+
+_AS_TEXT = frozenset({"facts", "refusal", "metadata"})
+"""JSON columns are read as text, whatever codec the pool has."""
+
+
+def columns(row_type: type[Any], table: str) -> str:
+    """Return the select list of a row type."""
+
+    def column(name: str) -> str:
+        if name == "body":
+            return f"{table}.body_stored AS body"
+        if name == "conflict":
+            return f"{table}.kind AS conflict"
+        return f"{table}.{name}::text AS {name}" if name in _AS_TEXT else f"{table}.{name}"
+
+    return ", ".join(column(field.name) for field in fields(row_type))
+
+
+def to_row(row_type: type[RowT], record: Record) -> RowT:
+    """Return a record as a row."""
+    values: dict[str, Any] = {field.name: record[field.name] for field in fields(row_type)}
+    for name in _AS_TEXT & values.keys():
+        if values[name] is not None:
+            values[name] = orjson.loads(values[name])
+    if "recipients" in values:
+        values["recipients"] = tuple(values["recipients"])
+    return row_type(**values)
+
+
+FILTERS: Mapping[str, str] = {
+    "run_id": "packet.run_id = {}",
+    "session_id": "packet.session_id = {}",
+    "task_id": "packet.task_id = {}",
+    "packet_id": "(packet.shard, packet.seq) IN (SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = {})",
+    "packet_type": "packet.packet_type = {}",
+    "run_phase": "packet.run_phase = {}",
+    "root_packet_id": "packet.root_packet_id = {}",
+}
+"""Filter name -> clause. Only the given ones are in the statement: a plan for all of them uses no index."""
+
+
+def page_of_packets(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Return a page of agent_packets behind a position.
+
+    The parameters shard, seq and limit follow those of the filters.
+    """
+    clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
+    count = len(clauses)
+    clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")
+    statement = (
+        f"SELECT {columns(PacketRow, 'packet')} FROM apc_log.agent_packets AS packet "
+        f"WHERE {' AND '.join(clauses)} ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
+    )
+    return statement, list(given.values())
+
+
+STATES = """
+SELECT now.state FROM apc_log.agent_packets AS packet
+CROSS JOIN LATERAL apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients) AS now
+WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) ORDER BY packet.seq
+"""
+
+TRANSITIONS = f"""
+SELECT {columns(TransitionRow, "step")}
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_transitions AS step USING (session_id, packet_id)
+ORDER BY step.shard, step.seq, step.ordinal
+"""
+
+STALE = """
+SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
+FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
+"""
+
+
+# Bodies of packets as they were received: those that the log holds encrypted are opened while their key exists.
+
+
+async def opened_bodies(
+    pool: asyncpg.Pool, rows: Sequence[PacketRow], ring: KeyRing | None = None
+) -> tuple[PacketRow, ...]:
+    """Read of these packets what was received: body, packet_hash, signature and refusal of each whose key exists.
+
+    A body whose key was destroyed stays sealed, and so do all of them without a master key (`ring`, by default that of
+    the settings). Raises BodyUnreadable when the keys were wrapped by another master key, or a body was altered.
+    """
+    sealed = {row.position: key_id_of(row.body) for row in rows if is_sealed(row.body)}
+    if not sealed:
+        return tuple(rows)
+    ring = ring or KeyRing.of(EncryptionSettings())
+    if ring is None:
+        return tuple(rows)
+    async with pool.acquire() as connection:
+        keys = await ring.by_id(connection, sealed.values())
+    return tuple(_opened(row, keys.get(sealed[row.position])) if row.position in sealed else row for row in rows)
+
+
+def _opened(row: PacketRow, key: SubjectKey | None) -> PacketRow:
+    if key is None:
+        return row
+    content = key.unseal_packet(row.body)
+    refusal = None if content.refusal is None else orjson.loads(content.refusal)
+    return replace(
+        row, body=content.body, packet_hash=content.packet_hash, signature=content.signature, refusal=refusal
+    )
+
 
 BEGINNING = Position(-1, 0)
 """Before the first entry of the log."""

@@ -13,7 +13,7 @@ from apc_contracts.judging.quotas import Quotas
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.session import Identity, Session
 from apc_contracts.session.opening import contract_named
-from apc_log.sessions.session_loading import REFUSED_KEPT
+from apc_log.session_loading import REFUSED_KEPT
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_orchestrator.tracing import Traces

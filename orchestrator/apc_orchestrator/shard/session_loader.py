@@ -11,9 +11,9 @@ from apc_bus.database import DATABASE_AWAY
 from apc_contracts.session import Hop, Session
 from apc_contracts.session.path.verification import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.body_encryption import KeyRing
 from apc_log.heads import read_head
-from apc_log.sessions.session_loading import load_session
-from apc_log.subject_keys import KeyRing
+from apc_log.session_loading import load_session
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.entries import hop_entry

@@ -21,8 +21,8 @@ from apc_bus.tracing import NO_TRACE
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
-from apc_log.sessions.recovery import open_sessions, unanswered_denials
-from apc_log.subject_keys import KeyRing
+from apc_log.body_encryption import KeyRing
+from apc_log.session_loading import open_sessions, unanswered_denials
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.inputs import is_probe, read_inputs, session_ids

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import structlog
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 
 ROLES = ("apc_owner", "apc_writer", "apc_reader", "apc_agent", "apc_recorder")
 EVENT_TRIGGERS = (

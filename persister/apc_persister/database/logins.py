@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.database.guard import is_superuser
 
 Database = AnyConnection | asyncpg.Pool

@@ -12,7 +12,7 @@ import asyncpg
 import structlog
 
 from apc_bus.database import connect
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.database.logins import complete_logins
 from apc_persister.errors import SchemaRetired, SchemaUnknown

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import orjson
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import (
     BUNDLE,
     CONSISTENCY,

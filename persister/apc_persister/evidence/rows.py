@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
 from apc_log.entries import BYTES_COLUMN, HASHES, KINDS, NULLABLE_JSON, WITHOUT_COLUMN, stored_entry
+from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import COLUMNS, leaf_hash
 from apc_persister.verification.findings import LogFinding
 

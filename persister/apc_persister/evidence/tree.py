@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import count
 
 from apc_bus.crash_points import crash_point
-from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
+from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence.checkpoint import Signer

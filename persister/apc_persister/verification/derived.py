@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
 from apc_persister.verification.verify import UNREADABLE
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS
+from apc_log.heads import AnyConnection
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Tree
 from apc_persister.evidence.rows import list_shards, prepare_reader, read_leaves

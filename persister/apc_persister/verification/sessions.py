@@ -12,9 +12,8 @@ from apc_contracts.errors import ApcError
 from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, SessionReplay
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
-from apc_log.connection import AnyConnection
-from apc_log.queries.replaying.recorded_sessions import DatabaseRecords
-from apc_log.queries.replaying.replay_checks import ContractBook
+from apc_log.heads import AnyConnection
+from apc_log.queries.replay import ContractBook, DatabaseRecords
 from apc_persister.verification.findings import LogFinding
 from apc_persister.verification.verify import UNREADABLE
 

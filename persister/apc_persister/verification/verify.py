@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import Checkpoint, PublicKey
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes

@@ -10,7 +10,7 @@ import asyncpg
 from apc_bus.crash_points import crash_point
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import EpochOpen, HopEntry, LogBatch, PacketEntry, SessionUpdate
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_log.table_rows import Placed, Rows, leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped

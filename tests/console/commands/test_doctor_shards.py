@@ -16,7 +16,7 @@ from apc_bus.topology import build_topology
 from apc_console.doctor.finding import Status
 from apc_console.doctor.shards import look_at_places
 from apc_contracts.identity.ids import shard_of
-from apc_log.sessions.placement import check_places, misplaced, number_of, objection_to
+from apc_log.placement import check_places, misplaced, number_of, objection_to
 
 names = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=30, unique=True)
 

@@ -27,9 +27,8 @@ from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, encode_receipts
 from apc_contracts.wire.sealing import seal
 from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
-from apc_log.body_encryption import MasterKey
-from apc_log.sessions.session_loading import load_session
-from apc_log.subject_keys import KeyRing
+from apc_log.body_encryption import KeyRing, MasterKey
+from apc_log.session_loading import load_session
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge

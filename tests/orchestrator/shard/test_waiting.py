@@ -12,7 +12,7 @@ from apc_bus.port import Bus
 from apc_bus.topology import gate_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.collection import Contracts
-from apc_log.sessions import session_loading
+from apc_log import session_loading
 from apc_orchestrator.shard import pipeline, session_loader
 
 Build = Callable[..., Packet]

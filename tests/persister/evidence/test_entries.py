@@ -25,8 +25,8 @@ from apc_log.batch import (
     PacketEntry,
     RegistryEntry,
 )
-from apc_log.connection import AnyConnection
 from apc_log.entries import KINDS, canonical_value
+from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.evidence.rows import prepare_reader, read_entries, read_leaves
 from apc_persister.writing.intake import BatchIntake, Head

@@ -8,7 +8,7 @@ import asyncpg
 import rfc8785
 from tests.persister.evidence import independent_verifier
 
-import apc_log.sessions.session_loading
+import apc_log.session_loading
 from apc_bus.settings import PersisterSettings
 from apc_log.entries import BYTES_COLUMN, KINDS
 from apc_log.offline_verifier import (
@@ -101,7 +101,7 @@ def test_the_metadata_of_hops() -> None:
     """Every member that the page speaks of, or that a gate reads when it takes a shard, is described."""
     described = set(re.findall(r"^\| metadata\.`(\w+)` \|", DATABASE, re.MULTILINE))
     assert set(re.findall(r"`metadata\.(\w+)`", DOCUMENT)) <= described
-    loading = Path(apc_log.sessions.session_loading.__file__).read_text(encoding="utf-8")
+    loading = Path(apc_log.session_loading.__file__).read_text(encoding="utf-8")
     read = set(re.findall(r"metadata (?:->|->>|\?) '(\w+)'", loading))
     read |= set(re.findall(r"metadata #>> '{(\w+)", loading))
     assert read and read <= described

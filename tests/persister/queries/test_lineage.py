@@ -23,7 +23,7 @@ from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.protocol.effectiveness import effectiveness
 from apc_log.batch import Entry, HopEntry, LineageEntry, PacketEntry
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_log.queries import (
     get_packet_lineage_summary,
     get_protocol_effectiveness,

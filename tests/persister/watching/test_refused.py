@@ -17,7 +17,7 @@ from apc_contracts.judging.remedies import CONFLICT_REMEDIES, REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
-from apc_log.queries.pages.recent import recent_work
+from apc_log.queries.health import recent_work
 from apc_log.watching import Passage, list_news, list_refused, passages
 
 

@@ -15,14 +15,14 @@ from apc_client import Client, SessionRefused
 from apc_contracts import IdeaPayload
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry import Registration, Right
-from apc_log.queries import answers
+from apc_log.queries import questions
 from apc_orchestrator.judging import verdicts
 from apc_web.errors import InputUnusable
 
 __all__ = ["house", "idea"]
 
 KEY = "pr-4711"
-FOR_ALL = answers._VERDICTS.replace("AND sender_agent_id = $3", "AND $3 <> ''").replace(
+FOR_ALL = questions._VERDICTS.replace("AND sender_agent_id = $3", "AND $3 <> ''").replace(
     "AND user_id = $4", "AND $4 <> ''"
 )
 """The statement that takes whatever has the packet_id for the answer."""
@@ -88,7 +88,7 @@ async def test_the_refusal_of_another_is_no_answer(
 ) -> None:
     """What takes no id is recorded with the id that it claimed."""
     if not is_guarded:
-        monkeypatch.setattr(answers, "_VERDICTS", FOR_ALL)
+        monkeypatch.setattr(questions, "_VERDICTS", FOR_ALL)
     forged = make_packet("librarian", idea, packet_id=named("start"), session_id=str(named("session")))
     await ready.publish(forged, user="agent.blue-1")
     await ready.quiet()

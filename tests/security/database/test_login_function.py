@@ -10,7 +10,7 @@ from tests.security.database.conftest import PASSWORD, Logins
 from tests.support.waiting import until
 
 from apc_bus.database import open_pool
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.database.logins import end_login, make_login, may_make_logins, scram_verifier
 
 VERIFIER = scram_verifier(PASSWORD)

@@ -12,7 +12,7 @@ from tests.support.traffic.packets import SESSION
 from apc_bus.last_resort import ATTEMPTS
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.collection import Contracts
-from apc_log.sessions.session_loading import load_session
+from apc_log.session_loading import load_session
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.shard import session_loader, shard_server
 

@@ -6,7 +6,7 @@ from random import Random
 
 import asyncpg
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 
 _COLUMNS = """
 SELECT relname AS table_name, attname AS column_name, format_type(atttypid, NULL) AS type, attgenerated <> '' AS derived

@@ -10,7 +10,7 @@ from tests.security.log.tamperings import Tamperer
 from tests.support.log import LogBench, disable_guards
 
 from apc_log.batch import LOG_BATCH_TYPE, encode
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.rebuild import rebuild_projections
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.findings import LogFinding, is_covered

@@ -14,7 +14,7 @@ from tests.security.log.long_log import ENTRIES, LongLog, write_long_log
 from tests.security.log.tamperings import Tamperer
 
 from apc_bus.database import open_pool
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 from apc_persister.evidence.rows import find_strays, list_shards
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.findings import LogFinding, is_covered

@@ -13,7 +13,7 @@ from apc_log.batch import CoordinationEntry, HopEntry, LogBatch, PacketEntry
 
 
 class BatchRecords:
-    """The entries of log batches of one shard, as `apc_log.queries.replaying.replay_checks.Records`."""
+    """The entries of log batches of one shard, as `apc_log.queries.replay.Records`."""
 
     def __init__(self, batches: Sequence[LogBatch]) -> None:
         self.entries: dict[str, list[Entry]] = {}

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 import asyncpg
 
 from apc_contracts.contract.contract import Contract
-from apc_log.queries.replaying.recorded_sessions import read_recorded
-from apc_log.queries.replaying.replay_checks import Replayed, verify_run
+from apc_log.queries.replay import Replayed, read_recorded, verify_run
 
 # Not those with encrypted bodies: their verdicts cannot be recomputed.
 _RUNS = """

@@ -2,7 +2,7 @@
 
 from io import BytesIO
 
-from apc_log.connection import AnyConnection
+from apc_log.heads import AnyConnection
 
 _TABLES = """
 SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace

@@ -11,7 +11,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_client.acts.act_server import serve_acts
 from apc_console.commands.web.queue_probe import QueueProbe
-from apc_log.queries.pages.recent import RecentWork
+from apc_log.queries.health import RecentWork
 from apc_web.running import health, queue_looks
 from apc_web.running.queue_looks import CachedProbe
 

@@ -8,7 +8,7 @@ from tests.support.waiting import until
 from tests.web.conftest import WebBench
 
 from apc_bus.errors import CallAborted
-from apc_log.queries.pages.shards import read_heads
+from apc_log.queries.health import read_heads
 from apc_web.live import feed as feed_module
 
 _PATIENCE = 30.0

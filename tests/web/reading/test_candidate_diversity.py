@@ -1,6 +1,6 @@
 """How different the candidates of a generation were."""
 
-from apc_log.queries.pages.decisions import CandidateOrigin
+from apc_log.queries.arbitrations import CandidateOrigin
 from apc_web.reading.decisions import Compared, diversity_of
 
 

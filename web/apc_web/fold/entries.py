@@ -7,7 +7,7 @@ import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_log.body_encryption import is_sealed
-from apc_log.queries.pages.entries import EntryRow
+from apc_log.queries.packet_pages import EntryRow
 from apc_web.models.timeline import FoldEntry
 
 

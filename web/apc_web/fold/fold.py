@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR
-from apc_log.queries.pages.counts import HopCount, PacketCount
+from apc_log.queries.session_pages import HopCount, PacketCount
 from apc_web.models.timeline import FoldEntry, SessionAt
 
 Number = TypeVar("Number", int, float)

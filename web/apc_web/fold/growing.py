@@ -3,9 +3,8 @@
 import asyncpg
 
 from apc_contracts.contract.contract import Contract
-from apc_log.queries.pages.counts import CountedRanges, count_ranges, extent_of
-from apc_log.queries.pages.entries import EntryRow, entries_at
-from apc_log.queries.pages.sessions import SessionPlace
+from apc_log.queries.packet_pages import EntryRow, entries_at
+from apc_log.queries.session_pages import CountedRanges, SessionPlace, count_ranges, extent_of
 from apc_web.fold.entries import fold_entry
 from apc_web.fold.fold import Folded
 from apc_web.fold.snapshots import EVERY, SessionSnapshots

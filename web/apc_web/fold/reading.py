@@ -3,9 +3,9 @@
 import asyncpg
 
 from apc_contracts.contract.contract import Contract
-from apc_log.queries.pages.entries import entries_of_session
-from apc_log.queries.pages.sessions import SessionPlace, find_session, last_entry
-from apc_log.sessions.session_loading import contract_of_session
+from apc_log.queries.packet_pages import entries_of_session
+from apc_log.queries.session_pages import SessionPlace, find_session, last_entry
+from apc_log.session_loading import contract_of_session
 from apc_web.fold.entries import fold_entry
 from apc_web.fold.fold import Folded
 from apc_web.fold.growing import grow_snapshots

@@ -10,8 +10,8 @@ import structlog
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_contracts.contract.contract import Contract
-from apc_log.queries.pages.entries import entries_of_shard
-from apc_log.queries.pages.shards import read_heads
+from apc_log.queries.health import read_heads
+from apc_log.queries.packet_pages import entries_of_shard
 from apc_web.fold.entries import fold_entry
 from apc_web.live.shared_events import WrittenEvents
 from apc_web.live.stream_seats import StreamSeats

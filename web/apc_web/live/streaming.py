@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from apc_bus.database import DATABASE_AWAY
-from apc_log.queries.pages.sessions import page_of_sessions
+from apc_log.queries.session_pages import page_of_sessions
 from apc_web.access.caller import AccountRole, caller
 from apc_web.access.viewer import narrowed
 from apc_web.errors import invalid

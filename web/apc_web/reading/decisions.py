@@ -8,8 +8,7 @@ from statistics import fmean
 import asyncpg
 
 from apc_log.queries import ArbitrationRow, list_protocols
-from apc_log.queries.arbitrations import page_of_arbitrations
-from apc_log.queries.pages.decisions import CandidateOrigin, candidate_origins
+from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.models.decisions import (
     ArbitrationGroup,

@@ -9,7 +9,7 @@ from apc_agents.tasks import PostgresTaskStore, TaskStatus
 from apc_log.queries import DeadDelivery, delivery_history, list_dead
 from apc_log.queries.dead import DeliveryHop
 from apc_log.queries.questions import list_questions
-from apc_log.queries.rows import Position
+from apc_log.queries.trace import Position
 from apc_web.access.caller import AccountRole, caller
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.inbox import (

@@ -8,7 +8,7 @@ import orjson
 
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import PacketRow, TransitionRow, list_agent_packets
-from apc_log.queries.pages.packets import (
+from apc_log.queries.packet_pages import (
     LinkRow,
     links_above,
     links_below,
@@ -17,9 +17,8 @@ from apc_log.queries.pages.packets import (
     sessions_of_packet,
     stored_body,
 )
-from apc_log.queries.rows import Position
-from apc_log.queries.trace import list_packet_events, stale_packets
-from apc_log.sessions.session_loading import contract_of_session
+from apc_log.queries.trace import Position, list_packet_events, stale_packets
+from apc_log.session_loading import contract_of_session
 from apc_web.errors import not_found
 from apc_web.models.packets import PacketDetail, PacketHop, PacketLink
 from apc_web.reading.packets import summary

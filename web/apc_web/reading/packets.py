@@ -7,14 +7,8 @@ from typing import Any
 
 import asyncpg
 
-from apc_log.queries.pages.packets import (
-    SCOPES,
-    UNINDEXED,
-    PacketLine,
-    page_of_packets,
-    search_packets,
-)
-from apc_log.queries.rows import Position
+from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_packets, search_packets
+from apc_log.queries.trace import Position
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import invalid
 from apc_web.models.packets import PacketPage, PacketSummary

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session.shares import budget_shares, memberships
 from apc_log.queries import list_dead, list_held_packets
-from apc_log.queries.pages.sessions import MoveRow, page_of_moves, session_figures
-from apc_log.queries.pages.timeline import session_scores, session_transfers
-from apc_log.sessions.session_loading import contract_of_session
+from apc_log.queries.packet_pages import session_scores, session_transfers
+from apc_log.queries.session_pages import MoveRow, page_of_moves, session_figures
+from apc_log.session_loading import contract_of_session
 from apc_log.watching import list_stale_decisions
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models.model_base import NamedCount

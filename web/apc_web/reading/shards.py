@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 import asyncpg
 
-from apc_log.queries.pages.shards import ShardEnd, list_shard_ends
+from apc_log.queries.health import ShardEnd, list_shard_ends
 from apc_web.access.caller import AccountRole, caller
 from apc_web.models.log import CheckpointList, ServerAbout, ShardCheckpoint
 from apc_web.route_services import Services

@@ -9,8 +9,8 @@ from typing import Any
 import asyncpg
 import orjson
 
-from apc_log.queries.pages.sessions import SessionPlace
-from apc_log.queries.pages.timeline import timeline_rows, timeline_rulings
+from apc_log.queries.packet_pages import timeline_rows, timeline_rulings
+from apc_log.queries.session_pages import SessionPlace
 
 LARGEST_PAGE = 100_000
 """Packets of one answer."""

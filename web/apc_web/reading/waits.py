@@ -7,7 +7,7 @@ from apc_contracts.session import SessionDocument
 from apc_contracts.session.document import TaskDocument
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow
-from apc_log.queries.pages.sessions import SessionPlace
+from apc_log.queries.session_pages import SessionPlace
 from apc_web.models.runs import SessionWait
 
 _MOST_IDS = 20

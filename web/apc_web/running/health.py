@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from apc_bus.port import QueueDepth
 from apc_bus.topology import gate_queue, log_queue
 from apc_log.queries.agents import count_open_deliveries
-from apc_log.queries.pages.recent import RecentWork, recent_work
+from apc_log.queries.health import RecentWork, recent_work
 from apc_web.models.agents import AgentSummary
 from apc_web.models.health import FiringAlert, ServiceHealth, SystemHealth
 from apc_web.route_services import Services

@@ -15,8 +15,7 @@ from apc_bus.database import DATABASE_AWAY, connect, first_line
 from apc_bus.settings import LogKeySettings
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ApcError
-from apc_log.connection import AnyConnection
-from apc_log.heads import read_tree_sizes
+from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.rows import find_strays, list_shards, prepare_reader
 from apc_persister.verification.derived import compare_derived

@@ -1,7 +1,7 @@
 """Proofs as files: that a packet is in the log, and that the log extends an earlier checkpoint of it."""
 
 from apc_log.offline_verifier import PublicKey
-from apc_log.queries.pages.shards import list_shard_ends
+from apc_log.queries.health import list_shard_ends
 from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
 from apc_web.errors import ApiError, not_found
 from apc_web.models.log import ConsistencyProof

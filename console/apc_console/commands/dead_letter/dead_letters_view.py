@@ -19,7 +19,7 @@ from apc_log.queries import (
     get_session,
     list_dead,
 )
-from apc_log.queries.answers import is_logged
+from apc_log.queries.questions import is_logged
 
 _LISTED = (
     "session_id",

@@ -13,7 +13,7 @@ from apc_console.commands.agent.broker_users import make_users
 from apc_console.connections.broker import apply, planned_topology
 from apc_console.connections.database import open_log
 from apc_console.connections.passwords import complete_passwords, given_passwords
-from apc_log.sessions.placement import check_places, read_open_sessions
+from apc_log.placement import check_places, read_open_sessions
 
 
 async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:

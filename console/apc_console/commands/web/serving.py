@@ -32,7 +32,7 @@ from apc_console.system.running import end_with_supervisor
 from apc_contracts.contract.contract import load_contract
 from apc_log.heads import holds_log
 from apc_log.offline_verifier import PublicKey
-from apc_log.queries.pages.sessions import page_of_runs
+from apc_log.queries.session_pages import page_of_runs
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access.token import write_private

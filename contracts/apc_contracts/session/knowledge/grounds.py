@@ -1,6 +1,6 @@
 """The dependencies of a session: parents, evidence_refs, packet_ref_ids of ARBITRATIONs, artifact hashes.
 
-The log computes the same closure in one query (`apc_log.queries.lineage.impact`); a test keeps both equal.
+The log computes the same closure in one query (`apc_log.queries.lineage`); a test keeps both equal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

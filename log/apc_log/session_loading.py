@@ -1,12 +1,15 @@
-"""A session from the log: once, at its first input after a takeover or an eviction, and before it is judged."""
+"""Reads stored bodies back: as they came, or encrypted under the key of a subject that was not erased."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import orjson
+import structlog
 
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract, task_contract
@@ -15,6 +18,7 @@ from apc_contracts.judging.loop_state import read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.session import (
+    Denial,
     HeldPacket,
     Hop,
     Identity,
@@ -35,11 +39,139 @@ from apc_contracts.vocabulary import (
     RunPhase,
 )
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
-from apc_log.body_encryption import SealedContent
-from apc_log.connection import AnyConnection
-from apc_log.sessions.bodies import Bodies, open_bodies
-from apc_log.sessions.erased import end_of_erased
-from apc_log.subject_keys import KeyRing
+from apc_log.body_encryption import Connection, KeyRing, SealedContent, SubjectKey, is_sealed, key_id_of, require
+from apc_log.heads import AnyConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The keys of some stored bodies, as far as they still exist."""
+
+    keys: Mapping[UUID, SubjectKey]
+
+    def content(self, stored: bytes) -> SealedContent | None:
+        """Return what a sealed body holds; None when its subject was erased.
+
+        Raises BodyUnreadable when it was altered.
+        """
+        key = self.keys.get(key_id_of(stored))
+        return None if key is None else key.unseal_packet(stored)
+
+    def received(self, stored: bytes) -> bytes | None:
+        """Return the bytes as they were received; None when their subject was erased. Raises BodyUnreadable."""
+        if not is_sealed(stored):
+            return stored
+        content = self.content(stored)
+        return None if content is None else content.body
+
+
+async def open_bodies(connection: Connection, ring: KeyRing | None, stored: Iterable[bytes | None]) -> Bodies:
+    """Return the keys of those of these bodies that are sealed. Raises BodyUnreadable without the right master key."""
+    ids = {key_id_of(body) for body in stored if body is not None and is_sealed(body)}
+    return Bodies(await require(ring).by_id(connection, ids) if ids else {})
+
+
+# How deliveries end whose packet was erased.
+
+ERASED = "erased"
+"""Why a delivery ended whose packet cannot be read any more."""
+
+_WAYS_OUT = {
+    "SCHEMA_VALIDATED": ("ttl_expired", "EXPIRED"),
+    "ROUTED": ("ttl_expired", "EXPIRED"),
+    "APPLIED": ("verification_fail", "REJECTED_POLICY"),
+    "DEAD_LETTERED": ("discarded", "ARCHIVED"),
+}
+"""Where a delivery can rest -> how it ends when there is nothing left to deliver or to verify."""
+
+
+def end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract: Contract) -> list[Hop]:
+    """Return how one recipient's delivery of an erased packet ends; nothing when it has come to rest."""
+    packet_id, recipient, attempt, state = row["packet_id"], row["recipient"], row["attempt"] or 1, row["state"]
+    if row["shared_state"] == "SCHEMA_VALIDATED":  # it waits as a whole
+        if row["place"] > 1:
+            return []
+        recipient, attempt, state = "", 1, row["shared_state"]
+    state = state or "ROUTED"
+    is_open = row["ended_attempt"] != row["attempt"] and not row["is_local"]
+    is_resting = state == "APPLIED" and session.identities[packet_id].packet_type in contract.superseding.types
+    if state in _WAYS_OUT and not is_resting:
+        event, after = _WAYS_OUT[state]
+    elif is_open:
+        event, after = "expired", ""
+    else:
+        return []
+    metadata = {"ended": "expired", "error": ERASED}
+    return [Hop(packet_id, recipient, attempt, state, after, [event], [now], ORCHESTRATOR, metadata)]
+
+
+# What a gate that takes a shard has to look at: open sessions, and refusals whose NACK may not have gone out.
+
+_log = structlog.get_logger("apc_orchestrator")
+
+# A verification that was begun is taken up again, in an ended session too; no input need come after it.
+OPEN_SESSIONS = """
+SELECT session_id, document, is_terminal, open_deliveries > 0 OR apc_log.is_verifying(document) AS has_work
+FROM apc_log.sessions WHERE shard = $1 AND (is_open OR apc_log.is_verifying(document))
+"""
+# Held, then refused, and not expired yet: the barrier that refused them may have been the last thing the shard did.
+DENIED = """
+SELECT packet.body_stored, hop.metadata -> 'refusal' AS refusal
+FROM apc_log.agent_packets AS packet
+JOIN apc_log.packet_events AS hop
+  ON hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
+ AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal'
+WHERE packet.shard = $1 AND packet.verdict = 'held' AND packet.expires_at > $2::timestamptz
+  AND packet.judged_at > $2::timestamptz - interval '1 day'
+ORDER BY packet.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session that is not at its end, or that has deliveries on their way."""
+
+    session_id: str
+    is_terminal: bool
+    has_work: bool
+    """Deliveries on their way, or verifications that were begun."""
+    next_deadline: datetime | None
+
+
+async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
+    """Return the open sessions of a shard, with the deadline that each waits for."""
+    found = []
+    for row in await pool.fetch(OPEN_SESSIONS, shard):
+        try:
+            document = decode_document(row["document"])
+        except msgspec.ValidationError as error:
+            # One document that cannot be read must not keep the shard from all others.
+            _log.error("session_unreadable", session_id=row["session_id"], reason=str(error))
+            continue
+        is_waiting = document.paused_at is None and document.deadlines
+        due = min(document.deadlines.values()) if is_waiting else None
+        found.append(OpenSession(row["session_id"], row["is_terminal"], row["has_work"], due))
+    return found
+
+
+async def unanswered_denials(
+    pool: asyncpg.Pool, shard: int, now: datetime, limits: DocumentLimits, ring: KeyRing | None = None
+) -> list[Denial]:
+    """Return unexpired packets of the shard that were held and then refused, and not erased since."""
+    async with pool.acquire() as connection:
+        rows = await connection.fetch(DENIED, shard, now)
+        bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+    readable = [(bodies.received(row["body_stored"]), orjson.loads(row["refusal"])) for row in rows]
+    return [Denial(read_packet(body, limits), _refusal(why)) for body, why in readable if body is not None]
+
+
+def _refusal(document: dict[str, Any]) -> Refusal:
+    return Refusal(
+        document["code"], document["rule"], document["path"], document["message"], document.get("retry_after_ms")
+    )
+
+
+# A session from the log: once, at its first input after a takeover or an eviction, and before it is judged.
 
 REFUSED_KEPT = 1000
 """Refused packets remembered under the name of a session that does not exist."""
@@ -241,16 +373,6 @@ def _phase(row: asyncpg.Record) -> RunPhase:
     """Return the phase as `advance` remembers it: for a control packet that of the session, not the one it named."""
     is_control = PacketType(row["packet_type"]) in CONTROL_TYPES
     return RunPhase(row["in_phase"] or row["run_phase"] if is_control else row["run_phase"])
-
-
-def _refusal(document: dict[str, Any]) -> Refusal:
-    return Refusal(
-        document["code"],
-        document["rule"],
-        document["path"],
-        document["message"],
-        document.get("retry_after_ms"),
-    )
 
 
 def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:

@@ -1,0 +1,271 @@
+"""`apc packet impact`: what rests on a packet, transitively (docs/explanation/governance.md, Retraction)."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.vocabulary import PacketType
+from apc_log.queries.trace import PacketRow, Position, list_agent_packets
+
+COLUMNS = """
+    packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,
+    packet.judged_at, packet.shard, packet.seq, stale.packet_id IS NOT NULL AS is_stale,
+    EXISTS (
+        SELECT FROM apc_log.packet_events AS hop
+        WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
+          AND hop.attempt = 0 AND hop.to_state = 'RETRACTED'
+    ) AS is_retracted
+"""
+"""The columns of an ImpactRow, of `packet` and `stale`."""
+
+# The session is asked for in a form that no index answers: each step is a look-up of one packet's dependents, never a
+# scan of the session. `defines` travels along, for an artifact's hash leads on as its packet does; names of claims in
+# it are referred to by nobody. A refused packet defines nothing, but others may name it as their parent.
+IMPACT = f"""
+WITH RECURSIVE shaken(packet_id, defines) AS (
+    SELECT packet.packet_id, CASE WHEN packet.verdict <> 'refused' THEN packet.defines END
+    FROM apc_log.agent_packets AS packet
+    WHERE packet.shard = $1 AND packet.seq = $2
+  UNION
+    SELECT found.packet_id, found.defines FROM shaken CROSS JOIN LATERAL (
+        SELECT child.packet_id, child.defines, child.session_id, child.verdict, child.packet_type
+        FROM apc_log.agent_packets AS child WHERE child.parent_packet_id = shaken.packet_id
+        UNION ALL
+        SELECT citing.packet_id, citing.defines, citing.session_id, citing.verdict, citing.packet_type
+        FROM apc_log.agent_packets AS citing
+        WHERE citing.refers_to && (ARRAY['packet:' || shaken.packet_id] || coalesce(shaken.defines, '{{}}'))
+    ) AS found
+    WHERE found.session_id || '' = $3 AND found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[])
+      AND found.packet_id IS DISTINCT FROM $5
+)
+SELECT {COLUMNS}
+FROM shaken
+JOIN apc_log.packet_ids AS ids ON ids.session_id = $3 AND ids.packet_id = shaken.packet_id
+JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+LEFT JOIN apc_log.packet_stale AS stale
+  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id
+WHERE (packet.shard, packet.seq) <> ($1, $2)
+ORDER BY packet.shard, packet.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ImpactRow:
+    """A packet that rests on another."""
+
+    packet_id: UUID
+    packet_type: str
+    sender_agent_id: str
+    run_phase: str
+    round: int
+    generation: int
+    judged_at: datetime
+    shard: int
+    seq: int
+    is_stale: bool
+    """Marked already, by this or another retraction."""
+    is_retracted: bool
+
+    @property
+    def position(self) -> Position:
+        """Its place in the log."""
+        return Position(self.shard, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class PacketImpact:
+    """A packet, and everything that rests on it, in the order of the log."""
+
+    packet: PacketRow
+    resting: tuple[ImpactRow, ...]
+
+
+async def get_packet_impact(
+    pool: asyncpg.Pool,
+    packet_id: UUID,
+    *,
+    session_id: str | None = None,
+    rests_on_nothing: Collection[PacketType] | None = None,
+    replacement: UUID | None = None,
+) -> PacketImpact | None:
+    """Return what a retraction of this packet would mark stale; None when the log does not hold it.
+
+    `replacement` is the packet that would stand in its place: neither it nor what rests on it alone is marked.
+
+    Of several sessions that know the id the oldest is meant when none is given. `rests_on_nothing` as in section
+    `retraction` of the contract; by default the packaged one's.
+    """
+    asked = await find_target(pool, packet_id, session_id, rests_on_nothing)
+    if asked is None:
+        return None
+    target, types = asked
+    rows = await pool.fetch(IMPACT, target.shard, target.seq, target.session_id, types, replacement)
+    return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))
+
+
+async def find_target(
+    pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, rests_on_nothing: Collection[PacketType] | None
+) -> tuple[PacketRow, list[str]] | None:
+    """Return the packet that is asked about, and the types that rest on nothing; None when the log does not hold it."""
+    found = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id, limit=1)
+    if not found:
+        return None
+    types = load_contract().retraction.rests_on_nothing if rests_on_nothing is None else rests_on_nothing
+    return found[0], [str(one) for one in types]
+
+
+# `apc packet impact --rests-on`: what a packet rests on, transitively: the reverse of its blast radius.
+
+# Each step looks up the parent and the packets that are named, and the artifacts with a hash that is named: an ARTIFACT
+# refers to its own hash, so the index of `refers_to` finds it. What is refused, or of a type that rests on nothing, is
+# a ground that leads no further.
+GROUNDS = f"""
+WITH RECURSIVE resting(shard, seq, parent_packet_id, refers_to) AS (
+    SELECT packet.shard, packet.seq, packet.parent_packet_id, coalesce(packet.refers_to, '{{}}')
+    FROM apc_log.agent_packets AS packet
+    WHERE packet.shard = $1 AND packet.seq = $2 AND packet.verdict <> 'refused'
+      AND packet.packet_type <> ALL ($4::text[])
+  UNION
+    SELECT found.shard, found.seq, CASE WHEN leads.further THEN found.parent_packet_id END,
+           CASE WHEN leads.further THEN coalesce(found.refers_to, '{{}}') ELSE '{{}}' END
+    FROM resting CROSS JOIN LATERAL (
+        SELECT packet.shard, packet.seq, packet.parent_packet_id, packet.refers_to, packet.verdict, packet.packet_type
+        FROM apc_log.packet_ids AS ids
+        JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+        WHERE ids.session_id = $3 AND ids.packet_id = ANY (ARRAY(
+            SELECT substr(name, 8)::uuid FROM unnest(resting.refers_to) AS name WHERE name ~ $5
+        ) || resting.parent_packet_id)
+        UNION ALL
+        SELECT artifact.shard, artifact.seq, artifact.parent_packet_id, artifact.refers_to,
+               artifact.verdict, artifact.packet_type
+        FROM apc_log.agent_packets AS artifact
+        WHERE artifact.refers_to && resting.refers_to AND artifact.defines && resting.refers_to
+          AND artifact.session_id || '' = $3 AND artifact.verdict <> 'refused'
+    ) AS found
+    CROSS JOIN LATERAL (
+        SELECT found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[]) AS further
+    ) AS leads
+)
+SELECT DISTINCT {COLUMNS}
+FROM resting
+JOIN apc_log.agent_packets AS packet ON packet.shard = resting.shard AND packet.seq = resting.seq
+LEFT JOIN apc_log.packet_stale AS stale
+  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id
+WHERE (packet.shard, packet.seq) <> ($1, $2)
+ORDER BY packet.shard, packet.seq
+"""
+
+NAMED_PACKET = "^packet:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""The form of a reference to a packet: other text in the bytes of a log names none, and must not fail the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketGrounds:
+    """A packet, and everything that it rests on, in the order of the log."""
+
+    packet: PacketRow
+    grounds: tuple[ImpactRow, ...]
+
+
+async def get_packet_grounds(
+    pool: asyncpg.Pool,
+    packet_id: UUID,
+    *,
+    session_id: str | None = None,
+    rests_on_nothing: Collection[PacketType] | None = None,
+) -> PacketGrounds | None:
+    """Return the packets whose retraction would mark this one stale; None when the log does not hold it.
+
+    Of several sessions that know the id the oldest is meant when none is given. `rests_on_nothing` as in section
+    `retraction` of the contract; by default the packaged one's.
+    """
+    asked = await find_target(pool, packet_id, session_id, rests_on_nothing)
+    if asked is None:
+        return None
+    target, types = asked
+    rows = await pool.fetch(GROUNDS, target.shard, target.seq, target.session_id, types, NAMED_PACKET)
+    return PacketGrounds(target, tuple(ImpactRow(**dict(row)) for row in rows))
+
+
+# `apc packet tree`: what a packet has caused, packet under packet.
+
+_COLUMNS = """
+shard, seq, session_id, packet_id, packet_type, sender_agent_id, recipients, run_phase, generation, verdict,
+refusal_code, judged_at
+"""
+_ROOT = f"""
+SELECT {_COLUMNS} FROM apc_log.agent_packets
+WHERE (shard, seq) IN (SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = $1)
+  AND ($2::text IS NULL OR session_id = $2)
+ORDER BY shard, seq LIMIT 1
+"""
+# A packet stands under its cause; one that names none, as the orchestrator's do, under its parent.
+_CHILDREN = f"""
+SELECT above.packet_id AS above, child.* FROM unnest($2::uuid[]) AS above(packet_id)
+CROSS JOIN LATERAL (
+    SELECT 'cause' AS edge, {_COLUMNS} FROM apc_log.agent_packets
+    WHERE cause_packet_id = above.packet_id AND session_id = $1
+    UNION ALL
+    SELECT 'parent' AS edge, {_COLUMNS} FROM apc_log.agent_packets
+    WHERE parent_packet_id = above.packet_id AND cause_packet_id IS NULL AND session_id = $1
+) AS child
+ORDER BY child.shard, child.seq LIMIT $3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A packet in a causal tree. `above` is the packet it stands under, None for the root; `edge` says why: `cause`
+    or `parent`."""
+
+    shard: int
+    seq: int
+    session_id: str
+    packet_id: UUID
+    packet_type: str
+    sender_agent_id: str
+    recipients: list[str]
+    run_phase: str
+    generation: int
+    verdict: str
+    refusal_code: str | None
+    judged_at: datetime
+    above: UUID | None = None
+    edge: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PacketTree:
+    """A causal tree: the root first, every packet after the one it stands under."""
+
+    rows: tuple[TreeRow, ...]
+    is_cut: bool
+    """There is more than was asked for."""
+
+
+async def get_packet_tree(
+    pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None, limit: int = 500
+) -> PacketTree | None:
+    """Return the packets that follow from this one, level by level, at most `limit`.
+
+    None when the log does not hold it.
+    """
+    record = await pool.fetchrow(_ROOT, packet_id, session_id)
+    if record is None:
+        return None
+    rows = [TreeRow(**record)]
+    seen, level = {packet_id}, [packet_id]
+    while level:
+        # One more than may be shown tells whether there is more; a packet that is its own ancestor is shown once.
+        records = await pool.fetch(_CHILDREN, rows[0].session_id, level, limit - len(rows) + 1)
+        found = [TreeRow(**one) for one in records if one["packet_id"] not in seen]
+        if len(rows) + len(found) > limit:
+            return PacketTree((*rows, *found[: limit - len(rows)]), is_cut=True)
+        rows += found
+        level = [row.packet_id for row in found]
+        seen.update(level)
+    return PacketTree(tuple(rows), is_cut=False)

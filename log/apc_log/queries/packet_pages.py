@@ -1,0 +1,428 @@
+"""The final verdict on a packet that was held on arrival, as parts of statements over `agent_packets AS packet`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from apc_log.queries.trace import Position
+
+RULING = """
+LEFT JOIN LATERAL (
+    SELECT CASE WHEN hop.to_state = 'ROUTED' THEN 'accepted'
+                WHEN hop.metadata ? 'refusal' THEN 'refused' END AS verdict,
+           hop.metadata -> 'refusal' ->> 'code' AS code
+    FROM apc_log.packet_events AS hop
+    WHERE packet.verdict = 'held' AND hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id
+      AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
+    ORDER BY hop.seq LIMIT 1
+) AS ruling ON true
+"""
+"""Joins the ruling of a barrier or of RESUME; looks up nothing for other packets."""
+VERDICT = "coalesce(ruling.verdict, packet.verdict)"
+"""`held` while there is no ruling."""
+CODE = "coalesce(packet.refusal_code, ruling.code)"
+
+
+# The entries of packets, hops and coordination in the order of the log, in the few columns that a feed needs.
+
+# Each part is limited by itself: a page must not read the rest of a large session. A hop that routes the whole packet
+# tells to whom: its deliveries begin there.
+_PARTS = """
+(SELECT shard, seq, 'packet' AS kind, session_id, run_id, judged_at AS at, packet_id, packet_type,
+       sender_agent_id AS sender, recipients, NULL AS recipient, verdict, refusal_code, run_phase, round,
+       generation::bigint, step::bigint,
+       cause_packet_id, parent_packet_id, NULL::text AS event, NULL::text AS from_state, NULL::text AS to_state,
+       NULL::integer AS attempt, NULL::text AS metadata,
+       CASE WHEN packet_type = 'SIGNAL' THEN body_stored END AS body
+FROM apc_log.agent_packets WHERE {narrowed})
+UNION ALL
+(SELECT shard, seq, 'hop', session_id, NULL, occurred_at[array_length(occurred_at, 1)], packet_id, NULL, actor,
+       CASE WHEN recipient = '' AND to_state = 'ROUTED' THEN (
+                SELECT packet.recipients FROM apc_log.packet_ids AS ids JOIN apc_log.agent_packets AS packet
+                  ON packet.shard = ids.shard AND packet.seq = ids.seq
+                WHERE ids.session_id = hop.session_id AND ids.packet_id = hop.packet_id)
+            ELSE '{{}}' END, recipient,
+       CASE WHEN recipient <> '' OR from_state <> 'SCHEMA_VALIDATED' THEN NULL
+            WHEN to_state = 'ROUTED' THEN 'accepted' WHEN metadata ? 'refusal' THEN 'refused' END,
+       metadata -> 'refusal' ->> 'code', NULL, NULL, NULL, NULL, NULL, NULL, events[array_length(events, 1)],
+       from_state, to_state, attempt, metadata::text, NULL
+FROM apc_log.packet_events AS hop WHERE {narrowed})
+UNION ALL
+(SELECT shard, seq, 'coordination', session_id, NULL, recorded_at, cause_packet_id, NULL, NULL, '{{}}', NULL, NULL,
+       NULL, NULL, round, generation, step, cause_packet_id, NULL, event, from_state, to_state, NULL, NULL, NULL
+FROM apc_log.coordination_events WHERE {narrowed})
+"""
+_OF_SESSION = (
+    "SELECT * FROM ("
+    + _PARTS.format(
+        narrowed="session_id = $1 AND shard = $2 AND seq > $3 AND seq <= $4 ORDER BY session_id, shard, seq LIMIT $5"
+    )
+    + ") AS entry ORDER BY seq LIMIT $5"
+)
+_OF_SHARD = (
+    "SELECT * FROM ("
+    + _PARTS.format(narrowed="shard = $1 AND seq > $2 AND seq <= $3 AND ($4::text IS NULL OR session_id = $4)")
+    + """) AS entry
+    WHERE $5::text IS NULL OR session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $5)
+    ORDER BY seq"""
+)
+
+
+_AT_ENTRY = "SELECT * FROM (" + _PARTS.format(narrowed="shard = $1 AND seq = ANY ($2)") + ") AS entry ORDER BY seq"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRow:
+    """One entry. Of a packet `body` is given for SIGNALs alone; `metadata` is a hop's."""
+
+    shard: int
+    seq: int
+    kind: str
+    session_id: str
+    run_id: str | None
+    at: datetime
+    packet_id: UUID
+    packet_type: str | None
+    sender: str | None
+    recipients: list[str]
+    recipient: str | None
+    verdict: str | None
+    refusal_code: str | None
+    run_phase: str | None
+    round: int | None
+    generation: int | None
+    step: int | None
+    cause_packet_id: UUID | None
+    parent_packet_id: UUID | None
+    event: str | None
+    from_state: str | None
+    to_state: str | None
+    attempt: int | None
+    metadata: dict[str, Any] | None
+    body: bytes | None
+
+
+async def entries_of_session(
+    pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, last: int, limit: int
+) -> list[EntryRow]:
+    """Return at most `limit` entries of a session with after < seq <= last, in the order of the log."""
+    return [_entry(row) for row in await pool.fetch(_OF_SESSION, session_id, shard, after, last, limit)]
+
+
+async def entries_of_shard(
+    pool: asyncpg.Pool, shard: int, *, after: int, last: int, session_id: str | None = None, run_id: str | None = None
+) -> list[EntryRow]:
+    """Return the entries of a shard with after < seq <= last, in the order of the log."""
+    return [_entry(row) for row in await pool.fetch(_OF_SHARD, shard, after, last, session_id, run_id)]
+
+
+async def entries_at(pool: asyncpg.Pool, shard: int, positions: Sequence[int]) -> list[EntryRow]:
+    """Return the entries at these positions of a shard, in the order of the log."""
+    return [_entry(row) for row in await pool.fetch(_AT_ENTRY, shard, positions)]
+
+
+def _entry(row: asyncpg.Record) -> EntryRow:
+    fields = dict(row)
+    metadata = fields["metadata"]
+    fields["metadata"] = None if metadata is None else orjson.loads(metadata)
+    fields["recipients"] = fields["recipients"] or []
+    return EntryRow(**fields)
+
+
+# Pages of packets without their bodies, in both directions; neighbours of a packet; search in their texts.
+
+_COLUMNS = f"""
+packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.session_id, packet.run_id, packet.task_id,
+packet.run_phase, packet.round, packet.generation, packet.step, packet.sender_agent_id, packet.sender_role,
+packet.sender_swarm_id, packet.recipients, packet.judged_at, {VERDICT} AS verdict, {CODE} AS refusal_code,
+packet.parent_packet_id, packet.cause_packet_id
+"""
+_STATED = """
+, (SELECT state FROM apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients) AS now) AS state,
+EXISTS (SELECT FROM apc_log.packet_stale AS stale
+        WHERE stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id) AS is_stale
+"""
+FILTERS: Mapping[str, str] = {
+    "run_id": "packet.run_id = {}",
+    "session_id": "packet.session_id = {}",
+    "task_id": "packet.task_id = {}",
+    "packet_type": "packet.packet_type = {}",
+    "run_phase": "packet.run_phase = {}",
+    "trace_id": "packet.root_packet_id = {}",
+    "sender": "packet.sender_agent_id = {}",
+    "recipient": "{} = ANY (packet.recipients)",
+    "verdict": VERDICT + " = {}",
+    "refusal_code": CODE + " = {}",
+    "generation": "packet.generation = {}",
+    "round": "packet.round = {}",
+}
+"""Filter -> clause."""
+SCOPES = frozenset({"run_id", "session_id", "task_id"})
+"""Filters of which each has an index in the order of the log; those of `UNINDEXED` need one of them."""
+UNINDEXED = frozenset({"sender", "recipient", "verdict", "refusal_code", "generation", "round"})
+_LINKS = f"""
+SELECT packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender_agent_id, {VERDICT} AS verdict,
+       link.edge
+FROM ({{}}) AS link(shard, seq, edge) JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING}
+ORDER BY packet.shard, packet.seq LIMIT $3
+"""
+_ABOVE = _LINKS.format(
+    """
+    SELECT ids.shard, ids.seq, CASE WHEN ids.packet_id = own.cause_packet_id THEN 'cause' ELSE 'parent' END
+    FROM apc_log.packet_ids AS own_id JOIN apc_log.agent_packets AS own USING (shard, seq)
+    JOIN apc_log.packet_ids AS ids
+      ON ids.session_id = $1 AND ids.packet_id IN (own.cause_packet_id, own.parent_packet_id)
+    WHERE own_id.session_id = $1 AND own_id.packet_id = $2
+    """
+)
+_BELOW = _LINKS.format(
+    """
+    SELECT shard, seq, 'cause' FROM apc_log.agent_packets WHERE cause_packet_id = $2 AND session_id = $1
+    UNION ALL
+    SELECT shard, seq, 'parent' FROM apc_log.agent_packets
+    WHERE parent_packet_id = $2 AND cause_packet_id IS DISTINCT FROM $2 AND session_id = $1
+    """
+)
+_LOOKED = """
+SELECT looked.shard, looked.seq, coalesce(strpos(lower(content.packet::text), lower(${text})) > 0, false) AS is_match
+FROM (SELECT packet.shard, packet.seq FROM apc_log.agent_packets AS packet {ruling} {where}
+      ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${at}) AS looked
+LEFT JOIN apc_log.packets AS content USING (shard, seq)
+ORDER BY looked.shard {order}, looked.seq {order}
+"""
+_AT_PLACES = f"""
+SELECT {_COLUMNS}{_STATED} FROM unnest($1::integer[], $2::bigint[]) WITH ORDINALITY AS place(shard, seq, number)
+JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING} ORDER BY place.number
+"""
+_AT = "SELECT packet_id, session_id FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
+_SESSIONS_OF = "SELECT session_id FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY shard, seq LIMIT 20"
+_BODY = """
+SELECT packet.body_stored FROM apc_log.packet_ids AS ids JOIN apc_log.agent_packets AS packet USING (shard, seq)
+WHERE ids.session_id = $1 AND ids.packet_id = $2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketLine:
+    """A packet without body and facts, with its state now."""
+
+    shard: int
+    seq: int
+    packet_id: UUID
+    packet_type: str
+    session_id: str
+    run_id: str
+    task_id: str
+    run_phase: str
+    round: int
+    generation: int
+    step: int
+    sender_agent_id: str
+    sender_role: str
+    sender_swarm_id: str
+    recipients: list[str]
+    judged_at: datetime
+    verdict: str
+    refusal_code: str | None
+    parent_packet_id: UUID | None
+    cause_packet_id: UUID | None
+    state: str
+    is_stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """A neighbour of a packet. `edge`: cause or parent."""
+
+    shard: int
+    seq: int
+    packet_id: UUID
+    packet_type: str
+    sender_agent_id: str
+    verdict: str
+    edge: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """A range of the log that a text search has looked at."""
+
+    found: list[PacketLine]
+    looked_at: int
+    last: Position | None
+    """The last packet that was looked at; None when there was none."""
+
+
+async def page_of_packets(
+    pool: asyncpg.Pool, given: Mapping[str, Any], *, newest: bool, after: Position | None, limit: int
+) -> list[PacketLine]:
+    """Return packets that match everything given, in the order of the log or against it, behind `after`."""
+    where, values = _where(given, newest, after)
+    order = "DESC" if newest else "ASC"
+    statement = (
+        f"SELECT {_COLUMNS}{_STATED} FROM apc_log.agent_packets AS packet {RULING} {where} "
+        f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 1}"
+    )
+    return [PacketLine(**row) for row in await pool.fetch(statement, *values, limit)]
+
+
+async def search_packets(
+    pool: asyncpg.Pool,
+    given: Mapping[str, Any],
+    text: str,
+    *,
+    newest: bool,
+    after: Position | None,
+    look_at: int,
+) -> SearchStep:
+    """Return the packets of the next `look_at` ones whose readable body contains a text, whatever its case."""
+    where, values = _where(given, newest, after)
+    order = "DESC" if newest else "ASC"
+    at, text_at = len(values) + 1, len(values) + 2
+    statement = _LOOKED.format(ruling=RULING, where=where, order=order, at=at, text=text_at)
+    looked = await pool.fetch(statement, *values, look_at, text)
+    matching = [Position(row["shard"], row["seq"]) for row in looked if row["is_match"]]
+    last = Position(looked[-1]["shard"], looked[-1]["seq"]) if looked else None
+    return SearchStep(await _lines_at(pool, matching), len(looked), last)
+
+
+async def packet_at(pool: asyncpg.Pool, position: Position) -> tuple[UUID, str] | None:
+    """Return packet_id and session_id of the packet at a position; None when there is none."""
+    row = await pool.fetchrow(_AT, position.shard, position.seq)
+    return None if row is None else (row["packet_id"], row["session_id"])
+
+
+async def sessions_of_packet(pool: asyncpg.Pool, packet_id: UUID) -> list[str]:
+    """Return the sessions that have a packet of this id, the oldest first."""
+    return [row["session_id"] for row in await pool.fetch(_SESSIONS_OF, packet_id)]
+
+
+async def links_above(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> list[LinkRow]:
+    """Return cause and parent of a packet."""
+    return [LinkRow(**row) for row in await pool.fetch(_ABOVE, session_id, packet_id, 2)]
+
+
+async def links_below(pool: asyncpg.Pool, session_id: str, packet_id: UUID, *, limit: int = 100) -> list[LinkRow]:
+    """Return the packets that name this one as their cause or parent, in the order of the log."""
+    return [LinkRow(**row) for row in await pool.fetch(_BELOW, session_id, packet_id, limit)]
+
+
+async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> bytes | None:
+    """Return the bytes of a packet as they are stored, encrypted ones too; None when the log does not hold it."""
+    body: bytes | None = await pool.fetchval(_BODY, session_id, packet_id)
+    return body
+
+
+def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tuple[str, list[Any]]:
+    clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
+    values: list[Any] = list(given.values())
+    if after is not None:
+        sign = "<" if newest else ">"
+        clauses.append(f"(packet.shard, packet.seq) {sign} (${len(values) + 1}, ${len(values) + 2})")
+        values += after
+    return f"WHERE {' AND '.join(clauses)}" if clauses else "", values
+
+
+async def _lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
+    rows = await pool.fetch(_AT_PLACES, [place.shard for place in places], [place.seq for place in places])
+    return [PacketLine(**row) for row in rows]
+
+
+# A session's packets as columns for drawing; scores and transfers of a session.
+
+# Ids are compared and not shown: 64 bits of each are read in a third of the time.
+_TIMELINE = """
+SELECT seq, (extract(epoch FROM judged_at) * 1000)::bigint AS ms, sender_agent_id, packet_type, verdict,
+       coalesce(refusal_code, ''), generation, uuid_hash_extended(packet_id, 0),
+       uuid_hash_extended(cause_packet_id, 0), uuid_hash_extended(parent_packet_id, 0)
+FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq > $3 ORDER BY seq LIMIT $4
+"""
+_RULINGS = """
+SELECT uuid_hash_extended(packet_id, 0) AS packet, CASE WHEN to_state = 'ROUTED' THEN 'accepted' ELSE 'refused' END,
+       coalesce(metadata -> 'refusal' ->> 'code', '')
+FROM apc_log.packet_events
+WHERE session_id = $1 AND shard = $2 AND seq > $3 AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
+  AND (to_state = 'ROUTED' OR metadata ? 'refusal')
+ORDER BY seq DESC
+"""
+_SCORES = """
+SELECT packet.seq, packet.judged_at, packet.packet_id, packet.sender_agent_id, packet.sender_swarm_id, packet.round,
+       packet.generation, packet.verdict,
+       (content.packet #>> '{payload,metric_set,outcome}')::double precision AS outcome,
+       (content.packet #>> '{payload,metric_set,drift_risk}')::double precision AS drift_risk
+FROM apc_log.agent_packets AS packet LEFT JOIN apc_log.packets AS content USING (shard, seq)
+WHERE packet.session_id = $1 AND packet.packet_type = 'EVAL' ORDER BY packet.seq LIMIT $2
+"""
+_TRANSFERS = f"""
+SELECT packet.seq, packet.judged_at, packet.packet_id, packet.round, packet.generation, block.protocol_id,
+       block.from_swarm, block.to_swarm, {VERDICT} AS verdict, {CODE} AS refusal_code
+FROM apc_log.agent_packets AS packet
+JOIN apc_log.packet_lineage AS block USING (session_id, packet_id) {RULING}
+WHERE packet.session_id = $1 AND packet.packet_type = 'TRANSFER' ORDER BY packet.seq LIMIT $2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """An EVAL; outcome and drift are None where the body is encrypted."""
+
+    seq: int
+    judged_at: datetime
+    packet_id: UUID
+    sender_agent_id: str
+    sender_swarm_id: str
+    round: int
+    generation: int
+    verdict: str
+    outcome: float | None
+    drift_risk: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTransferRow:
+    """A TRANSFER of a session with its final verdict; `held` while it has none."""
+
+    seq: int
+    judged_at: datetime
+    packet_id: UUID
+    round: int
+    generation: int
+    protocol_id: str
+    from_swarm: str | None
+    to_swarm: str | None
+    verdict: str
+    refusal_code: str | None
+
+
+async def timeline_rows(
+    pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, limit: int
+) -> Sequence[asyncpg.Record]:
+    """Return packets of a session in the order of the log, as records of ten plain values.
+
+    seq, milliseconds since 1970, sender, type, verdict on arrival, refusal code or '', generation; then 64 bits of the
+    ids of the packet, its cause and its parent.
+    """
+    return await pool.fetch(_TIMELINE, session_id, shard, after, limit)
+
+
+async def timeline_rulings(
+    pool: asyncpg.Pool, session_id: str, shard: int, *, after: int
+) -> dict[int, tuple[str, str]]:
+    """Return the final verdict and code of held packets of a session: 64 bits of the packet's id -> both."""
+    rows = await pool.fetch(_RULINGS, session_id, shard, after)
+    return {packet: (verdict, code) for packet, verdict, code in rows}
+
+
+async def session_scores(pool: asyncpg.Pool, session_id: str, *, limit: int) -> list[ScoreRow]:
+    """Return the EVALs of a session, oldest first."""
+    return [ScoreRow(**row) for row in await pool.fetch(_SCORES, session_id, limit)]
+
+
+async def session_transfers(pool: asyncpg.Pool, session_id: str, *, limit: int) -> list[SessionTransferRow]:
+    """Return the TRANSFERs of a session, oldest first."""
+    return [SessionTransferRow(**row) for row in await pool.fetch(_TRANSFERS, session_id, limit)]

@@ -1,0 +1,484 @@
+"""The SQL statements of the lineage summary."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.protocol.decay import DecayDecision
+from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
+from apc_contracts.protocol.ledger import ProtocolLedger
+from apc_log.heads import AnyConnection
+from apc_log.registry import read_ledger
+
+# What the writer keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
+# verdicts. Of counted TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).
+RANKED_OF_ALL = """
+SELECT protocol_id, sum(transfers)::bigint AS transfers,
+       coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,
+       coalesce(sum(transfers) FILTER (WHERE cross_use_case), 0)::bigint AS cross_use_case
+FROM apc_log.protocol_tallies
+WHERE (refusal_code = '' OR refusal_code = ANY ($1::text[])) AND $2::text IS NULL
+  AND ($3::text IS NULL OR protocol_id = $3)
+GROUP BY protocol_id
+HAVING $4::bigint IS NULL OR (-sum(transfers), protocol_id) > (-$4, $5::text)
+ORDER BY sum(transfers) DESC, protocol_id
+LIMIT $6
+"""
+RANKED = """
+SELECT protocol_id, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
+       count(*) FILTER (WHERE cross_use_case) AS cross_use_case
+FROM apc_log.transfer_rulings
+WHERE (is_accepted OR refusal_code = ANY ($1::text[])) AND run_id = $2 AND ($3::text IS NULL OR protocol_id = $3)
+GROUP BY protocol_id
+HAVING $4::bigint IS NULL OR (-count(*), protocol_id) > (-$4, $5::text)
+ORDER BY count(*) DESC, protocol_id
+LIMIT $6
+"""
+# A protocol beside what its tasks show anyway: the baseline of a task is over all runs, those without a transfer are
+# what the others are compared with; each task weighs as much as the protocol's own EVALs in it
+# (docs/specification/contract.md section 6). Of the whole log from the sums of runs at rest; what has changed since,
+# and one run, from the counts (docs/decisions/0019-sums-of-runs-at-rest.md).
+COMPARED = """
+WITH live AS (SELECT run_id FROM apc_log.unsummed_runs WHERE $3::text IS NULL UNION ALL SELECT $3 WHERE $3 IS NOT NULL),
+used AS (
+    SELECT DISTINCT protocol_id, run_id, task_id FROM apc_log.protocol_tasks
+    WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[])
+      AND run_id = ANY (ARRAY(SELECT run_id FROM live))
+), own AS (
+    SELECT run_id, task_id, sum(evals) AS evals, sum(outcome_billionths) AS outcome, sum(drift_evals) AS drift_evals,
+           sum(drift_billionths) AS drift
+    FROM apc_log.task_tallies WHERE run_id = ANY (ARRAY(SELECT run_id FROM live)) GROUP BY run_id, task_id
+), parts AS (
+    SELECT protocol_id, task_id, 1 AS tasks, evals, outcome, drift_evals, drift
+    FROM used JOIN own USING (run_id, task_id)
+    UNION ALL
+    SELECT protocol_id, task_id, tasks, evals, outcome_billionths, drift_evals, drift_billionths
+    FROM apc_log.protocol_sums
+    WHERE $3 IS NULL AND protocol_id = ANY ($1) AND refusal_codes && $2
+    UNION ALL
+    SELECT protocol_id, task_id, -1, -evals, -outcome_billionths, -drift_evals, -drift_billionths
+    FROM apc_log.summed_uses
+    WHERE $3 IS NULL AND run_id = ANY (ARRAY(SELECT run_id FROM live)) AND protocol_id = ANY ($1)
+      AND refusal_codes && $2
+), by_task AS (
+    SELECT protocol_id, task_id, sum(tasks) AS tasks, sum(evals)::double precision AS evals,
+           sum(outcome)::double precision AS outcome, sum(drift_evals)::double precision AS drift_evals,
+           sum(drift)::double precision AS drift
+    FROM parts GROUP BY protocol_id, task_id HAVING sum(tasks) > 0
+), usual AS (
+    SELECT task_id, sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) AS outcome,
+           sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) AS drift
+    FROM apc_log.task_tallies
+    WHERE $3 IS NULL OR task_id = ANY (ARRAY(SELECT task_id FROM used))
+    GROUP BY task_id
+)
+SELECT protocol_id, sum(by_task.tasks)::bigint AS tasks, sum(by_task.evals)::bigint AS evals,
+       sum(by_task.outcome)::bigint AS outcome_billionths, sum(by_task.drift_evals)::bigint AS drift_evals,
+       sum(by_task.drift)::bigint AS drift_billionths,
+       coalesce(sum(by_task.outcome - by_task.evals * usual.outcome) / nullif(sum(by_task.evals), 0), 0) / 1e9
+           AS outcome_lift,
+       coalesce(sum(by_task.drift - by_task.drift_evals * usual.drift) / nullif(sum(by_task.drift_evals), 0), 0) / 1e9
+           AS drift_delta
+FROM by_task LEFT JOIN usual USING (task_id)
+GROUP BY protocol_id
+"""
+SEEN = """
+SELECT protocol_id, count(DISTINCT run_id) AS runs_in_log,
+       count(DISTINCT run_id) FILTER (WHERE $3::text IS NULL OR run_id = $3) AS runs,
+       max(last_judged_at) FILTER (WHERE $3::text IS NULL OR run_id = $3) AS last_seen_at
+FROM apc_log.protocol_runs
+WHERE protocol_id = ANY ($1::text[]) AND refusal_code = ANY ($2::text[])
+GROUP BY protocol_id
+"""
+# Sums over tens of thousands of tasks: in memory, by hash, compiled by nobody. The planner expects too few rows to hash
+# them, sorts or spills them, and would compile what runs for a tenth of a second.
+IN_MEMORY = """
+SET LOCAL enable_mergejoin = off; SET LOCAL work_mem = '32MB'; SET LOCAL jit = off;
+SET LOCAL plan_cache_mode = force_custom_plan
+"""
+QUALITY_OF_ALL = """
+SELECT transfer_mode, sum(transfers)::bigint AS transfers,
+       coalesce(sum(transfers) FILTER (WHERE refusal_code = ''), 0)::bigint AS accepted,
+       coalesce(sum(transfers) FILTER (WHERE cross_use_case), 0)::bigint AS cross_use_case,
+       (sum(sender_billionths) / nullif(sum(sender_scores), 0) / 1e9)::double precision AS average_sender_score,
+       (sum(receiver_billionths) / nullif(sum(receiver_scores), 0) / 1e9)::double precision AS average_receiver_score
+FROM apc_log.protocol_tallies
+WHERE $1::text IS NULL AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY transfer_mode ORDER BY sum(transfers) DESC, transfer_mode
+"""
+QUALITY = """
+SELECT transfer_mode, count(*) AS transfers, count(*) FILTER (WHERE is_accepted) AS accepted,
+       count(*) FILTER (WHERE cross_use_case) AS cross_use_case,
+       avg(sender_score) AS average_sender_score, avg(receiver_score) AS average_receiver_score
+FROM apc_log.transfer_rulings
+WHERE run_id = $1 AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY transfer_mode ORDER BY count(*) DESC, transfer_mode
+"""
+# As view transfer_eval_correlation says it, each task read once for both kinds.
+CORRELATION = """
+WITH summed AS (
+    SELECT sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) / 1e9 AS outcome,
+           sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) / 1e9 AS drift,
+           sum(transfers::double precision) AS transfers, sum(accepted::double precision) AS accepted,
+           sum(cross_transfers::double precision) AS crossing, sum(cross_accepted::double precision) AS cross_accepted
+    FROM apc_log.task_tallies WHERE $1::text IS NULL OR run_id = $1
+    GROUP BY run_id, task_id
+), figures AS (
+    SELECT count(*) FILTER (WHERE transfers > crossing) AS tasks, sum(transfers - crossing) AS transfers,
+           sum(accepted - cross_accepted) AS accepted,
+           avg(outcome) FILTER (WHERE transfers > crossing) AS outcome,
+           avg(drift) FILTER (WHERE transfers > crossing) AS drift,
+           corr(outcome, accepted - cross_accepted) FILTER (WHERE transfers > crossing) AS outcome_correlation,
+           corr(drift, accepted - cross_accepted) FILTER (WHERE transfers > crossing) AS drift_correlation,
+           count(*) FILTER (WHERE crossing > 0) AS cross_tasks, sum(crossing) AS crossing,
+           sum(cross_accepted) AS cross_accepted,
+           avg(outcome) FILTER (WHERE crossing > 0) AS cross_outcome,
+           avg(drift) FILTER (WHERE crossing > 0) AS cross_drift,
+           corr(outcome, cross_accepted) FILTER (WHERE crossing > 0) AS cross_outcome_correlation,
+           corr(drift, cross_accepted) FILTER (WHERE crossing > 0) AS cross_drift_correlation
+    FROM summed
+)
+SELECT kind.cross_use_case, kind.tasks, kind.transfers::bigint AS transfers, kind.accepted::bigint AS accepted,
+       kind.average_outcome, kind.average_drift_risk, kind.outcome_correlation, kind.drift_correlation
+FROM figures CROSS JOIN LATERAL (VALUES
+    (false, tasks, transfers, accepted, outcome, drift, outcome_correlation, drift_correlation),
+    (true, cross_tasks, crossing, cross_accepted, cross_outcome, cross_drift, cross_outcome_correlation,
+     cross_drift_correlation)
+) AS kind(cross_use_case, tasks, transfers, accepted, average_outcome, average_drift_risk, outcome_correlation,
+          drift_correlation)
+WHERE kind.tasks > 0 ORDER BY kind.cross_use_case
+"""
+PROPAGATION = """
+SELECT shard, seq, judged_at, run_id, task_id, session_id, packet_id, protocol_id, parent_protocol_ids, from_swarm,
+       to_swarm, transfer_mode, cross_use_case, sender_score, receiver_score, refusal_code
+FROM apc_log.transfer_rulings
+WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR protocol_id = $2)
+  AND ($3::timestamptz IS NULL OR (judged_at, shard, seq) < ($3, $4::integer, $5::bigint))
+ORDER BY judged_at DESC, shard DESC, seq DESC LIMIT $6
+"""
+REFUSALS_OF_ALL = """
+SELECT refusal_code, sum(transfers)::bigint AS transfers FROM apc_log.protocol_tallies
+WHERE refusal_code <> '' AND $1::text IS NULL AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY refusal_code ORDER BY sum(transfers) DESC, refusal_code
+"""
+REFUSALS = """
+SELECT refusal_code, count(*) AS transfers FROM apc_log.transfer_rulings
+WHERE NOT is_accepted AND run_id = $1 AND ($2::text IS NULL OR protocol_id = $2)
+GROUP BY refusal_code ORDER BY count(*) DESC, refusal_code
+"""
+ARBITRATIONS = """
+SELECT latest.*, content.packet #>> '{payload,arbitration_id}' AS arbitration_id,
+       content.packet #>> '{payload,winner_candidate_id}' AS winner_candidate_id
+FROM (
+    SELECT shard, seq, judged_at, run_id, session_id, packet_id FROM apc_log.agent_packets
+    WHERE packet_type = 'ARBITRATION' AND verdict = 'accepted' AND ($1::text IS NULL OR run_id = $1)
+    ORDER BY judged_at DESC, shard, seq DESC LIMIT $2
+) AS latest
+JOIN apc_log.packets AS content USING (shard, seq)
+ORDER BY latest.judged_at DESC, latest.shard, latest.seq DESC
+"""
+DECAY = """
+SELECT shard, seq, judged_at, run_id, session_id, packet_id, decay ->> 'kind' AS kind, decay ->> 'scope' AS scope,
+       decay ->> 'protocol_id' AS protocol_id, (decay ->> 'blocked_until')::timestamptz AS blocked_until
+FROM apc_log.decay_decisions
+WHERE ($1::text IS NULL OR run_id = $1) AND ($2::text IS NULL OR decay ->> 'protocol_id' = $2)
+ORDER BY judged_at DESC, shard, seq DESC LIMIT $3
+"""
+
+
+# Lineage analytics: how protocols spread, by which verdicts, and how the tasks did that they were sent to.
+
+
+class AfterProtocol(NamedTuple):
+    """The last protocol of a page; the next one goes on behind it."""
+
+    transfers: int
+    protocol_id: str
+
+
+class BeforeTransfer(NamedTuple):
+    """The oldest TRANSFER of a page; the next one goes on before it."""
+
+    judged_at: datetime
+    shard: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolEffectiveness:
+    """The figures of docs/specification/contract.md section 6 of one protocol."""
+
+    protocol_id: str
+    transfers: int
+    accepted: int
+    runs: int
+    """Of the selection: 1 when one run was asked for."""
+    runs_in_log: int
+    last_seen_at: datetime
+    """When its last counted TRANSFER of the selection was judged."""
+    tasks: int
+    cross_use_case: int
+    acceptance_rate: float
+    average_outcome: float
+    average_drift_risk: float
+    effectiveness: float
+    outcome_lift: float
+    drift_delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferQuality:
+    """The TRANSFERs of one mode, whatever they were refused for."""
+
+    transfer_mode: str
+    transfers: int
+    accepted: int
+    cross_use_case: int
+    average_sender_score: float | None
+    average_receiver_score: float | None
+    share: float
+    """Of all TRANSFERs."""
+    acceptance_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCorrelation:
+    """Tasks with TRANSFERs of one kind. Averages are over tasks; correlations (Pearson) between the number of
+    accepted TRANSFERs and the task's average, None where nothing varies."""
+
+    cross_use_case: bool
+    tasks: int
+    transfers: int
+    accepted: int
+    average_outcome: float | None
+    average_drift_risk: float | None
+    outcome_correlation: float | None
+    drift_correlation: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PropagationRow:
+    """One TRANSFER with its final verdict; (shard, seq) is where that verdict stands."""
+
+    shard: int
+    seq: int
+    judged_at: datetime
+    run_id: str
+    task_id: str
+    session_id: str
+    packet_id: UUID
+    protocol_id: str
+    parent_protocol_ids: list[str]
+    from_swarm: str | None
+    to_swarm: str | None
+    transfer_mode: str
+    cross_use_case: bool
+    sender_score: float | None
+    receiver_score: float | None
+    refusal_code: str | None
+    """None: accepted."""
+
+    @property
+    def cursor(self) -> "BeforeTransfer":
+        """Where the next, older page begins."""
+        return BeforeTransfer(self.judged_at, self.shard, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageSummary:
+    """What `apc packet lineage-summary` prints. `after` leads to the next protocols; None at the end."""
+
+    protocols: tuple[ProtocolEffectiveness, ...]
+    modes: tuple[TransferQuality, ...]
+    correlation: tuple[TransferCorrelation, ...]
+    refusals: Mapping[str, int]
+    """Refusal code -> TRANSFERs, the most frequent first."""
+    propagation: tuple[PropagationRow, ...]
+    """The latest TRANSFERs, newest first; `list_protocol_propagation` has all."""
+    arbitrations: tuple[Mapping[str, Any], ...]
+    """The latest."""
+    decay_decisions: tuple[Mapping[str, Any], ...]
+    """The latest."""
+    after: AfterProtocol | None
+
+
+async def get_packet_lineage_summary(
+    pool: asyncpg.Pool,
+    contract: Contract,
+    *,
+    run_id: str | None = None,
+    protocol_id: str | None = None,
+    limit: int = 20,
+    after: AfterProtocol | None = None,
+) -> LineageSummary:
+    """Return a summary of protocols for the log, a run or a protocol; at most `limit` rows of each kind."""
+    figures = asyncio.gather(
+        get_protocol_effectiveness(pool, contract, run_id=run_id, protocol_id=protocol_id, limit=limit, after=after),
+        get_transfer_quality_rollup(pool, run_id=run_id, protocol_id=protocol_id),
+        get_transfer_eval_correlation(pool, run_id=run_id),
+        get_transfer_refusals(pool, run_id=run_id, protocol_id=protocol_id),
+    )
+    latest = asyncio.gather(
+        list_protocol_propagation(pool, run_id=run_id, protocol_id=protocol_id, limit=limit),
+        pool.fetch(ARBITRATIONS, run_id, limit),
+        pool.fetch(DECAY, run_id, protocol_id, limit),
+    )
+    (found, modes, correlation, refusals), (propagation, arbitrations, decay) = await asyncio.gather(figures, latest)
+    last = found[-1] if len(found) == limit else None
+    return LineageSummary(
+        tuple(found),
+        tuple(modes),
+        tuple(correlation),
+        refusals,
+        tuple(propagation),
+        tuple(dict(row) for row in arbitrations),
+        tuple(dict(row) for row in decay),
+        None if last is None else AfterProtocol(last.transfers, last.protocol_id),
+    )
+
+
+async def get_protocol_effectiveness(
+    pool: asyncpg.Pool,
+    contract: Contract,
+    *,
+    run_id: str | None = None,
+    protocol_id: str | None = None,
+    limit: int = 100,
+    after: AfterProtocol | None = None,
+) -> list[ProtocolEffectiveness]:
+    """Return protocols, those with the most transfers first, under the weights of this contract."""
+    counted = list(contract.effectiveness.counted_refusals)
+    ranked = RANKED_OF_ALL if run_id is None else RANKED
+    rows = await pool.fetch(ranked, counted, run_id, protocol_id, *(after or (None, None)), limit)
+    names = [row["protocol_id"] for row in rows]
+    wanted = (names, ["", *counted], run_id)
+    async with _summing(pool) as connection:
+        compared = {found["protocol_id"]: found for found in await connection.fetch(COMPARED, *wanted)}
+        seen = {found["protocol_id"]: found for found in await connection.fetch(SEEN, *wanted)}
+    return [_effectiveness(row, compared[row["protocol_id"]], seen[row["protocol_id"]], contract) for row in rows]
+
+
+async def get_transfer_quality_rollup(
+    pool: asyncpg.Pool, *, run_id: str | None = None, protocol_id: str | None = None
+) -> list[TransferQuality]:
+    """Return how TRANSFERs are distributed over the modes, and how each mode is accepted."""
+    rows = await pool.fetch(QUALITY_OF_ALL if run_id is None else QUALITY, run_id, protocol_id)
+    total = sum(row["transfers"] for row in rows)
+    return [
+        TransferQuality(**row, share=row["transfers"] / total, acceptance_rate=row["accepted"] / row["transfers"])
+        for row in rows
+    ]
+
+
+async def get_transfer_eval_correlation(pool: asyncpg.Pool, *, run_id: str | None = None) -> list[TransferCorrelation]:
+    """Return how outcome and drift of tasks correlate with their transfers, with and without crossing use cases."""
+    async with _summing(pool) as connection:
+        return [TransferCorrelation(**row) for row in await connection.fetch(CORRELATION, run_id)]
+
+
+async def get_transfer_refusals(
+    pool: asyncpg.Pool, *, run_id: str | None = None, protocol_id: str | None = None
+) -> dict[str, int]:
+    """Return how many TRANSFERs each refusal code met, the most frequent first."""
+    rows = await pool.fetch(REFUSALS_OF_ALL if run_id is None else REFUSALS, run_id, protocol_id)
+    return {row["refusal_code"]: row["transfers"] for row in rows}
+
+
+async def list_protocol_propagation(
+    pool: asyncpg.Pool,
+    *,
+    run_id: str | None = None,
+    protocol_id: str | None = None,
+    limit: int = 100,
+    before: BeforeTransfer | None = None,
+) -> list[PropagationRow]:
+    """Return TRANSFERs with their final verdicts, the newest verdict first; `before` is the cursor of the last page."""
+    rows = await pool.fetch(PROPAGATION, run_id, protocol_id, *(before or (None, None, None)), limit)
+    return [PropagationRow(**row) for row in rows]
+
+
+@asynccontextmanager
+async def _summing(pool: asyncpg.Pool) -> AsyncIterator[AnyConnection]:
+    """Lend a connection whose transaction has the memory to sum over the tasks of a long log."""
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(IN_MEMORY)
+        yield connection
+
+
+def _effectiveness(
+    row: asyncpg.Record, compared: asyncpg.Record, seen: asyncpg.Record, contract: Contract
+) -> ProtocolEffectiveness:
+    scores = EvalTally(
+        compared["evals"], compared["outcome_billionths"], compared["drift_evals"], compared["drift_billionths"]
+    )
+    figures = measure(ProtocolTally(row["transfers"], row["accepted"], scores=scores), contract.effectiveness)
+    return ProtocolEffectiveness(
+        protocol_id=row["protocol_id"],
+        transfers=figures.transfers,
+        accepted=figures.accepted,
+        runs=seen["runs"],
+        runs_in_log=seen["runs_in_log"],
+        last_seen_at=seen["last_seen_at"],
+        tasks=compared["tasks"],
+        cross_use_case=row["cross_use_case"],
+        acceptance_rate=figures.acceptance_rate,
+        average_outcome=figures.average_outcome,
+        average_drift_risk=figures.average_drift_risk,
+        effectiveness=figures.effectiveness,
+        outcome_lift=compared["outcome_lift"],
+        drift_delta=compared["drift_delta"],
+    )
+
+
+# How protocols do and which are blocked: their figures beside the account that the gate keeps.
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolRow:
+    """One protocol. Its figures count every TRANSFER of the log (or run), those before a recovery too.
+
+    blocked_at and blocked_until are those of the block that covers it, which may be an ancestor's; None without one.
+    A block that is over stands until a TRANSFER touches the protocol and its recovery is recorded.
+    """
+
+    figures: ProtocolEffectiveness
+    roots: tuple[str, ...]
+    blocked_at: datetime | None
+    blocked_until: datetime | None
+    blocked_by: str | None
+    """`protocol:ID` or `cluster:ID`: whose figures led to the block."""
+
+
+async def list_protocols(
+    pool: asyncpg.Pool, contract: Contract, *, run_id: str | None = None, limit: int = 100
+) -> list[ProtocolRow]:
+    """Return the protocols with the most transfers first; with `run_id` those of a run, by the evidence of that run."""
+    ledger = ProtocolLedger(contract.effectiveness)
+    await read_ledger(pool, ledger)
+    found = await get_protocol_effectiveness(pool, contract, run_id=run_id, limit=limit)
+    blocks = _blocks_over([figures.protocol_id for figures in found], ledger)
+    return [_row(figures, ledger, blocks.get(figures.protocol_id)) for figures in found]
+
+
+def _blocks_over(names: Iterable[str], ledger: ProtocolLedger) -> dict[str, DecayDecision]:
+    """Return the block over each of these that ends last."""
+    found: dict[str, DecayDecision] = {}
+    for block in sorted(ledger.blocks().values(), key=lambda block: block.blocked_until):
+        covered = ledger.family(block.subject.protocol_id)
+        found.update({name: block for name in names if name in covered})
+    return found
+
+
+def _row(figures: ProtocolEffectiveness, ledger: ProtocolLedger, block: DecayDecision | None) -> ProtocolRow:
+    roots = tuple(sorted(ledger.roots(figures.protocol_id)))
+    if block is None:
+        return ProtocolRow(figures, roots, None, None, None)
+    by = f"{block.subject.scope}:{block.subject.protocol_id}"
+    return ProtocolRow(figures, roots, block.blocked_at, block.blocked_until, by)

@@ -1,1 +1,0 @@
-"""Sessions from the log, as a gate that takes a shard needs them."""

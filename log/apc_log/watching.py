@@ -1,0 +1,406 @@
+"""Queries that read the newest entries, and go on with what is logged later."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Self
+from uuid import UUID
+
+import asyncpg
+
+from apc_contracts.explanation import AgentPresence, HeldNote, OpenDelivery, RefusalCount, StaleDecision, Surroundings
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
+from apc_log.heads import read_ends
+from apc_log.queries.dead import list_dead
+from apc_log.queries.sessions import list_held_packets
+from apc_log.queries.trace import ConflictRow, columns, to_row
+from apc_log.registry import read_registry
+
+# The part of the log between two reads of the heads.
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """The entries of each shard behind `after`, up to and including `until`."""
+
+    until: Mapping[int, int]
+    """shard -> its last seq, as `read_ends` returns it."""
+    after: Mapping[int, int] = field(default_factory=dict)
+    """shard -> the seq before its first; a shard that is missing begins at its first entry."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing between the two places."""
+        return all(end <= self.after.get(shard, 0) for shard, end in self.until.items())
+
+    @property
+    def arguments(self) -> tuple[list[int], list[int], list[int]]:
+        """Return shards, `after` and `until` as three lists, for unnest()."""
+        shards = sorted(self.until)
+        return shards, [self.after.get(shard, 0) for shard in shards], [self.until[shard] for shard in shards]
+
+    def next(self, until: Mapping[int, int]) -> Self:
+        """Return the passage that follows this one."""
+        return type(self)(until, self.until)
+
+
+async def passages(pool: asyncpg.Pool, *, poll: timedelta, back: int | None = None) -> AsyncGenerator[Passage]:
+    """Yield the log as it is now, then each time what was added, without end; look at the heads every `poll`.
+
+    The first one holds the last `back` entries of each shard; by default all.
+    """
+    ends = await read_ends(pool)
+    passage = Passage(ends, {} if back is None else {shard: max(0, end - back) for shard, end in ends.items()})
+    yield passage
+    while True:
+        await asyncio.sleep(poll.total_seconds())
+        passage = passage.next(await read_ends(pool))
+        if not passage.is_empty:
+            yield passage
+
+
+# The conflicts of a session or of a packet id.
+
+_COLUMNS = columns(ConflictRow, "one")
+_OF_SESSION = f"""
+SELECT {_COLUMNS} FROM apc_log.packet_conflicts AS one
+WHERE one.session_id = $1 AND ($2::uuid IS NULL OR one.packet_id = $2) ORDER BY one.shard, one.seq LIMIT $3
+"""
+_OF_PACKET = f"""
+SELECT {_COLUMNS} FROM apc_log.packet_conflicts AS one
+WHERE one.packet_id = $1 ORDER BY one.shard, one.seq LIMIT $2
+"""
+
+
+async def list_conflicts(
+    pool: asyncpg.Pool, *, session_id: str | None, packet_id: UUID | None, limit: int
+) -> list[ConflictRow]:
+    """Return the first conflicts of a session, of a packet id, or of both; nothing when neither is given."""
+    if session_id is not None:
+        rows = await pool.fetch(_OF_SESSION, session_id, packet_id, limit)
+    elif packet_id is not None:
+        rows = await pool.fetch(_OF_PACKET, packet_id, limit)
+    else:
+        rows = []
+    return [to_row(ConflictRow, row) for row in rows]
+
+
+# `apc tail`: what happens, one row for each entry that a person wants to see.
+
+# The hops of a packet that goes through are left out: a delivery is news when it is tried again, dies or is refused.
+_NEWS = """
+SELECT found.* FROM unnest($1::int[], $2::bigint[], $3::bigint[]) AS part(shard, after, until)
+CROSS JOIN LATERAL (
+    (SELECT packet.shard, packet.seq, packet.judged_at AS at, packet.verdict AS what, packet.session_id,
+            packet.packet_id, packet.packet_type, packet.sender_agent_id AS sender, packet.recipients,
+            packet.refusal ->> 'code' AS code, packet.refusal ->> 'path' AS field,
+            packet.refusal ->> 'message' AS reason
+     FROM apc_log.agent_packets AS packet
+     WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
+       AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.packet_type = $5)
+       AND ($6::text IS NULL OR packet.sender_agent_id = $6 OR $6 = ANY (packet.recipients))
+     ORDER BY packet.seq DESC LIMIT $8)
+    UNION ALL
+    (SELECT hop.shard, hop.seq, hop.recorded_at,
+            CASE WHEN hop.metadata ? 'refusal' THEN 'refused' WHEN hop.to_state = 'DEAD_LETTERED' THEN 'dead letter'
+                 ELSE 'retry' END,
+            hop.session_id, hop.packet_id, packet.packet_type, packet.sender_agent_id,
+            CASE WHEN hop.recipient = '' THEN packet.recipients ELSE ARRAY[hop.recipient] END,
+            hop.metadata -> 'refusal' ->> 'code', hop.metadata -> 'refusal' ->> 'path',
+            coalesce(hop.metadata -> 'refusal' ->> 'message', hop.metadata ->> 'error')
+     FROM apc_log.packet_events AS hop
+     JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+     JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
+     WHERE hop.shard = part.shard AND hop.seq > part.after AND hop.seq <= part.until
+       AND (hop.to_state = 'DEAD_LETTERED' OR hop.metadata ? 'retry'
+            OR hop.metadata ? 'refusal' AND packet.verdict = 'held')
+       AND ($4::text IS NULL OR hop.session_id = $4) AND ($5::text IS NULL OR packet.packet_type = $5)
+       AND ($6::text IS NULL OR packet.sender_agent_id = $6 OR hop.recipient = $6)
+     ORDER BY hop.seq DESC LIMIT $8)
+    UNION ALL
+    (SELECT moved.shard, moved.seq, moved.recorded_at, 'session', moved.session_id, moved.cause_packet_id, NULL, NULL,
+            '{}', NULL, NULL, moved.event || ': ' || moved.from_state || ' → ' || moved.to_state || ', round '
+            || moved.round || ', generation ' || moved.generation
+     FROM apc_log.coordination_events AS moved
+     WHERE moved.shard = part.shard AND moved.seq > part.after AND moved.seq <= part.until
+       AND ($4::text IS NULL OR moved.session_id = $4) AND $5::text IS NULL AND $6::text IS NULL
+     ORDER BY moved.seq DESC LIMIT $8)
+    UNION ALL
+    (SELECT one.shard, one.seq, one.recorded_at, one.kind, one.session_id, one.packet_id, NULL, one.user_id, '{}',
+            one.code, NULL, one.reason
+     FROM apc_log.packet_conflicts AS one
+     WHERE one.shard = part.shard AND one.seq > part.after AND one.seq <= part.until
+       AND ($4::text IS NULL OR one.session_id = $4) AND $5::text IS NULL AND ($6::text IS NULL OR one.user_id = $7)
+     ORDER BY one.seq DESC LIMIT $8)
+) AS found
+ORDER BY found.at DESC, found.shard DESC, found.seq DESC LIMIT $8
+"""
+_USER = "SELECT broker_user FROM apc_log.agents WHERE agent_id = $1"
+
+
+@dataclass(frozen=True, slots=True)
+class NewsRow:
+    """A packet with its verdict, a delivery in trouble, a step of a session, or a conflict."""
+
+    shard: int
+    seq: int
+    at: datetime
+    what: str
+    """`accepted`, `held`, `refused`, `retry`, `dead letter`, `session`, or the kind of a conflict."""
+    session_id: str | None
+    packet_id: UUID | None
+    """Of a step of a session: the packet that caused it."""
+    packet_type: str | None
+    sender: str | None
+    """Of a conflict: the broker's user."""
+    recipients: list[str]
+    code: str | None
+    field: str | None
+    reason: str | None
+
+
+async def list_news(
+    pool: asyncpg.Pool,
+    passage: Passage,
+    *,
+    session_id: str | None = None,
+    packet_type: str | None = None,
+    agent_id: str | None = None,
+    limit: int | None = None,
+) -> list[NewsRow]:
+    """Return the newest `limit` entries of a passage (all without it), oldest first.
+
+    `agent_id` is the sender or a recipient. Steps of sessions have neither type nor agent.
+    """
+    user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
+    rows = await pool.fetch(_NEWS, *passage.arguments, session_id, packet_type, agent_id, user, limit)
+    return [NewsRow(**row) for row in reversed(rows)]
+
+
+# What was refused in one session, counted by code, sender and type: the reason why nothing followed.
+
+# On arrival, or by the hop that ended the wait of a held packet.
+_COUNTS = """
+WITH refused AS (
+    SELECT packet.seq, packet.refusal_code AS code, packet.sender_agent_id, packet.packet_type
+    FROM apc_log.agent_packets AS packet WHERE packet.session_id = $1 AND packet.verdict = 'refused'
+    UNION ALL
+    SELECT hop.seq, hop.metadata -> 'refusal' ->> 'code', packet.sender_agent_id, packet.packet_type
+    FROM apc_log.packet_events AS hop
+    JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+    JOIN apc_log.agent_packets AS packet
+      ON packet.shard = named.shard AND packet.seq = named.seq AND packet.verdict = 'held'
+    WHERE hop.session_id = $1 AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
+      AND hop.metadata ? 'refusal'
+)
+SELECT code, sender_agent_id AS sender, packet_type, count(*) AS packets
+FROM refused GROUP BY code, sender_agent_id, packet_type ORDER BY max(seq) DESC LIMIT $2
+"""
+_MOST_CODES = 50
+
+
+async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCount, ...]:
+    """Return how many packets of a session were refused, by code, sender and type: at most 50, the latest first."""
+    return tuple(RefusalCount(**row) for row in await pool.fetch(_COUNTS, session_id, _MOST_CODES))
+
+
+# `apc packet refused`: every input that the gate or the log writer did not take, newest last.
+
+# A refused packet is a row with its verdict; a held one was refused by the hop that ended its wait; what takes no
+# packet id is a conflict. Each part reads an index of few rows, from its end.
+_REFUSED = """
+SELECT found.* FROM unnest($1::int[], $2::bigint[], $3::bigint[]) AS part(shard, after, until)
+CROSS JOIN LATERAL (
+    (SELECT packet.shard, packet.seq, packet.judged_at AS at, 'refused' AS kind, false AS was_held,
+            packet.refusal_code AS code,
+            packet.refusal ->> 'path' AS field, packet.refusal ->> 'message' AS reason, packet.packet_id,
+            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id AS sender, packet.user_id
+     FROM apc_log.agent_packets AS packet
+     WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
+       AND packet.verdict = 'refused'
+       AND ($8 OR packet.packet_type <> 'HEARTBEAT' OR packet.refusal_code <> 'EXPIRED')
+       AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.sender_agent_id = $5)
+     ORDER BY packet.seq DESC LIMIT $7)
+    UNION ALL
+    (SELECT hop.shard, hop.seq, hop.recorded_at, 'refused', true, hop.metadata -> 'refusal' ->> 'code',
+            hop.metadata -> 'refusal' ->> 'path', hop.metadata -> 'refusal' ->> 'message', hop.packet_id,
+            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id, packet.user_id
+     FROM apc_log.packet_events AS hop
+     JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+     JOIN apc_log.agent_packets AS packet
+       ON packet.shard = named.shard AND packet.seq = named.seq AND packet.verdict = 'held'
+     WHERE hop.shard = part.shard AND hop.seq > part.after AND hop.seq <= part.until
+       AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal'
+       AND ($4::text IS NULL OR hop.session_id = $4) AND ($5::text IS NULL OR packet.sender_agent_id = $5)
+     ORDER BY hop.seq DESC LIMIT $7)
+    UNION ALL
+    (SELECT one.shard, one.seq, one.recorded_at, one.kind, false, one.code, NULL, one.reason, one.packet_id, NULL,
+            one.session_id, NULL, NULL, one.user_id
+     FROM apc_log.packet_conflicts AS one
+     WHERE one.shard = part.shard AND one.seq > part.after AND one.seq <= part.until
+       AND ($4::text IS NULL OR one.session_id = $4) AND ($5::text IS NULL OR one.user_id = $6)
+     ORDER BY one.seq DESC LIMIT $7)
+) AS found
+ORDER BY found.at DESC, found.shard DESC, found.seq DESC LIMIT $7
+"""
+# Of the newest refusals alone: a log may have millions.
+_LATE_HEARTBEATS = """
+SELECT count(*) FROM unnest($1::int[], $2::bigint[], $3::bigint[]) AS part(shard, after, until)
+CROSS JOIN LATERAL (
+    SELECT packet.packet_type, packet.refusal_code FROM apc_log.agent_packets AS packet
+    WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
+      AND packet.verdict = 'refused'
+      AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.sender_agent_id = $5)
+    ORDER BY packet.seq DESC LIMIT 10000
+) AS newest
+WHERE newest.packet_type = 'HEARTBEAT' AND newest.refusal_code = 'EXPIRED'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """An input that was not taken.
+
+    A conflict has no type, run and sender: its bytes may name anyone. `user_id` is who published it.
+    """
+
+    shard: int
+    seq: int
+    at: datetime
+    kind: str
+    """`refused`, or the kind of a conflict."""
+    was_held: bool
+    """Refused at a barrier or at RESUME, after it was held."""
+    code: str | None
+    field: str | None
+    reason: str | None
+    packet_id: UUID | None
+    packet_type: str | None
+    session_id: str | None
+    run_id: str | None
+    sender: str | None
+    user_id: str | None
+
+
+async def list_refused(
+    pool: asyncpg.Pool,
+    passage: Passage,
+    *,
+    session_id: str | None = None,
+    agent_id: str | None = None,
+    limit: int | None = None,
+    with_heartbeats: bool = False,
+) -> list[RefusedRow]:
+    """Return the newest `limit` of a passage (all without it), oldest first; of an agent also what its user sent.
+
+    HEARTBEATs that expired are left out unless asked for: after an outage of the gate they would bury all others.
+    """
+    user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
+    rows = await pool.fetch(_REFUSED, *passage.arguments, session_id, agent_id, user, limit, with_heartbeats)
+    return [RefusedRow(**row) for row in reversed(rows)]
+
+
+async def count_late_heartbeats(
+    pool: asyncpg.Pool, passage: Passage, *, session_id: str | None = None, agent_id: str | None = None
+) -> int:
+    """Return how many of the newest 10,000 refused packets of each shard are HEARTBEATs that expired."""
+    return int(await pool.fetchval(_LATE_HEARTBEATS, *passage.arguments, session_id, agent_id))
+
+
+# Decisions that rest on a retracted packet, for the readers of a result.
+
+_STALE = """
+SELECT packet.packet_id, packet.sender_agent_id AS sender, ground.packet_id AS ground_id,
+       ground.packet_type AS ground_type, ground.sender_agent_id AS ground_sender,
+       stale.retraction_packet_id AS retraction_id
+FROM apc_log.packet_stale AS stale
+JOIN apc_log.packet_ids AS decided
+  ON decided.session_id = stale.session_id AND decided.packet_id = stale.packet_id
+JOIN apc_log.agent_packets AS packet ON packet.shard = decided.shard AND packet.seq = decided.seq
+JOIN apc_log.packet_ids AS rested
+  ON rested.session_id = stale.session_id AND rested.packet_id = stale.because_packet_id
+JOIN apc_log.agent_packets AS ground ON ground.shard = rested.shard AND ground.seq = rested.seq
+WHERE stale.session_id = $1 AND packet.packet_type = 'DECISION' AND ($2::uuid IS NULL OR packet.packet_id = $2)
+ORDER BY packet.seq DESC LIMIT $3
+"""
+_MOST_DECISIONS = 5
+
+
+async def list_stale_decisions(
+    pool: asyncpg.Pool, session_id: str, *, packet_id: UUID | None = None, limit: int = _MOST_DECISIONS
+) -> tuple[StaleDecision, ...]:
+    """Return the DECISIONs of a session, or the one with this id, that are stale; newest first."""
+    return tuple(StaleDecision(**row) for row in await pool.fetch(_STALE, session_id, packet_id, limit))
+
+
+# `apc session explain`: what the log knows around a session: agents, deliveries, held packets.
+
+_NOW = "SELECT clock_timestamp()"
+# A live worker emits, reports receipts, or sends a HEARTBEAT into the presence session.
+_SEEN = """
+SELECT agent_id, max(at) AS last_seen FROM (
+    SELECT sender_agent_id AS agent_id, max(recorded_at) AS at FROM apc_log.agent_packets
+    WHERE session_id = ANY ($1) GROUP BY sender_agent_id
+    UNION ALL
+    SELECT actor, max(recorded_at) FROM apc_log.packet_events WHERE session_id = $2 GROUP BY actor
+) AS heard GROUP BY agent_id
+"""
+# A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
+_OPEN = """
+WITH own AS (
+    SELECT packet_id, recipient, max(attempt) AS attempt,
+           max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
+    FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' GROUP BY packet_id, recipient
+), shared AS (
+    SELECT DISTINCT ON (packet_id) packet_id, to_state, recorded_at FROM apc_log.packet_events
+    WHERE session_id = $1 AND recipient = '' AND to_state <> '' ORDER BY packet_id, seq DESC
+)
+SELECT packet.packet_id, packet.packet_type, recipient.name AS recipient, coalesce(own.attempt, 1) AS attempt,
+       last.error, last.retry_at, shared.recorded_at AS since,
+       packet.sender_agent_id = $3 AND packet.packet_type = 'SIGNAL' AS is_notice
+FROM apc_log.agent_packets AS packet
+JOIN shared USING (packet_id)
+CROSS JOIN LATERAL unnest(packet.recipients) AS recipient(name)
+LEFT JOIN own ON own.packet_id = packet.packet_id AND own.recipient = recipient.name
+LEFT JOIN LATERAL (
+    SELECT hop.metadata ->> 'error' AS error, (hop.metadata -> 'retry' ->> 'due_at')::timestamptz AS retry_at
+    FROM apc_log.packet_events AS hop
+    WHERE hop.session_id = $1 AND hop.packet_id = packet.packet_id AND hop.recipient = recipient.name
+    ORDER BY hop.seq DESC LIMIT 1
+) AS last ON true
+WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.channel <> 'INTRA_AGENT'
+  AND shared.to_state = 'ROUTED' AND coalesce(own.ended_attempt, 0) < coalesce(own.attempt, 1)
+ORDER BY packet.seq, recipient.name LIMIT $2
+"""
+_MOST = 100
+
+
+async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
+    """Return what an explanation of this session needs; `silence` is the workers' setting heartbeat_silence."""
+    seen: dict[str, datetime] = {
+        row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, [session_id, PRESENCE_SESSION], session_id)
+    }
+    registry = await read_registry(pool)
+    dead = await list_dead(pool, session_id=session_id, limit=_MOST)
+    held = await list_held_packets(pool, session_id)
+    opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
+    died = [
+        OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
+        for one in dead
+    ]
+    gone = {(one.packet_id, one.recipient) for one in died}
+    return Surroundings(
+        now=await pool.fetchval(_NOW),
+        agents={name: _presence(one, seen.get(name)) for name, one in registry.items()},
+        deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *died),
+        held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
+        stale=await list_stale_decisions(pool, session_id),
+        refusals=await count_refusals(pool, session_id),
+        silence=silence,
+    )
+
+
+def _presence(registration: Registration, last_seen: datetime | None) -> AgentPresence:
+    return AgentPresence(registration.is_revoked, last_seen, registration.rights, registration.swarm_id)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2 as httpx
 from tests.support.web.browser import FRONTEND, NODE, served
 
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_web.app import make_app
 from apc_web.route_services import Services
 from benchmarks.database.log_load import Loader

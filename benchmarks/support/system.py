@@ -17,7 +17,7 @@ from apc_bus.port import Bus, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology
-from apc_client.registry.agents import addition, publish_changes, queues_of, wait_until_recorded
+from apc_client.registration import addition, publish_changes, queues_of, wait_until_recorded
 from apc_contracts import seal
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR

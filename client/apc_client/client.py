@@ -1,8 +1,11 @@
 """Starts sessions of teams, as a registered agent with the right `operate`."""
 
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
+import orjson
 from pydantic import BaseModel
 
 from apc_agents.emitting.draft import Draft, KnownParent
@@ -12,22 +15,180 @@ from apc_agents.session_phase import KnownSessions
 from apc_agents.typed.message import payload_of
 from apc_agents.typed.team import Team
 from apc_bus.port import Bus
-from apc_client.answering import AnswerForm, answer_over
-from apc_client.errors import SessionRefused
-from apc_client.keyed_start import Attempt, KeyedStart
-from apc_client.sending import send_opening
+from apc_client.errors import KeyConflict, SessionRefused
+from apc_client.sending import PATIENCE, AnswerForm, answer_over, send_opening, until
 from apc_client.session import ClientSession
 from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.remedies import remedy_of
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
+from apc_contracts.wire.parsing import parse_packet
+from apc_log.body_encryption import is_sealed
+from apc_log.queries import get_session
 from apc_log.queries.questions import QuestionRow, list_questions
-from apc_log.queries.trace import PacketRow
+from apc_log.queries.trace import PacketRow, list_agent_packets, opened_bodies
 from apc_web.errors import InputUnusable
+
+# A start under a key: its ids follow from the key, and a repeated one finds the session of the first.
+#
+# A start can come to nothing: its START is refused, or its session ends before it has work. The key then names a next
+# attempt, with its own ids. An attempt that came to nothing stays so, and the next one begins only then: so two clients
+# that repeat a start at once begin the same attempt, and the gate keeps one of both.
+
+
+class Attempt(NamedTuple):
+    """The ids of one attempt at a start."""
+
+    session_id: str
+    start_id: UUID
+    input_id: UUID
+
+
+class FoundStart(NamedTuple):
+    """The newest attempt, and the START in the log; done = the session has its input."""
+
+    attempt: Attempt
+    start: PacketRow | None
+    is_done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStart:
+    """A key of an owner, and the input that its caller wants to send."""
+
+    owner: str
+    team: str
+    key: str
+    payload: MessagePayload
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the ids of an attempt; the first is 0."""
+        ids = [
+            keyed_id(self.owner, self.team, self.key, f"{what}.{number}" if number else what)
+            for what in ("session", "start", "input")
+        ]
+        return Attempt(str(ids[0]), ids[1], ids[2])
+
+    async def find(self, pool: asyncpg.Pool, agent_id: str, user: str) -> FoundStart:
+        """Return the attempt that goes on: its session has the input, or this agent has to send input or both.
+
+        The START may be that of another client of the same broker user, whose run had the key before. It gets some
+        seconds for its input, since nobody else may send it.
+
+        Raises:
+            KeyConflict: the key was used for another input, by another broker user, or by a run that ended too early.
+            InputUnusable: the input cannot be decrypted.
+        """
+        attempt = self.attempt(0)
+        start = await _logged(pool, attempt.session_id, attempt.start_id)
+        if start is not None and await self._came_to_nothing(pool, attempt, start):
+            attempt, start = await self._newest(pool)
+        if start is None:
+            return FoundStart(attempt, None, False)
+        return FoundStart(attempt, start, await self._has_input(pool, attempt, start, agent_id, user))
+
+    async def check(self, pool: asyncpg.Pool, attempt: Attempt, sent: Packet) -> None:
+        """Check that the input that the session has been given is the one that was sent, or says the same.
+
+        Another process of this agent may have been faster: what was accepted under the ids is then what it sent. The
+        time at which a packet was made tells both apart, also while bodies are encrypted.
+
+        Raises as `find`.
+        """
+        row = await _admitted(pool, attempt.session_id, attempt.input_id)
+        if row is not None and row.created_at != sent.created_at:
+            await self._compare(pool, attempt, row, sent.sender.agent_id)
+
+    async def _newest(self, pool: asyncpg.Pool) -> tuple[Attempt, PacketRow | None]:
+        """Return the attempt after all that came to nothing; it was begun or not. The first one came to nothing."""
+        begun, unknown = 0, 1
+        while await self._start(pool, unknown) is not None:
+            begun, unknown = unknown, 2 * unknown
+        while unknown - begun > 1:
+            middle = (begun + unknown) // 2
+            if await self._start(pool, middle) is None:
+                unknown = middle
+            else:
+                begun = middle
+        start = await self._start(pool, begun)
+        if start is None or await self._came_to_nothing(pool, self.attempt(begun), start):
+            return self.attempt(begun + 1), None
+        return self.attempt(begun), start
+
+    async def _start(self, pool: asyncpg.Pool, number: int) -> PacketRow | None:
+        attempt = self.attempt(number)
+        return await _logged(pool, attempt.session_id, attempt.start_id)
+
+    async def _came_to_nothing(self, pool: asyncpg.Pool, attempt: Attempt, start: PacketRow) -> bool:
+        """Return whether the session was never opened, or has ended without its input."""
+        if start.verdict == "refused":
+            return True
+        session = await get_session(pool, attempt.session_id)
+        if session is None or not session.is_terminal:
+            return False
+        return await _admitted(pool, attempt.session_id, attempt.input_id) is None
+
+    async def _has_input(
+        self, pool: asyncpg.Pool, attempt: Attempt, start: PacketRow, agent_id: str, user: str
+    ) -> bool:
+        opener = start.sender_agent_id
+        if not is_by(start, agent_id, user):
+            raise self._conflict(attempt, f"by {opener}, which this broker user does not speak for")
+        found: list[PacketRow] = []
+
+        async def has_input() -> bool:
+            row = await _admitted(pool, attempt.session_id, attempt.input_id)
+            found[:] = [row] if row is not None else []
+            return bool(found)
+
+        try:
+            if not await has_input() and opener != agent_id:
+                await until(has_input, PATIENCE)
+        except TimeoutError:
+            how = f"by {opener}, whose run ended before it sent the input: try again when the session has halted"
+            raise self._conflict(attempt, how) from None
+        if found:
+            await self._compare(pool, attempt, found[0], opener)
+        return bool(found)
+
+    async def _compare(self, pool: asyncpg.Pool, attempt: Attempt, before: PacketRow, opener: str) -> None:
+        if not is_by(before, opener):
+            raise self._conflict(attempt, f"by {opener}, and {before.sender_agent_id} sent the input")
+        (row,) = await opened_bodies(pool, [before])
+        if is_sealed(row.body):
+            raise InputUnusable(
+                f"key {self.key!r} was used before, for session {attempt.session_id}, whose input is encrypted: set "
+                "APC_SUBJECT_MASTER_KEY to compare it, or attach to the session by its id"
+            )
+        if _content(parse_packet(row.body).payload_as(MessagePayload)) != _content(self.payload):
+            raise self._conflict(attempt, "for another input")
+
+    def _conflict(self, attempt: Attempt, how: str) -> KeyConflict:
+        return KeyConflict(f"key {self.key!r} was used {how}, in session {attempt.session_id}: choose another key")
+
+
+async def _logged(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> PacketRow | None:
+    rows = await list_agent_packets(pool, session_id=session_id, packet_id=packet_id, limit=1)
+    return rows[0] if rows else None
+
+
+async def _admitted(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> PacketRow | None:
+    row = await _logged(pool, session_id, packet_id)
+    return row if row is not None and row.verdict != "refused" else None
+
+
+def is_by(row: PacketRow, agent_id: str, user: str | None = None) -> bool:
+    """Return whether an agent sent the packet, or another agent of this broker user."""
+    return row.sender_agent_id == agent_id or (user is not None and row.user_id == user)
+
+
+def _content(payload: MessagePayload) -> Any:
+    return payload.schema_id, orjson.dumps(dict(payload.content), option=orjson.OPT_SORT_KEYS)
+
 
 _OVERTAKEN = frozenset({"DUPLICATE_CONFLICT", "SESSION_TERMINAL"})
 """Refusals that tell of a start by another client, or of the end of a session that had no input."""

@@ -4,16 +4,145 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import structlog
 from pydantic import BaseModel
 
+from apc_agents.agent import Agent
+from apc_agents.errors import AgentError
+from apc_agents.scheduling import Tick
 from apc_agents.typed.team import Team
 from apc_bus.database import open_pool
+from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
+from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
 from apc_client.operator import first_operator
+from apc_client.registration import RunClient, register_contract
+from apc_client.session import ClientSession
+from apc_contracts.contract.contract import load_contract, task_contract
+from apc_contracts.identity.registry import CLIENT
+from apc_log.queries import get_session
+from apc_log.registry import read_contracts
 from apc_web.errors import InputUnusable
+
+# A client of a system in its own process: it starts the agents of the teams whose sessions it starts.
+
+log = structlog.get_logger(__name__)
+
+
+class InProcessClient(Client):
+    """A client that runs the agents itself.
+
+    Args:
+        system: this process's.
+        bus: connected as the system's operator.
+        own: the client of this process.
+        shards: of the system.
+    """
+
+    def __init__(self, system: EmbeddedSystem, bus: Bus, own: RunClient, shards: int) -> None:
+        super().__init__(bus, system.pool, own.registration, shards, key=own.key, owner=CLIENT)
+        self._system = system
+        self._running: dict[str, Agent] = {}
+        self._started: set[str] = set()
+
+    async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
+        """Run the team's agents unless they run, open a session and give its entry the input. Raises as `Client.start`.
+
+        Raises:
+            InputUnusable: another agent of this process has the id of a member.
+        """
+        await self.run_team(team)
+        session = await super().start(team, content, key=key)
+        self._started.add(session.session_id)
+        return session
+
+    async def run_team(self, team: Team) -> None:
+        """Register the team's schemas and run its agents, unless they run: what open sessions wait for goes on.
+
+        Raises:
+            InputUnusable: another agent of this process has the id of a member, or a schema has changed.
+        """
+        new = []
+        for agent in team.agents:
+            running = self._running.get(agent.agent_id)
+            if running is None:
+                new.append(agent)
+            elif running is not agent:
+                raise InputUnusable(f"another agent {agent.agent_id!r} runs in this process: give each its own id")
+        if new:
+            await self._system.register_schemas(team.documents)
+            await self._system.start_agents(new)
+            self._running |= {agent.agent_id: agent for agent in new}
+
+    async def register_contract(self, file: Path | str) -> None:
+        """Register the contract in a file, so that sessions can name it.
+
+        Raises:
+            ContractInvalid: it cannot be read or used; names the place.
+            InputUnusable: it is too large.
+            ShardsUnconfirmed: a shard has not logged it in time.
+        """
+        body = load_contract(file).body
+        await register_contract(self._bus, self._pool, self._shards, body, file)
+
+    async def contracts(self) -> list[str]:
+        """Return the names of the contracts that a session can name, sorted."""
+        registered = await read_contracts(self._pool)
+        return sorted({load_contract().name, task_contract().name, *(one.name for one in registered)})
+
+    async def fire(self, team: Team, agent_id: str, tick: Tick) -> ClientSession:
+        """Fire a schedule of one of the team's agents; return the session in which the Tick comes.
+
+        Raises:
+            AgentError: no such agent, or it has no such schedule.
+            EmitRefused: the gate's rules refuse the START.
+            BusError: the broker does not take it.
+        """
+        if agent_id not in {agent.agent_id for agent in team.agents}:
+            raise AgentError(
+                f"team {team.name} has no agent {agent_id!r}; it has {', '.join(a.agent_id for a in team.agents)}"
+            )
+        await self.run_team(team)
+        return self.session(await self._system.fire(agent_id, tick), team)
+
+    async def tell_what_is_left(self) -> None:
+        """Warn of the sessions that were started here and have not ended: nobody works on them any more."""
+        rows = [(one, await get_session(self._system.pool, one)) for one in sorted(self._started)]
+        left = [session_id for session_id, row in rows if row is not None and not row.is_terminal]
+        if left:
+            log.warning(
+                "sessions_left_open",
+                sessions=left,
+                reason="their agents ran in this process: they go on when a system over this data folder runs them",
+            )
+
+
+@asynccontextmanager
+async def connect_in_process(
+    settings: BusSettings, database: DatabaseSettings, people: Mapping[str, str]
+) -> AsyncIterator[InProcessClient]:
+    """Run a system in this process and yield its client.
+
+    Args:
+        people: the role of each person for whom this process answers, by id.
+
+    Raises:
+        InputUnusable: another system uses the data folder, or an id or a role of a person cannot be used.
+        EmbeddedUnavailable, DatabaseUnavailable, ServiceAway: as `run_embedded`.
+    """
+    async with run_embedded(settings, database) as system:
+        await system.register_people(people)
+        async with system.registered_client() as own:
+            client = InProcessClient(system, system.connect(OPERATOR), own, settings.shards)
+            try:
+                yield client
+            finally:
+                await client.tell_what_is_left()
+
 
 CONNECT_PATIENCE = timedelta(seconds=8)
 
@@ -46,8 +175,6 @@ async def connect(
     """
     bus, database = bus or BusSettings(), database or DatabaseSettings()
     if not bus.amqp_nodes:
-        from apc_client.in_process.client import connect_in_process
-
         async with connect_in_process(bus, database, people or {}) as local:
             yield local
         return

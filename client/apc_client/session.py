@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from apc_agents.patience import patiently
 from apc_agents.typed.message import schema_of
 from apc_client.errors import ResultUnusable, SessionHalted
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.payloads.by_type import DecisionPayload

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from apc_agents.scheduling import Tick
 from apc_agents.typed.team import Team
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.connecting import InProcessClient, connect_in_process
 from apc_client.errors import ResultUnusable
-from apc_client.in_process.client import InProcessClient, connect_in_process
+from apc_client.sending import until
 from apc_client.session import ClientSession, SessionEvent
-from apc_client.waiting import until
 from apc_log.queries.questions import QuestionRow
 from apc_web.errors import InputUnusable
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_client.in_process.system import run_embedded
+from apc_client.in_process import run_embedded
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import ContractInvalid
 from apc_log.registry import LoggedContract, read_contracts

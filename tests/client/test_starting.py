@@ -19,8 +19,8 @@ from apc_agents import Agent, HandlerContext, Team, message
 from apc_agents.typed.message import payload_of
 from apc_bus.topology import gate_queue
 from apc_client import Client, KeyConflict, SessionRefused
-from apc_client import keyed_start as starting
-from apc_client.keyed_start import KeyedStart
+from apc_client import client as starting
+from apc_client.client import KeyedStart
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import Registration, Right

@@ -17,7 +17,7 @@ from apc_agents import Agent, HandlerContext, Team, message
 from apc_bus.database import connect, problems_of
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import Client
-from apc_client.in_process.system import OPERATOR, EmbeddedSystem, run_embedded
+from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
 from apc_contracts.contract.contract import load_contract
 from apc_persister.database.migrate import migrate
 from apc_web.live.feed import Feed

@@ -15,8 +15,8 @@ from tests.support.traffic.packets import ROLE, SESSION
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_client.in_process.system import run_embedded
-from apc_client.registry.schemas import register_schemas
+from apc_client.in_process import run_embedded
+from apc_client.registration import register_schemas
 from apc_contracts import (
     ORCHESTRATOR,
     CommitmentLevel,

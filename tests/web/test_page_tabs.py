@@ -8,7 +8,7 @@ from tests.support.traffic.packets import make_packet
 from tests.support.web.browser import browse, require_page, served
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
 from apc_web.access.request_guard import AccessGuard

@@ -15,7 +15,7 @@ from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
-from apc_client.in_process.system import run_embedded
+from apc_client.in_process import run_embedded
 
 PROCESSES = 2
 ROWS = 600

@@ -182,7 +182,7 @@ async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
         async with run_supervised(plan.bus, plan.database, roles, logs=plan.out / "logs") as supervised:
             yield supervised
     else:
-        from apc_client.in_process.system import run_embedded
+        from apc_client.in_process import run_embedded
 
         async with run_embedded(plan.bus, plan.database) as embedded:
             await embedded.start_agents(make_agents(plan.settings, workbench, LoggedPast(embedded.database_url)))

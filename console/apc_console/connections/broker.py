@@ -10,8 +10,7 @@ from urllib.parse import unquote, urlsplit
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_client.registry.agents import inboxes_of
-from apc_client.topology import topology_of
+from apc_client.registration import inboxes_of, topology_of
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_log.placement import objection_to, read_open_sessions

@@ -22,7 +22,7 @@ async def migrate_database(settings: DatabaseSettings) -> None:
     if settings.url is None:
         raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
     # Here, because it brings the orchestrator along: commands that only read start in half the time without it.
-    from apc_client.in_process.migrating import migrate_url
+    from apc_client.in_process import migrate_url
 
     await migrate_url(settings.url)
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from apc_bus.port import ActPublisher
 from apc_bus.settings import BusSettings
-from apc_client.acts.act_client import open_acts
-from apc_client.acts.act_socket import OPERATOR_USER, socket_problem
+from apc_client.local_acts import OPERATOR_USER, open_acts, socket_problem
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.errors import InputUnusable
 

@@ -7,8 +7,7 @@ import asyncpg
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
-from apc_client.registry.agents import inboxes_of
-from apc_client.topology import topology_of
+from apc_client.registration import inboxes_of, topology_of
 from apc_console.connections.broker import topology_url
 from apc_console.connections.database import PATIENCE, database_url
 from apc_console.doctor.agents import look_at_agents

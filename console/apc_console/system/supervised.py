@@ -17,10 +17,17 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusError, TaskEnded
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
 from apc_bus.topology import agent_queue, gate_queue, log_queue
-from apc_client.in_process.migrating import migrate_url
-from apc_client.registry.agents import addition, inboxes_of, publish_changes, queues_of, wait_until_recorded, with_keys
-from apc_client.topology import topology_of
-from apc_client.waiting import until
+from apc_client.in_process import migrate_url
+from apc_client.registration import (
+    addition,
+    inboxes_of,
+    publish_changes,
+    queues_of,
+    topology_of,
+    wait_until_recorded,
+    with_keys,
+)
+from apc_client.sending import until
 from apc_console.commands.topology.definitions import shared_users
 from apc_console.connections.broker import apply, broker_user, open_bus
 from apc_console.connections.database import PATIENCE

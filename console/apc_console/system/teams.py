@@ -12,9 +12,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client
 from apc_client.errors import SessionHalted
-from apc_client.registry.contracts import register_folder
-from apc_client.registry.run_client import registered_client
-from apc_client.registry.schemas import register_schemas
+from apc_client.registration import register_folder, register_schemas, registered_client
 from apc_client.session import ClientSession
 from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
@@ -92,7 +90,7 @@ async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIt
     """
     settings, database = BusSettings(), DatabaseSettings()
     if not has_broker(settings, database):
-        from apc_client.in_process.client import connect_in_process
+        from apc_client.connecting import connect_in_process
 
         async with connect_in_process(settings, database, people) as local:
             yield local

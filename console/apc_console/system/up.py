@@ -64,9 +64,7 @@ async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping
     documents = load_documents(modules)
     if has_broker(settings, database):
         refuse_people(people)
-        from apc_client.registry.contracts import register_folder
-        from apc_client.registry.operator_registration import register_operator
-        from apc_client.registry.schemas import register_schemas
+        from apc_client.registration import register_folder, register_operator, register_schemas
         from apc_console.connections.broker import open_bus
         from apc_console.system.supervised import AgentProcess, run_supervised
 
@@ -80,7 +78,7 @@ async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping
                     await register_schemas(bus, supervised.pool, settings.shards, documents)
             yield supervised
     else:
-        from apc_client.in_process.system import run_embedded
+        from apc_client.in_process import run_embedded
 
         _say(
             f"one process, in-process bus, data in {settings.data_dir}: for development; "

@@ -8,11 +8,9 @@ import pytest
 from tests.orchestrator.conftest import House, house, idea, packet, running, start
 
 from apc_bus.settings import BusSettings
-from apc_client.acts.act_server import serve_acts
-from apc_client.acts.act_socket import NAME
+from apc_client.local_acts import NAME, serve_acts
 from apc_client.operator import OPERATOR
-from apc_client.registry.agents import LOG_PATIENCE
-from apc_client.registry.operator_registration import register_operator
+from apc_client.registration import LOG_PATIENCE, register_operator
 from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.vocabulary import Signal

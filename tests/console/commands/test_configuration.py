@@ -11,7 +11,7 @@ from tests.support.apc_command import ApcCommand
 from apc_bus.rabbit import export_definitions
 from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings, variable_of
 from apc_bus.topology import AgentQueues, agent_queue
-from apc_client.topology import topology_of
+from apc_client.registration import topology_of
 from apc_console.configuration import settings_in_force
 from apc_console.output.settings_errors import sentence_of
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract

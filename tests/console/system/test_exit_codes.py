@@ -16,7 +16,7 @@ from tests.support.servers.ports import free_ports
 
 from apc_bus.errors import CallAborted, TaskEnded
 from apc_bus.settings import BusSettings
-from apc_client.in_process.system import EmbeddedSystem
+from apc_client.in_process import EmbeddedSystem
 from apc_console.commands import main
 from apc_console.commands.serve import services
 from apc_console.system.running import stop_on_signals

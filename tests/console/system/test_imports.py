@@ -8,9 +8,7 @@ import pytest
 OPTIONAL = ("pydantic_ai", "sklearn", "opentelemetry.sdk", "matplotlib")
 
 
-@pytest.mark.parametrize(
-    "module", ["apc_client.in_process.client", "apc_console.system.teams", "apc_console.system.up"]
-)
+@pytest.mark.parametrize("module", ["apc_client.connecting", "apc_console.system.teams", "apc_console.system.up"])
 def test_a_team_runs_without_the_libraries_of_other_extras(module: str) -> None:
     assert imported_by(module, OPTIONAL) == "[]\n"
 

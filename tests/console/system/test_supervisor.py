@@ -16,7 +16,7 @@ import psutil
 import pytest
 import structlog.testing
 
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_console.system.supervisor import ProcessSpec, Supervisor
 
 Logs = list[MutableMapping[str, Any]]

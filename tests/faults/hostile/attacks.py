@@ -16,7 +16,7 @@ from tests.support.traffic import ScriptedWorker, make_idea, make_packet, publis
 
 from apc_agents.keys import AgentKey
 from apc_bus import headers
-from apc_client.registry.agents import publish_changes
+from apc_client.registration import publish_changes
 from apc_contracts import Packet, load_contract, seal
 
 DOZENS = 24

@@ -21,7 +21,7 @@ from tests.faults.killing.timing_house import HALTED, TimingHouse, sized
 from tests.faults.service import Service
 from tests.support.log import replay_everything
 
-from apc_client.answering import answer_packet
+from apc_client.sending import answer_packet
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_log.queries.questions import list_questions

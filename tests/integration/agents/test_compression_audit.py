@@ -22,7 +22,7 @@ from apc_agents.context import (
 )
 from apc_agents.memory import DatabaseMemoryStore
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_client.in_process.system import run_embedded
+from apc_client.in_process import run_embedded
 from apc_contracts import ORCHESTRATOR, IdeaPayload, Packet, PacketType, RunPhase, Signal, SignalPayload, new_packet_id
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 

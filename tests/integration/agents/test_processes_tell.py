@@ -19,7 +19,7 @@ from tests.support.servers.ports import free_ports
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents.keys import AgentKey, make_key
-from apc_client.registry.agents import publish_changes
+from apc_client.registration import publish_changes
 
 SERVICES = {
     "persister": ("serve", "persister"),

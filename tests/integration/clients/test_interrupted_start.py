@@ -11,7 +11,7 @@ from tests.integration.clients.interrupted_starter import team
 from tests.integration.conftest import House
 from tests.support.traffic import until
 
-from apc_client.registry.schemas import register_schemas
+from apc_client.registration import register_schemas
 
 STATES = "SELECT state FROM apc_log.sessions"
 ROOT = Path(__file__).parents[3]

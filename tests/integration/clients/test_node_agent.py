@@ -19,8 +19,7 @@ from tests.support.traffic.packets import ROLE, Cast
 from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
-from apc_client.registry.agents import publish_changes
-from apc_client.registry.schemas import register_schemas
+from apc_client.registration import publish_changes, register_schemas
 from apc_contracts import MessagePayload, SignalPayload, TaskSessionSpec, parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.payloads.by_type import AckPayload

@@ -17,7 +17,7 @@ from tests.support.traffic.packets import ROLE
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
 from apc_agents.keys import AgentKey, make_key, read_key
 from apc_bus import headers
-from apc_client.registry.agents import publish_changes
+from apc_client.registration import publish_changes
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract, parse_packet, seal
 from apc_contracts.identity.ids import new_packet_id
 

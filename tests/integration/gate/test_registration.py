@@ -11,11 +11,10 @@ import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 
+from apc_client import registration
 from apc_client.errors import ShardsUnconfirmed
-from apc_client.registry import agents
-from apc_client.registry.contracts import register_contract
-from apc_client.registry.schemas import register_schemas
-from apc_client.waiting import until
+from apc_client.registration import register_contract, register_schemas
+from apc_client.sending import until
 from apc_contracts.contract.contract import task_contract
 
 SHARDS = "SELECT agent_id, array_agg(shard ORDER BY shard) AS shards FROM apc_log.registry_events GROUP BY agent_id"
@@ -41,7 +40,7 @@ def time_runs_out(monkeypatch: pytest.MonkeyPatch, *waits: bool) -> None:
         elif not await condition():
             raise TimeoutError
 
-    monkeypatch.setattr(agents, "until", wait)
+    monkeypatch.setattr(registration, "until", wait)
 
 
 async def test_a_shard_that_is_away_is_named_and_repeating_is_safe(

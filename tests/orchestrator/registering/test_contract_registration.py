@@ -15,7 +15,7 @@ from tests.support.traffic.packets import make_start
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_client.registry.contracts import addition_of
+from apc_client.registration import contract_addition
 from apc_contracts import CommitmentLevel, Packet, new_packet_id
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, task_contract
@@ -149,7 +149,7 @@ async def test_what_an_upgrade_made_unusable_gets_a_next_revision(
             before = await open_in(house, "s-2")
             await send(house, change_of(own(kept=32)))
             (logged,) = await read_contracts(house.pool)
-            await send(house, addition_of(own(kept=64), logged))
+            await send(house, contract_addition(own(kept=64), logged))
             found = [row["reason"] for row in await house.pool.fetch(CONFLICTS)]
             await open_in(house, "s-3")
         hashes = {row["session_id"]: row["hash"] for row in await house.pool.fetch(HASHES)}
@@ -159,10 +159,10 @@ async def test_what_an_upgrade_made_unusable_gets_a_next_revision(
 
 
 def test_the_same_file_is_the_same_change() -> None:
-    first = addition_of(own(), None)
+    first = contract_addition(own(), None)
     logged = LoggedContract("own", 1, first.document)
-    assert addition_of(own(), logged) == first
-    second = addition_of(own(kept=64), logged)
+    assert contract_addition(own(), logged) == first
+    second = contract_addition(own(kept=64), logged)
     assert second.revision == 2 and second.change_id != first.change_id
-    back = addition_of(own(), LoggedContract("own", 2, second.document))
+    back = contract_addition(own(), LoggedContract("own", 2, second.document))
     assert back.revision == 3 and back.change_id not in (first.change_id, second.change_id)

@@ -13,7 +13,7 @@ from apc_agents import Agent
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_client.registry.agents import addition
+from apc_client.registration import addition
 from apc_contracts import PacketType
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_log.registry import read_registry

@@ -17,7 +17,7 @@ from apc_bus import headers
 from apc_bus.in_memory import MemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
-from apc_client.answering import answer_packet
+from apc_client.sending import answer_packet
 from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change

@@ -17,8 +17,8 @@ from tests.support.traffic.packets import SESSION
 from apc_agents.emitting.draft import Draft
 from apc_agents.typed.message import payload_of
 from apc_client import Client, ClientSession, SessionRefused
-from apc_client.keyed_start import Attempt
-from apc_client.registry.agents import addition
+from apc_client.client import Attempt
+from apc_client.registration import addition
 from apc_client.sending import send_packet
 from apc_console.commands.session.session_control import signal_of
 from apc_contracts.identity.registry import Registration, Right

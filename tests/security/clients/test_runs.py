@@ -10,10 +10,10 @@ from tests.orchestrator.judging.test_content import register
 from tests.security.clients.test_keyed_starts import KEY, Order, team
 
 from apc_agents.typed.message import payload_of
-from apc_client import Client, KeyConflict, SessionRefused, keyed_start
+from apc_client import Client, KeyConflict, SessionRefused, client
 from apc_client import operator as operators
-from apc_client.keyed_start import KeyedStart
-from apc_client.registry.run_client import RunClient, registered_client
+from apc_client.client import KeyedStart
+from apc_client.registration import RunClient, registered_client
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import CLIENT, Registration, Right
@@ -72,7 +72,7 @@ async def test_the_session_of_anothers_start_is_not_taken_for_ones_own(
 ) -> None:
     """Who knows a key, and has the right to start sessions, opens the session of the key first."""
     if not is_guarded:
-        monkeypatch.setattr(keyed_start, "is_by", lambda *_: True)
+        monkeypatch.setattr(client, "is_by", lambda *_: True)
     rival = Registration("rival", "agent.rival", "role", "clients", rights=frozenset({Right.OPERATE}))
     theirs = Client(ready.client("agent.rival"), ready.pool, rival, 1, owner=CLIENT)
     await theirs.start(team(), Order(number=1), key=KEY)
@@ -85,7 +85,7 @@ async def test_the_input_of_another_is_not_taken_for_ones_own(
 ) -> None:
     """Who knows a key, and is a member of the session, gives it an input before the client does."""
     if not is_guarded:
-        monkeypatch.setattr(keyed_start, "is_by", lambda *_: True)
+        monkeypatch.setattr(client, "is_by", lambda *_: True)
     async with registered_client(ready.client("operator"), ready.pool, 1) as first:
         await open_only(ready, first)
     member = Client(ready.client("agent.red-1"), ready.pool, Registration("red-1", "agent.red-1", "role", "red"), 1)
@@ -118,7 +118,7 @@ async def test_runs_share_the_keys_of_their_broker_user(ready: House) -> None:
 async def test_the_key_of_a_run_that_ended_before_its_input_is_told(
     monkeypatch: pytest.MonkeyPatch, ready: House
 ) -> None:
-    monkeypatch.setattr(keyed_start, "PATIENCE", timedelta(0))
+    monkeypatch.setattr(client, "PATIENCE", timedelta(0))
     async with registered_client(ready.client("operator"), ready.pool, 1) as first:
         await open_only(ready, first)
     await the_key_is_in_use(ready, f"by {first.registration.agent_id}, whose run ended before it sent", True)

@@ -21,11 +21,16 @@ from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS, build_topology, gate_queue
-from apc_client.acts import act_client, act_server
-from apc_client.acts.act_client import open_acts
-from apc_client.acts.act_lines import LONGEST_LINE
-from apc_client.acts.act_server import MOST_CONNECTIONS, serve_acts
-from apc_client.acts.act_socket import NAME, bind_socket, socket_problem
+from apc_client import local_acts
+from apc_client.local_acts import (
+    LONGEST_LINE,
+    MOST_CONNECTIONS,
+    NAME,
+    bind_socket,
+    open_acts,
+    serve_acts,
+    socket_problem,
+)
 from apc_console.connections.door import find_door
 from apc_contracts import SignalPayload
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
@@ -96,7 +101,7 @@ async def test_another_user_of_the_machine_is_not_let_in(
 ) -> None:
     if not is_guarded:
         (folder / NAME).chmod(0o666)
-        monkeypatch.setattr(act_server, "is_own_peer", lambda _: True)
+        monkeypatch.setattr(local_acts, "is_own_peer", lambda _: True)
     asked = await asyncio.to_thread(as_stranger, "/usr/bin/python3", "-c", ASK, str(folder / NAME))
     assert ("operator" in asked.stdout) is not is_guarded
     assert ("Permission" in asked.stderr) is is_guarded
@@ -108,7 +113,7 @@ async def test_a_mode_that_somebody_opened_lets_no_other_user_in(
 ) -> None:
     (folder / NAME).chmod(0o666)
     if not is_guarded:
-        monkeypatch.setattr(act_server, "is_own_peer", lambda _: True)
+        monkeypatch.setattr(local_acts, "is_own_peer", lambda _: True)
     asked = await asyncio.to_thread(as_stranger, "/usr/bin/python3", "-c", ASK, str(folder / NAME))
     assert ("operator" in asked.stdout) is not is_guarded
 
@@ -157,12 +162,12 @@ async def test_no_act_is_sent_to_what_is_not_ones_own_socket(
         async with find_door(BusSettings(amqp_url=None, data_dir=folder)).open():
             raise AssertionError("it was opened")
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(act_client, "socket_problem", lambda _: None)
+        unguarded.setattr(local_acts, "socket_problem", lambda _: None)
         path = folder / NAME
         listened = path.with_name("other") if path.is_symlink() else path
         listened.unlink()
         broker = MemoryBroker(build_topology(1, []))
-        server = act_server.ActServer(broker.connect("operator"), 1)
+        server = local_acts.ActServer(broker.connect("operator"), 1)
         async with await asyncio.start_unix_server(server.accept, str(listened)), open_acts(folder) as sender:
             assert sender.user == "operator", "what listens there would get the act"
 
@@ -221,7 +226,7 @@ async def test_only_acts_come_this_way(
     assert (await say(folder, line_of("SIGNAL", seal(STOP).body)))["error"] is None
     assert await arrived(broker) == 1, "an act arrives, also after what was none"
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(act_server, "decode_act", lambda line, user, shards: [("receipts", 0, _message(line, user))])
+        unguarded.setattr(local_acts, "decode_act", lambda line, user, shards: [("receipts", 0, _message(line, user))])
         await say(folder, NO_ACTS[case])
         assert await arrived(broker) == 2
 
@@ -236,7 +241,7 @@ async def test_a_line_without_an_end_is_cut(
     assert await say(folder, b"x" * (2 * LONGEST_LINE)) is None
     assert (await say(folder, line_of("SIGNAL", seal(STOP).body)))["error"] is None
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(act_server, "LONGEST_LINE", 1 << 30)
+        unguarded.setattr(local_acts, "LONGEST_LINE", 1 << 30)
         other = folder / "other"
         other.mkdir()
         async with serve_acts(other, broker.connect("operator"), 1):
@@ -248,7 +253,7 @@ async def test_many_connections_do_not_pile_up(
     folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
-        monkeypatch.setattr(act_server, "MOST_CONNECTIONS", 1 << 20)
+        monkeypatch.setattr(local_acts, "MOST_CONNECTIONS", 1 << 20)
     opened = [await asyncio.open_unix_connection(str(folder / NAME)) for _ in range(MOST_CONNECTIONS)]
     async with asyncio.timeout(PATIENCE):
         for reader, _ in opened:
@@ -277,7 +282,7 @@ async def _is_full(folder: Path) -> bool:
 async def test_who_says_nothing_is_cut(
     folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
-    monkeypatch.setattr(act_server, "PATIENCE_SECONDS", 0.1 if is_guarded else 3600)
+    monkeypatch.setattr(local_acts, "PATIENCE_SECONDS", 0.1 if is_guarded else 3600)
     async with connected(folder) as (reader, _):
         await reader.readline()
         if is_guarded:

@@ -19,7 +19,7 @@ from tests.web.conftest import SERVER
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue
 from apc_client.operator import first_operator, operator_person
-from apc_client.registry.agents import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
+from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
 from apc_console.commands.session import session_control
 from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import load_contract

@@ -12,7 +12,7 @@ from tests.security.web.test_verification import PATH, verifier
 from tests.support.log.tampering import disable_guards
 from tests.web.conftest import SERVER, WebBench
 
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_web.access import request_guard
 from apc_web.access.request_guard import AccessGuard
 from apc_web.http.server import CheckedRequests

@@ -9,7 +9,7 @@ from tests.web.conftest import WebBench
 from apc_bus.port import QueueDepth
 from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
-from apc_client.acts.act_server import serve_acts
+from apc_client.local_acts import serve_acts
 from apc_console.commands.web.queue_probe import QueueProbe
 from apc_log.queries.health import RecentWork
 from apc_web.running import health, queue_looks

@@ -6,7 +6,7 @@ import orjson
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import WebBench
 
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
 from apc_log.offline_verifier import check_file, parse_key, parse_note

@@ -10,17 +10,17 @@ from pydantic import ValidationError
 from apc_agents.agent_loading import load_documents, load_members
 from apc_bus.settings import BusSettings
 from apc_client.operator import PEOPLE
-from apc_client.registry.agents import (
+from apc_client.registration import (
     LOG_PATIENCE,
     addition,
     inboxes_of,
     publish_changes,
     queues_of,
+    register_schemas,
+    topology_of,
     wait_until_recorded,
     with_keys,
 )
-from apc_client.registry.schemas import register_schemas
-from apc_client.topology import topology_of
 from apc_console.commands.agent.broker_users import Remarks, cut_off, make_agent_users, user_of_agent
 from apc_console.commands.agent.database_logins import end_agent_login, make_agent_logins
 from apc_console.commands.topology.definitions import shared_users

@@ -7,8 +7,7 @@ from apc_bus.rabbit.definitions import SERVICE_USERS, Limits, Permission, agent_
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_client.registry.agents import queues_of
-from apc_client.topology import topology_of
+from apc_client.registration import queues_of, topology_of
 from apc_console.connections.broker import broker_user, topology_url
 from apc_console.connections.passwords import complete_passwords, default_file, forget_password, known_passwords
 from apc_contracts.identity.registry import Registration

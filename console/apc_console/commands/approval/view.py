@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_bus.settings import BusSettings
-from apc_client.answering import AnswerForm, answer_over, find_question
+from apc_client.sending import AnswerForm, answer_over, find_question
 from apc_console.connections.database import open_log
 from apc_console.connections.door import find_door
 from apc_console.errors import InputUnusable

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from apc_bus.settings import BusSettings
-from apc_client.registry.contracts import RegisteredContract, register_contract, registrable
+from apc_client.registration import RegisteredContract, register_contract, registrable
 from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable

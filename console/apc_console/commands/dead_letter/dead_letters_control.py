@@ -10,7 +10,7 @@ from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
 from apc_client.operator import acting_operator
-from apc_client.waiting import until
+from apc_client.sending import until
 from apc_console.commands.dead_letter.dead_letters_view import Filter, Row, dead_of, matching
 from apc_console.connections.database import open_log
 from apc_console.connections.door import Door, find_door

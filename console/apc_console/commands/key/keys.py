@@ -6,7 +6,7 @@ from pathlib import Path
 
 from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
 from apc_bus.settings import BusSettings, WorkerSettings
-from apc_client.registry.agents import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
+from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
 from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable

@@ -7,8 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_client.direct_packet import direct_packet
-from apc_client.sending import send_packet
+from apc_client.sending import direct_packet, send_packet
 from apc_console.connections.broker import broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from apc_bus.settings import BusSettings
-from apc_client.registry.schemas import register_schemas, usable_schema
+from apc_client.registration import register_schemas, usable_schema
 from apc_console.connections.broker import open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable

@@ -3,9 +3,8 @@
 import asyncpg
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_client.direct_packet import direct_packet
 from apc_client.operator import acting_operator
-from apc_client.sending import send_packet
+from apc_client.sending import direct_packet, send_packet
 from apc_console.connections.database import open_log
 from apc_console.connections.door import Door, find_door
 from apc_console.errors import InputUnusable

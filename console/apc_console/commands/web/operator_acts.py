@@ -6,8 +6,8 @@ from uuid import UUID
 import asyncpg
 
 from apc_bus.settings import BusSettings
-from apc_client.answering import AnswerForm, answer_over
 from apc_client.operator import acting_operator
+from apc_client.sending import AnswerForm, answer_over
 from apc_console.commands.dead_letter.dead_letters_control import settle_deliveries
 from apc_console.commands.session.session_control import signal_over
 from apc_console.connections.door import find_door

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from apc_bus.port import QueueDepth
 from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
-from apc_client.acts.act_client import open_acts
-from apc_client.acts.inbox_depths import inbox_depths
+from apc_client.local_acts import inbox_depths, open_acts
 from apc_console.connections.broker import open_bus
 
 

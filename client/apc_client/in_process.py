@@ -1,8 +1,4 @@
-"""The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, log writer, agents.
-
-The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
-continues from the log.
-"""
+"""Upgrade a database before a system uses it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -26,10 +22,11 @@ from apc_agents.tasks import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, until_stopped
-from apc_bus.database import open_pool
+from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Bus
+from apc_bus.secrecy import hide_password
 from apc_bus.settings import (
     BusSettings,
     DatabaseSettings,
@@ -40,17 +37,22 @@ from apc_bus.settings import (
 )
 from apc_bus.topology import gate_queue, log_queue
 from apc_bus.trace_export import export_traces
-from apc_client.acts.act_server import serve_acts
-from apc_client.acts.act_socket import OPERATOR_USER
-from apc_client.in_process.migrating import migrate_url
+from apc_client.local_acts import OPERATOR_USER, serve_acts
 from apc_client.operator import person
-from apc_client.registry.agents import addition, inboxes_of, publish_changes, wait_until_recorded, with_keys
-from apc_client.registry.contracts import register_folder
-from apc_client.registry.operator_registration import register_operator
-from apc_client.registry.run_client import RunClient, registered_client
-from apc_client.registry.schemas import register_schemas
-from apc_client.topology import topology_of
-from apc_client.waiting import until
+from apc_client.registration import (
+    RunClient,
+    addition,
+    inboxes_of,
+    publish_changes,
+    register_folder,
+    register_operator,
+    register_schemas,
+    registered_client,
+    topology_of,
+    wait_until_recorded,
+    with_keys,
+)
+from apc_client.sending import until
 from apc_contracts.identity.registry import Kind, Registration
 from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
@@ -58,6 +60,28 @@ from apc_persister.database.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.service import serve_persister
 from apc_web.errors import InputUnusable, ServiceAway
+
+PATIENCE = timedelta(seconds=3)
+"""How long to wait for a server that does not answer."""
+
+
+async def migrate_url(url: str) -> None:
+    """Upgrade the database at `url`. Raises ServiceAway when it does not answer or refuses."""
+    from apc_persister.database.migrate import migrate
+
+    try:
+        # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
+        pool = await open_pool(url, max_size=1, wait=PATIENCE)
+        await pool.close()
+        await migrate(url)
+    except DATABASE_AWAY as error:
+        raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
+
+
+# The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, log writer, agents.
+#
+# The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
+# continues from the log.
 
 OPERATOR = OPERATOR_USER
 DRAIN_LIMIT = timedelta(seconds=10)

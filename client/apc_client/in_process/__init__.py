@@ -1,1 +1,0 @@
-"""The whole system in this process."""

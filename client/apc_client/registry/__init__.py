@@ -1,1 +1,0 @@
-"""Changes of the registry: agents, schemas, contracts; sent to the gates, and awaited in the log."""

@@ -15,8 +15,8 @@ import httpx2 as httpx
 from apc_bus.database import open_pool
 from apc_contracts import load_contract
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader, open_state_reader
+from apc_web.live import Feed
+from apc_web.pool import open_reader, open_state_reader
 from apc_web.route_services import Services
 from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader
 from benchmarks.page.browser import first_view, large_view, live_view

@@ -20,8 +20,8 @@ from apc_client import Client
 from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
 from apc_contracts.contract.contract import load_contract
 from apc_persister.database.migrate import migrate
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.live import Feed
+from apc_web.pool import open_reader
 
 PATIENCE = timedelta(seconds=5)
 _OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"

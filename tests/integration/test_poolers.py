@@ -17,7 +17,7 @@ from apc_bus.database import connect, is_away, open_pool, problems_of
 from apc_bus.errors import PoolerUnsuitable
 from apc_console.doctor import Status, examine
 from apc_persister.database.migrate import migrate
-from apc_web.reading.pool import open_reader, open_state_reader
+from apc_web.pool import open_reader, open_state_reader
 
 pytestmark = pytest.mark.pooler
 REMEDY = "set `pool_mode = session` for this database in pgbouncer.ini"

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from apc_contracts import load_contract
-from apc_web.chat.chats import Chats
+from apc_web.chats import Chats
 from apc_web.route_services import Services
 
 

@@ -17,11 +17,11 @@ from apc_agents.llm import LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.tasks import MemoryTaskStore
 from apc_agents.text.partial_answer import response_of
-from apc_web.access.caller import LOCAL_USER
-from apc_web.access.request_guard import AccessGuard
+from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
-from apc_web.chat.chats import Chats
-from apc_web.chat.streaming import chat_stream
+from apc_web.chat_routes import chat_stream
+from apc_web.chats import Chats
+from apc_web.guard import AccessGuard
 
 WORDS = ["One ", "word ", "after ", "the ", "other."]
 PATIENCE = 20

@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 import apc_web
-from apc_web.fold.fold import Folded
-from apc_web.models.timeline import FoldEntry
+from apc_web.fold import Folded
+from apc_web.models import FoldEntry
 
 VECTORS = orjson.loads((Path(apc_web.__file__).parent / "fold_vectors.json").read_bytes())
 

@@ -4,8 +4,8 @@ import pytest
 from tests.support.web.browser import browse, require_page, served
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
+from apc_web.guard import AccessGuard
 
 
 @pytest.mark.timeout(300)

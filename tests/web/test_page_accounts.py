@@ -13,12 +13,10 @@ from cryptography.x509.oid import NameOID
 from tests.support.web.browser import browse, require_page
 from tests.web.conftest import WebBench
 
-from apc_web.access.accounts import Accounts
-from apc_web.access.caller import AccountRole
-from apc_web.access.request_guard import AccessGuard
-from apc_web.access.users import UserRecord, UsersDocument, UsersFile, hash_password, write_users
+from apc_web.access import AccountRole, Accounts, UserRecord, UsersDocument, UsersFile, hash_password, write_users
 from apc_web.app import make_app
-from apc_web.http.server import TlsFiles, make_server
+from apc_web.guard import AccessGuard
+from apc_web.http import TlsFiles, make_server
 
 PASSWORD = "correct horse battery"
 

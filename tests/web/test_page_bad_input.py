@@ -16,10 +16,10 @@ from tests.web.conftest import TOKEN, WebBench
 from apc_contracts import IdeaPayload, SignalPayload
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.vocabulary import RunPhase, Signal
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
-from apc_web.http.server import make_server
-from apc_web.verifying.verifier import LogVerifier
+from apc_web.guard import AccessGuard
+from apc_web.http import make_server
+from apc_web.verifier import LogVerifier
 
 WORD = "w" * (DEFAULT_LIMITS.size_bytes - 8_192)
 """One word as long as a packet can be: 256 KiB with its envelope; the gate refuses 1 MB."""

@@ -7,10 +7,10 @@ from tests.web.test_chat import Scripted, make_agent
 
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.tasks import MemoryTaskStore
-from apc_web.access.caller import LOCAL_USER
-from apc_web.access.request_guard import AccessGuard
+from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
-from apc_web.chat.chats import Chats
+from apc_web.chats import Chats
+from apc_web.guard import AccessGuard
 
 
 @pytest.mark.page

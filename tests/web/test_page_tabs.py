@@ -11,8 +11,8 @@ from tests.web.conftest import TOKEN, WebBench
 from apc_client.sending import until
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
+from apc_web.guard import AccessGuard
 
 
 @pytest.mark.page

@@ -4,7 +4,7 @@ import asyncpg
 import pytest
 
 from apc_bus.database import DATABASE_AWAY
-from apc_web.problem_details import error_of
+from apc_web.problems import error_of
 
 
 @pytest.mark.parametrize("kind", DATABASE_AWAY)

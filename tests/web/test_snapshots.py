@@ -6,9 +6,8 @@ from tests.web.conftest import WebBench
 
 from apc_contracts import IdeaPayload, SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.fold import growing, reading, snapshots
-from apc_web.fold.fold import Folded
-from apc_web.fold.snapshots import SessionSnapshots, Snapshots
+from apc_web import fold, timeline
+from apc_web.fold import Folded, SessionSnapshots, Snapshots
 
 SESSION = "s-1"
 
@@ -29,9 +28,9 @@ async def test_counted_ranges_fold_to_the_same_states(
 
     for width in (1, 3, 7):
         told.services.snapshots._sessions.clear()
-        monkeypatch.setattr(growing, "EVERY", width)
-        monkeypatch.setattr(growing, "_ENTRIES_A_PACKET", 1_000)
-        monkeypatch.setattr(reading, "_FAR", 0)
+        monkeypatch.setattr(timeline, "EVERY", width)
+        monkeypatch.setattr(timeline, "_ENTRIES_A_PACKET", 1_000)
+        monkeypatch.setattr(timeline, "_FAR", 0)
         counted = [await told.get(f"/sessions/{SESSION}/at/{seq}") for seq in positions]
         assert len(told.services.snapshots.of(SESSION).seqs) >= last // (2 * width)
         assert counted == alone
@@ -40,7 +39,7 @@ async def test_counted_ranges_fold_to_the_same_states(
 
 
 def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "MOST_SNAPSHOTS", 8)
+    monkeypatch.setattr(fold, "MOST_SNAPSHOTS", 8)
     kept = SessionSnapshots()
     for seq in range(1, 101):
         kept.keep(Folded(seq=seq))
@@ -49,4 +48,4 @@ def test_snapshots_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     several = Snapshots()
     for number in range(100):
         several.of(f"s-{number}")
-    assert len(several._sessions) == snapshots.MOST_SESSIONS
+    assert len(several._sessions) == fold.MOST_SESSIONS

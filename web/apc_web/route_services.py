@@ -1,23 +1,68 @@
 """What the routes work with: one object per server, handed to every request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from uuid import UUID
 
 import asyncpg
 from fastapi import Depends, Request
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.vocabulary import Signal
+from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.offline_verifier import PublicKey
-from apc_web.access.accounts import Accounts
-from apc_web.acts.operations import Acts
-from apc_web.fold.snapshots import Snapshots
-from apc_web.live.feed import Feed
-from apc_web.verifying.verifier import LogVerifier
+from apc_log.queries import DeliveryId
+from apc_web.access import Accounts
+from apc_web.fold import Snapshots
+from apc_web.live import Feed
+from apc_web.verifier import LogVerifier
 
-if TYPE_CHECKING:  # an agent takes a second to import, and most servers have none
-    from apc_web.chat.chats import Chats
-    from apc_web.running.queue_looks import CachedProbe
+if TYPE_CHECKING:
+    from apc_web.chats import Chats
+    from apc_web.queue_looks import CachedProbe
+
+# What an operator can do to a running system.
+
+
+@dataclass(frozen=True, slots=True)
+class ActResult:
+    """What became of an act: a verdict or a state, and its details."""
+
+    verdict: str
+    detail: dict[str, Any]
+
+
+class Acts(Protocol):
+    """Acts of operators. `by` is the person who acts; None = the operator of this server.
+
+    Each act waits until the log shows its effect. It raises InputUnusable when it is not possible, and ServiceAway when
+    broker, gate or log do not answer.
+    """
+
+    async def why_not(self, by: str | None) -> str | None:
+        """Return why somebody may not operate now, one sentence; None when they may."""
+        ...
+
+    async def voices(self, by: str | None) -> frozenset[str]:
+        """Return the people in whose names somebody may answer."""
+        ...
+
+    async def settle(
+        self, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None, by: str | None
+    ) -> ActResult:
+        """Requeue or discard dead deliveries."""
+        ...
+
+    async def answer(self, packet_id: UUID, outcome: AnswerOutcome, note: str | None, person: str | None) -> ActResult:
+        """Approve or deny what an agent asks people; `person` None = the only one asked whom this server speaks for."""
+        ...
+
+    async def signal(self, session_id: str, signal: Signal, reason: str | None, by: str | None) -> ActResult:
+        """Pause, resume or stop a session."""
+        ...
+
 
 KeyOf = Callable[[int], PublicKey | None]
 """Returns the log's public key of a shard; None when this server knows none."""

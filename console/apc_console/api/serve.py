@@ -9,10 +9,7 @@ from apc_console.chat.agent import chat_agent
 from apc_console.chat.conversation_store import open_memory
 from apc_console.chat.tasks import running_tasks
 from apc_console.errors import InputUnusable
-from apc_web.http.listen_address import listen_address
-from apc_web.http.listeners import open_listeners
-from apc_web.http.local_names import is_loopback
-from apc_web.http.server import make_server
+from apc_web.http import is_loopback, listen_address, make_server, open_listeners
 
 
 @dataclass(frozen=True, slots=True)

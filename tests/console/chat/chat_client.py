@@ -17,7 +17,7 @@ from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.tasks import MemoryTaskStore
 from apc_console.api import Tokens, make_app
-from apc_web.http.server import make_server
+from apc_web.http import make_server
 
 JSON = {"Content-Type": "application/json"}
 

@@ -20,8 +20,7 @@ from tests.support.waiting import until
 
 from apc_console.commands.deploy.certificates import make_certificate
 from apc_console.project.writing import write_project
-from apc_web.access.caller import AccountRole
-from apc_web.access.users import UserRecord, UsersDocument, hash_password
+from apc_web.access import AccountRole, UserRecord, UsersDocument, hash_password
 
 ROOT = Path(__file__).parents[3]
 FIGURES = ROOT / "build/pods.json"

@@ -14,12 +14,12 @@ from tests.web.conftest import TOKEN
 from apc_bus.settings import BusSettings
 from apc_console.commands.web.queue_probe import QueueProbe
 from apc_contracts import load_contract
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.guard import AccessGuard
+from apc_web.live import Feed
+from apc_web.pool import open_reader
+from apc_web.queue_looks import CachedProbe
 from apc_web.route_services import Services
-from apc_web.running.queue_looks import CachedProbe
 
 __all__ = ["cable"]
 

@@ -14,8 +14,8 @@ from apc_bus.settings import BusSettings
 from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import load_contract
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.live import Feed
+from apc_web.pool import open_reader
 from apc_web.route_services import Services
 
 REQUEUES = "SELECT count(*) FROM apc_log.packet_transitions WHERE event = 'requeued'"

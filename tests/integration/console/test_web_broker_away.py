@@ -16,12 +16,12 @@ from apc_bus.settings import BusSettings
 from apc_console.commands.web.operator_acts import OperatorActs
 from apc_console.commands.web.queue_probe import QueueProbe
 from apc_contracts import load_contract
+from apc_web import queue_looks
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.live import Feed
+from apc_web.pool import open_reader
+from apc_web.queue_looks import CachedProbe
 from apc_web.route_services import Services
-from apc_web.running import queue_looks
-from apc_web.running.queue_looks import CachedProbe
 
 PAUSES = "SELECT count(*) FROM apc_log.packets WHERE packet #>> '{payload,signal}' = 'PAUSE'"
 

@@ -16,10 +16,10 @@ from apc_contracts import Packet, SignalPayload, load_contract
 from apc_contracts.payloads.questions import Question
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_persister.evidence.checkpoint import load_signer
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader, open_state_reader
+from apc_web.guard import AccessGuard
+from apc_web.live import Feed
+from apc_web.pool import open_reader, open_state_reader
 from apc_web.route_services import Services
 
 __all__ = ["desk"]

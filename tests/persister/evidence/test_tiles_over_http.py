@@ -10,7 +10,7 @@ from tests.support.log import until
 
 from apc_console.commands.serve.log_tiles import make_app
 from apc_persister.evidence.documents import prove_entry
-from apc_web.http.server import make_server
+from apc_web.http import make_server
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 from tests.support.waiting import until
 
-from apc_web.http.server import HttpLimits, make_server
+from apc_web.http import HttpLimits, make_server
 
 QUICK = HttpLimits(connections=3, header_seconds=0.3, body_seconds=0.3, write_seconds=0.3)
 PATIENT = HttpLimits(header_seconds=60, body_seconds=60, write_seconds=60)

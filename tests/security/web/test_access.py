@@ -18,17 +18,14 @@ from starlette.staticfiles import StaticFiles
 from tests.web.conftest import TOKEN, WebBench
 
 from apc_console.commands.web.serving import write_link
-from apc_web import cursors
-from apc_web.access import request_guard
-from apc_web.access.request_guard import LARGEST_BODY, AccessGuard
-from apc_web.access.token import make_token
-from apc_web.app import make_app
+from apc_web import cursors, guard, log_routes
+from apc_web.access import make_token
+from apc_web.app import PageFiles, make_app
 from apc_web.cursors import read_cursor, write_cursor
-from apc_web.http.server import make_server
-from apc_web.live import streaming
+from apc_web.guard import LARGEST_BODY, AccessGuard
+from apc_web.http import make_server
 from apc_web.openapi import DOCUMENT
-from apc_web.reading.packets import PacketQuery, packets_page
-from apc_web.static import PageFiles
+from apc_web.packets import PacketQuery, packets_page
 
 PATIENCE = 30.0
 BEARER = f"Bearer {TOKEN}"
@@ -161,9 +158,9 @@ async def test_what_is_not_there_is_told_apart_by_nothing(told: WebBench) -> Non
 
 def no_limits(unguarded: pytest.MonkeyPatch) -> None:
     """Take away the bound of a body, and the look at where a stream is to begin."""
-    unguarded.setattr(request_guard, "LARGEST_BODY", 1 << 40)
-    unguarded.setattr(streaming, "_MOST_SHARDS", 1 << 40)
-    unguarded.setattr(streaming, "_is_head", lambda _: True)
+    unguarded.setattr(guard, "LARGEST_BODY", 1 << 40)
+    unguarded.setattr(log_routes, "_MOST_SHARDS", 1 << 40)
+    unguarded.setattr(log_routes, "_is_head", lambda _: True)
 
 
 async def test_without_the_guards_a_request_may_ask_for_anything(
@@ -176,8 +173,8 @@ async def test_without_the_guards_a_request_may_ask_for_anything(
     no_limits(monkeypatch)
     response = await told.client.post("/api/v1/dead/requeue", json={"deliveries": [], "note": "x" * LARGEST_BODY})
     assert response.status_code != 413, "the body is read to its end"
-    assert streaming._read_heads('{"0":-1}') == {0: -1}
-    assert len(streaming._read_heads(json.dumps({str(n): 1 for n in range(2000)}))) == 2000
+    assert log_routes._read_heads('{"0":-1}') == {0: -1}
+    assert len(log_routes._read_heads(json.dumps({str(n): 1 for n in range(2000)}))) == 2000
 
 
 async def test_requests_have_limits(told: WebBench) -> None:

@@ -20,15 +20,25 @@ from apc_bus.settings import WebSettings
 from apc_console.commands.web.reaching import reach_of
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.access import accounts as logins
-from apc_web.access import request_guard, route_roles
-from apc_web.access.accounts import COOKIE, IDLE_SECONDS, LONGEST_SECONDS, Accounts
-from apc_web.access.caller import LOCAL_USER, AccountRole
-from apc_web.access.proxies import BehindProxies
-from apc_web.access.request_guard import LOOK_AGAIN_SECONDS, AccessGuard
-from apc_web.access.users import UserRecord, UsersDocument, UsersFile, hash_password, read_users, write_users
+from apc_web import access as logins
+from apc_web import guard, roles
+from apc_web.access import (
+    COOKIE,
+    IDLE_SECONDS,
+    LOCAL_USER,
+    LONGEST_SECONDS,
+    AccountRole,
+    Accounts,
+    UserRecord,
+    UsersDocument,
+    UsersFile,
+    hash_password,
+    read_users,
+    write_users,
+)
 from apc_web.app import make_app
 from apc_web.errors import InputUnusable
+from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
 from apc_web.openapi import DOCUMENT
 
 PASSWORD = "correct horse battery"
@@ -182,7 +192,7 @@ async def test_a_page_of_another_origin_cannot_act_with_the_cookie(door: Door, m
     assert (answer.status_code, answer.json()["code"]) == (403, "NO_ORIGIN")
     assert (await door.client.post(path, headers={**cookie, **ORIGIN}, json=body)).json()["code"] == "NO_ACTS"
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(request_guard, "_READS", {"GET", "POST"})
+        unguarded.setattr(guard, "_READS", {"GET", "POST"})
         assert (await door.client.post(path, headers=cookie, json=body)).json()["code"] == "NO_ACTS"
 
 
@@ -193,7 +203,7 @@ async def test_each_route_needs_its_role(door: Door) -> None:
         for route, methods in ROUTES.items():
             for method, operation in methods.items():
                 name = operation["operationId"]
-                role = route_roles.role_of(name)
+                role = roles.role_of(name)
                 if role is None or name in ("get_stream", "get_chat_events"):
                     continue
                 path = re.sub(r"\{[^}]+\}", _example, route)
@@ -243,7 +253,7 @@ async def test_a_viewer_reads_no_body_and_no_text_that_tells_of_one(
         searched = await door.client.get(f"/api/v1/packets?session_id=s-1&text={SECRET}", headers=headers["vera"])
         assert searched.json()["code"] == "NO_ROLE", "whether it is found would tell"
         with monkeypatch.context() as unguarded:
-            unguarded.setattr(route_roles, "narrowed", lambda model: model)
+            unguarded.setattr(roles, "narrowed", lambda model: model)
             assert SECRET in await read("vera")
 
 

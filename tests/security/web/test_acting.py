@@ -25,14 +25,12 @@ from apc_console.commands.web.operator_acts import OperatorActs
 from apc_contracts import load_contract
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentRevoked, AnyChange
-from apc_web.access.accounts import Accounts
-from apc_web.access.caller import AccountRole
-from apc_web.access.request_guard import AccessGuard
-from apc_web.access.users import UserRecord, UsersDocument, UsersFile, write_users
-from apc_web.acts import act_requests
+from apc_web import acts
+from apc_web.access import AccountRole, Accounts, UserRecord, UsersDocument, UsersFile, write_users
 from apc_web.app import make_app
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader
+from apc_web.guard import AccessGuard
+from apc_web.live import Feed
+from apc_web.pool import open_reader
 from apc_web.route_services import Services
 
 __all__ = ["house", "shards"]
@@ -159,7 +157,7 @@ async def test_a_right_that_is_taken_away_ends_at_once(site: Site, monkeypatch: 
     await wait_until_recorded(site.house.pool, [change], 1, LOG_PATIENCE)
     await site.send("olga", f"/sessions/{SESSION}/resume", 403, reason="done")
     with monkeypatch.context() as unguarded:  # the gate refuses even what the server would send
-        unguarded.setattr(act_requests, "_operating", _unchecked)
+        unguarded.setattr(acts, "_operating", _unchecked)
         unguarded.setattr("apc_client.operator.why_no_acts", lambda found, user: None)
         refused = await site.send("olga", f"/sessions/{SESSION}/resume", 409, reason="done")
         assert "UNKNOWN_SENDER" in refused["detail"]

@@ -7,11 +7,11 @@ import pytest
 from tests.web.chat_services import services_with
 from tests.web.test_chat import ChatBench
 
-from apc_web.access.caller import LOCAL_USER
+from apc_web import chats as limits
+from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
-from apc_web.chat import chats as limits
+from apc_web.chats import MOST_CHARACTERS
 from apc_web.errors import ApiError
-from apc_web.models.chat import MOST_CHARACTERS
 
 OTHER = "somebody-else"
 

@@ -11,10 +11,9 @@ from tests.security.web.test_accounts import Door, opened
 from tests.web.conftest import WebBench
 
 from apc_bus.port import QueueDepth
-from apc_web.access.request_guard import AccessGuard
-from apc_web.live import stream_seats
-from apc_web.running import queue_looks
-from apc_web.running.queue_looks import CachedProbe, Depths
+from apc_web import live, queue_looks
+from apc_web.guard import AccessGuard
+from apc_web.queue_looks import CachedProbe, Depths
 
 STREAMS = 200
 
@@ -56,11 +55,11 @@ async def test_an_account_with_many_streams_leaves_some_for_others(
     async with opened(told, tmp_path) as door:
         vera, olga = await door.cookie("vera"), await door.cookie("olga")
         with monkeypatch.context() as unguarded:
-            unguarded.setattr(stream_seats, "MOST_OF_ONE", STREAMS)
+            unguarded.setattr(live, "MOST_OF_ONE", STREAMS)
             async with _streams(door, vera, STREAMS) as mine, _streams(door, olga, 1) as theirs:
-                assert (mine.count(200), mine.count(429), theirs) == (stream_seats.MOST_STREAMS, 72, [429])
+                assert (mine.count(200), mine.count(429), theirs) == (live.MOST_STREAMS, 72, [429])
         async with _streams(door, vera, STREAMS) as mine, _streams(door, olga, 1) as theirs:
-            assert (mine.count(200), mine.count(429), theirs) == (stream_seats.MOST_OF_ONE, 168, [200])
+            assert (mine.count(200), mine.count(429), theirs) == (live.MOST_OF_ONE, 168, [200])
         async with _streams(door, vera, 1) as mine:
             assert mine == [200], "those that ended are counted no more"
     assert told.services.feed.streams == 0

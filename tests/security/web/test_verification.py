@@ -11,12 +11,11 @@ import pytest
 from tests.security.web.test_accounts import opened
 from tests.web.conftest import SERVER, TOKEN, WebBench
 
-from apc_web.access import route_roles
-from apc_web.access.caller import AccountRole
-from apc_web.access.request_guard import AccessGuard
-from apc_web.access.token import make_token
+from apc_web import roles
+from apc_web.access import AccountRole, make_token
 from apc_web.app import make_app
-from apc_web.verifying.verifier import LogVerifier
+from apc_web.guard import AccessGuard
+from apc_web.verifier import LogVerifier
 
 PATH = "/api/v1/log/verify"
 PATIENCE = 60.0
@@ -94,9 +93,9 @@ async def test_a_reader_sees_a_verification_and_an_operator_starts_it(
         assert (started.status_code, started.json()["by"]) == (200, "olga")
         await verifier.cancel()
         with monkeypatch.context() as unguarded:
-            unguarded.setattr(route_roles, "require", lambda role: None)
+            unguarded.setattr(roles, "require", lambda role: None)
             assert (await door.client.post(PATH, headers=headers["vera"])).status_code == 200
-    assert AccountRole.OPERATOR is route_roles.role_of("start_verification")
+    assert AccountRole.OPERATOR is roles.role_of("start_verification")
 
 
 async def test_the_address_of_the_database_is_in_no_process_list(

@@ -13,10 +13,10 @@ from tests.support.log.tampering import disable_guards
 from tests.web.conftest import SERVER, WebBench
 
 from apc_client.sending import until
-from apc_web.access import request_guard
-from apc_web.access.request_guard import AccessGuard
-from apc_web.http.server import CheckedRequests
-from apc_web.verifying.verifier import LogVerifier
+from apc_web import guard
+from apc_web.guard import AccessGuard
+from apc_web.http import CheckedRequests
+from apc_web.verifier import LogVerifier
 
 __all__ = ["verifier"]
 PATIENCE = timedelta(seconds=90)
@@ -72,7 +72,7 @@ async def test_a_foreign_page_and_a_form_start_and_end_no_verification(
                 assert (form.status_code, form.json()["code"]) == (415, "NOT_JSON")
             assert verifier.job.state == "none"
             with monkeypatch.context() as unguarded:
-                unguarded.setattr(request_guard, "_READS", {"POST"})
+                unguarded.setattr(guard, "_READS", {"POST"})
                 assert (await client.post(PATH, headers=cookie)).json()["state"] == "running"
 
 

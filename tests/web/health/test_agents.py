@@ -13,8 +13,8 @@ from apc_bus.settings import BusSettings
 from apc_console.commands.web.queue_probe import QueueProbe
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.running import agents
-from apc_web.running.queue_looks import CachedProbe
+from apc_web import health
+from apc_web.queue_looks import CachedProbe
 
 __all__ = ["probed"]
 
@@ -71,7 +71,7 @@ async def test_the_client_of_a_run_has_no_queues_to_look_at(probed: WebBench) ->
 
 
 async def test_more_agents_than_are_looked_at_are_told_of(probed: WebBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "MOST_INBOXES", 1)
+    monkeypatch.setattr(health, "MOST_INBOXES", 1)
     found, items = await _agents(probed, queues=True)
     assert found["words"] == f"the queues of 1 of {len(items)} agents were looked at"
     assert sum(one["waiting"] is not None for one in items.values()) == 1

@@ -12,8 +12,8 @@ from apc_bus.topology import gate_queue, log_queue
 from apc_client.local_acts import serve_acts
 from apc_console.commands.web.queue_probe import QueueProbe
 from apc_log.queries.health import RecentWork
-from apc_web.running import health, queue_looks
-from apc_web.running.queue_looks import CachedProbe
+from apc_web import health, queue_looks
+from apc_web.queue_looks import CachedProbe
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.support.apc_command import ApcCommand
 
 from apc_web.errors import InputUnusable
-from apc_web.http.listeners import open_listeners
+from apc_web.http import open_listeners
 
 HOST = "127.0.0.1"
 

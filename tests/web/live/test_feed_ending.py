@@ -9,7 +9,7 @@ from tests.web.conftest import WebBench
 
 from apc_bus.errors import CallAborted
 from apc_log.queries.health import read_heads
-from apc_web.live import feed as feed_module
+from apc_web import live as feed_module
 
 _PATIENCE = 30.0
 

@@ -15,10 +15,10 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web.access.request_guard import AccessGuard
 from apc_web.app import make_app
-from apc_web.http.server import make_server
-from apc_web.live.feed import Feed
+from apc_web.guard import AccessGuard
+from apc_web.http import make_server
+from apc_web.live import Feed
 
 SESSION = "s-1"
 PATIENCE = 30.0

@@ -1,7 +1,7 @@
 """How different the candidates of a generation were."""
 
 from apc_log.queries.arbitrations import CandidateOrigin
-from apc_web.reading.decisions import Compared, diversity_of
+from apc_web.decisions import Compared, diversity_of
 
 
 def _compared(generation: int, run_id: str, swarm: str, protocol_id: str | None) -> Compared:

@@ -29,7 +29,7 @@ from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
 from apc_console.errors import InputUnusable
 from apc_console.system.running import stop_on_signals
-from apc_web.http.listen_address import listen_address
+from apc_web.http import listen_address
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,7 @@ from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.merkle import TILE_WIDTH
 from apc_persister.evidence.tree import Tiles
-from apc_web.http.listen_address import listen_address
-from apc_web.http.listeners import open_listeners
-from apc_web.http.server import make_server
+from apc_web.http import listen_address, make_server, open_listeners
 
 _INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
 _LEVELS = 7

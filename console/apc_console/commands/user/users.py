@@ -7,8 +7,7 @@ from typing import Any
 
 from apc_bus.settings import WebSettings
 from apc_console.errors import InputUnusable
-from apc_web.access.caller import AccountRole
-from apc_web.access.users import UserRecord, UsersDocument, check_name, hash_password, read_users, write_users
+from apc_web.access import AccountRole, UserRecord, UsersDocument, check_name, hash_password, read_users, write_users
 
 
 def set_user(name: str, role: str, password: str | None) -> None:

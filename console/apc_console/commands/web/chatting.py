@@ -4,10 +4,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from apc_bus.settings import LLMSettings
-from apc_web.access.caller import LOCAL_USER
+from apc_web.access import LOCAL_USER
 
 if TYPE_CHECKING:
-    from apc_web.chat.chats import Chats
+    from apc_web.chats import Chats
 
 
 class ChatOptions(Protocol):
@@ -34,7 +34,7 @@ async def chats_of(stack: AsyncExitStack, form: ChatOptions) -> "Chats | str":
     from apc_console.chat.agent import chat_agent
     from apc_console.chat.conversation_store import open_memory
     from apc_console.chat.tasks import running_tasks
-    from apc_web.chat.chats import Chats
+    from apc_web.chats import Chats
 
     agent = chat_agent(form.agent)
     memory = await stack.enter_async_context(open_memory(LOCAL_USER))

@@ -17,7 +17,7 @@ from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId
 from apc_log.registry import registered_people
-from apc_web.acts.operations import ActResult
+from apc_web.route_services import ActResult
 
 
 class OperatorActs:

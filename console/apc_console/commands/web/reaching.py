@@ -6,14 +6,9 @@ from starlette.types import ASGIApp
 
 from apc_bus.settings import WebSettings
 from apc_console.errors import InputUnusable
-from apc_web.access.accounts import Accounts
-from apc_web.access.proxies import BehindProxies
-from apc_web.access.request_guard import AccessGuard
-from apc_web.access.token import make_token
-from apc_web.access.users import UsersFile, read_users
-from apc_web.http.listen_address import listen_address
-from apc_web.http.local_names import is_loopback
-from apc_web.http.server import TlsFiles
+from apc_web.access import Accounts, UsersFile, make_token, read_users
+from apc_web.guard import AccessGuard, BehindProxies
+from apc_web.http import TlsFiles, is_loopback, listen_address
 
 
 @dataclass(frozen=True, slots=True)

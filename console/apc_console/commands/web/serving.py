@@ -35,16 +35,14 @@ from apc_log.offline_verifier import PublicKey
 from apc_log.queries.session_pages import page_of_runs
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import load_signer
-from apc_web.access.token import write_private
-from apc_web.acts.operations import Acts
+from apc_web.access import write_private
 from apc_web.app import make_app
-from apc_web.http.listeners import open_listeners
-from apc_web.http.server import HttpLimits, make_server
-from apc_web.live.feed import Feed
-from apc_web.reading.pool import open_reader, open_state_reader
-from apc_web.route_services import KeyOf, Services
-from apc_web.running.queue_looks import CachedProbe
-from apc_web.verifying.verifier import LogVerifier
+from apc_web.http import HttpLimits, make_server, open_listeners
+from apc_web.live import Feed
+from apc_web.pool import open_reader, open_state_reader
+from apc_web.queue_looks import CachedProbe
+from apc_web.route_services import Acts, KeyOf, Services
+from apc_web.verifier import LogVerifier
 
 _CONNECTIONS = 256
 _GRACE_SECONDS = 2

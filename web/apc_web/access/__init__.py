@@ -1,1 +1,0 @@
-"""Who may ask: tokens, hosts, origins, headers."""

@@ -1,1 +1,0 @@
-"""Conversations with the LLM agent of this server."""

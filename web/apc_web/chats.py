@@ -1,0 +1,414 @@
+"""Conversations: what a frontend shows of them, never a prompt."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+from apc_agents.context import ContextError, ContextPressureError, ContextStale, InvalidTransition
+from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, Props
+from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable
+from apc_agents.tasks import TaskStore
+from apc_agents.text.partial_answer import ActionProgress, ResponseText
+from apc_bus.concurrency import cancelled, unasked_cancel_fails
+from apc_contracts.errors import ApcError
+from apc_contracts.identity.ids import new_packet_id
+from apc_web.errors import ApiError
+from apc_web.models import ApiModel
+
+MOST_CHARACTERS = 100_000
+
+
+class ChatSummary(ApiModel):
+    """A conversation in the list."""
+
+    session_id: str
+    title: str | None
+    """The beginning of the first message."""
+    messages: int
+    updated_at: datetime
+
+
+class ChatList(ApiModel):
+    """The caller's conversations, the one that changed last first, at most 100."""
+
+    agent: str
+    """The agent that answers."""
+    is_kept: bool
+    """False when the conversations end with the server: it has no database for them."""
+    items: list[ChatSummary]
+
+
+class ChatMessage(ApiModel):
+    """A message that is in the agent's window, or the placeholder of those that were folded."""
+
+    id: str
+    role: str
+    content: str
+    timestamp: datetime
+    isPreserved: bool
+
+
+class ChatProps(ApiModel):
+    """What a frontend shows, as in docs/reference/conformance/context-engineering.md section 7.3."""
+
+    messages: list[ChatMessage]
+    pressure: float
+    """How full the agent's window is, 0 to 1."""
+    status: str
+    """ready, thinking or compressed."""
+    canSend: bool
+    canCompress: bool
+    canClear: bool
+
+
+class ChatAction(ApiModel):
+    """An action of the agent: its name and status, no parameters and no result."""
+
+    name: str
+    status: str
+    """RUNNING, SUCCESS, ERROR, TASK_STARTED, CANCELLED or REFUSED."""
+
+
+class ChatAnswer(ApiModel):
+    """The answer to the newest message of this server's life."""
+
+    state: str
+    """thinking, done, stopped or failed."""
+    message: str
+    """What the user said. Unless the answer is done, the conversation does not hold it: send it again."""
+    text: str
+    """The response so far."""
+    actions: list[ChatAction]
+    error: str | None = None
+    """Why it failed, and what to do."""
+    tokens: int | None = None
+    cost: float | None = None
+
+
+class ChatText(ApiModel):
+    """What is added to the response."""
+
+    delta: str
+
+
+class ChatState(ApiModel):
+    """A conversation and what is being answered in it."""
+
+    session_id: str
+    revision: int
+    props: ChatProps
+    answer: ChatAnswer | None
+
+
+class ChatTask(ApiModel):
+    """A task that a message started."""
+
+    task_id: str
+    action: str
+    status: str
+
+
+class ChatTasks(ApiModel):
+    """Tasks of a conversation, the newest first."""
+
+    items: list[ChatTask]
+
+
+class ChatHistory(ApiModel):
+    """Every message that is kept of a conversation, folded ones too: the export."""
+
+    session_id: str
+    agent: str
+    messages: list[dict[str, Any]]
+    """role, content, timestamp."""
+    dropped: int
+    """Oldest messages that are no longer kept."""
+
+
+class NewChatMessage(BaseModel):
+    """A message to the agent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    content: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+# The answer to one message, made by the server: leaving the page does not end it, coming back shows it.
+
+_log = structlog.get_logger("apc_web")
+MOST_ACTIONS = 200
+"""Actions of one answer that are shown."""
+
+
+@dataclass
+class Answering:
+    """A message on its way to an answer. `version` grows with every change but that of the text."""
+
+    message: str
+    state: str = "thinking"
+    text: str = ""
+    actions: dict[int, ChatAction] = field(default_factory=dict)
+    error: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    version: int = 0
+    task: asyncio.Task[None] | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def shown(self) -> ChatAnswer:
+        """Return the answer as the API has it."""
+        return ChatAnswer(
+            state=self.state,
+            message=self.message,
+            text=self.text,
+            actions=list(self.actions.values()),
+            error=self.error,
+            tokens=self.tokens,
+            cost=self.cost,
+        )
+
+    async def run(self, dialogue: Dialogue) -> None:
+        """Ask the agent; what it raises ends in `error`."""
+        try:
+            with unasked_cancel_fails():
+                output = await dialogue.say(self.message, on_progress=self._take)
+            self.text, self.tokens = output.response, output.exchange.usage.total_tokens
+            self.cost = None if output.exchange.usage.cost is None else output.exchange.cost
+            self._end("done")
+        except asyncio.CancelledError:
+            self._end("stopped")
+        except Exception as error:
+            self.error = words_of(error)
+            self._end("failed")
+            if not isinstance(error, ApcError):
+                _log.error("chat_answer_failed", error=f"{type(error).__name__}: {error}")
+
+    def _take(self, progress: ResponseText | ActionProgress) -> None:
+        if isinstance(progress, ActionProgress):
+            if progress.number < MOST_ACTIONS:
+                self.actions[progress.number] = ChatAction(name=progress.name, status=progress.status)
+                self.version += 1
+        else:
+            if not progress.text.startswith(self.text):
+                self.version += 1
+            self.text = progress.text
+        self._tell()
+
+    def _end(self, state: str) -> None:
+        self.state = state
+        self.version += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def words_of(error: Exception) -> str:
+    """Return what a user is told of a failed answer; what failed behind the server is in its log."""
+    match error:
+        case DialogueBusy():
+            return "The agent is still answering. Stop it, or wait for its answer."
+        case MemoryUnavailable():
+            return "The database of the conversations does not answer. Try again when it does."
+        case LLMError() | ContextError():
+            return f"{str(error)[:1].upper()}{str(error)[1:500]}. The conversation is as it was."
+        case _:
+            return "The server failed; its log has the reason. The conversation is as it was."
+
+
+# The conversations of this server: one Dialogue and at most one running answer for each.
+
+MemoryOf = Callable[[str], BaseMemoryStore]
+MOST_CHATS = 256
+"""Conversations that a server holds in memory; idle ones are read again from the database."""
+MOST_ANSWERS = 8
+"""Answers at the same time."""
+MOST_LISTED = 100
+_TITLE = 80
+
+
+class Chats:
+    """Conversations with one agent.
+
+    Args:
+        agent: who answers.
+        memory_of: returns the memory of a user.
+        tasks: where ASYNC actions go.
+        is_kept: whether the memory outlives the server.
+    """
+
+    def __init__(self, agent: LLMAgent, memory_of: MemoryOf, tasks: TaskStore | None, *, is_kept: bool) -> None:
+        self._agent = agent
+        self._memory_of = memory_of
+        self._tasks = tasks
+        self._is_kept = is_kept
+        self.streams = 0
+        self._dialogues: OrderedDict[tuple[str, str], Dialogue] = OrderedDict()
+        self._answers: dict[tuple[str, str], Answering] = {}
+
+    async def list(self, user: str) -> ChatList:
+        """Return the conversations of a user with this agent."""
+        with _refusals():
+            rows = await self._memory_of(user).list_conversations_for_user(user, MOST_LISTED)
+        items = [
+            ChatSummary(
+                session_id=row["session_id"],
+                title=await self._title(user, row["session_id"]),
+                messages=row["message_count"],
+                updated_at=row["last_updated"],
+            )
+            for row in rows
+        ]
+        return ChatList(agent=self._agent.agent_id, is_kept=self._is_kept, items=items)
+
+    async def begin(self, user: str) -> ChatState:
+        """Begin a conversation."""
+        session_id = str(new_packet_id())
+        props = await self._dialogue(user, session_id).begin()
+        return self._state(user, session_id, props)
+
+    async def state(self, user: str, session_id: str) -> ChatState:
+        """Return a conversation. Raises ApiError: there is none, or it is somebody else's."""
+        return self._state(user, session_id, await (await self.known(user, session_id)).props())
+
+    async def say(self, user: str, session_id: str, message: str) -> ChatState:
+        """Begin to answer a message. Raises ApiError."""
+        dialogue = await self.known(user, session_id)
+        running = [one for one in self._answers.values() if one.state == "thinking"]
+        answer = self._answers.get((user, session_id))
+        if answer is not None and answer.state == "thinking":
+            raise ApiError(409, "BUSY", "the agent is still answering: stop it, or wait for its answer")
+        if len(running) >= MOST_ANSWERS:
+            raise ApiError(429, "TOO_MANY", f"{MOST_ANSWERS} answers are being made: try again when one is done")
+        answer = self._answers[(user, session_id)] = Answering(message)
+        answer.task = asyncio.create_task(answer.run(dialogue))
+        return self._state(user, session_id, await dialogue.props())
+
+    async def stop(self, user: str, session_id: str) -> ChatState:
+        """Stop the running answer, if any; the conversation is as it was."""
+        await self.known(user, session_id)
+        answer = self._answers.get((user, session_id))
+        if answer is not None and answer.task is not None:
+            await cancelled(answer.task)
+        return await self.state(user, session_id)
+
+    async def compress(self, user: str, session_id: str) -> ChatState:
+        """Compress now."""
+        dialogue = await self.known(user, session_id)
+        with _refusals():
+            return self._state(user, session_id, await dialogue.compress())
+
+    async def clear(self, user: str, session_id: str) -> ChatState:
+        """Forget what was said."""
+        dialogue = await self.known(user, session_id)
+        with _refusals():
+            state = self._state(user, session_id, await dialogue.clear())
+        self._answers.pop((user, session_id), None)
+        return state.model_copy(update={"answer": None})
+
+    async def delete(self, user: str, session_id: str) -> None:
+        """Delete a conversation; also what an agent keeps of it."""
+        dialogue = await self.known(user, session_id)
+        with _refusals():
+            await dialogue.clear()
+        await self._memory_of(user).delete_conversation(session_id)
+        self._answers.pop((user, session_id), None)
+
+    async def tasks(self, user: str, session_id: str) -> ChatTasks:
+        """Return the tasks that the messages started."""
+        found = await (await self.known(user, session_id)).own_tasks()
+        told = [task.event() for task in found]
+        return ChatTasks(
+            items=[
+                ChatTask(task_id=str(one["task_id"]), action=str(one["action"]), status=str(one["status"]))
+                for one in told
+            ]
+        )
+
+    async def history(self, user: str, session_id: str) -> ChatHistory:
+        """Return every message that is kept, folded ones too."""
+        whole = await (await self.known(user, session_id)).whole()
+        messages = [] if whole is None else list(whole.messages)
+        return ChatHistory(
+            session_id=session_id,
+            agent=self._agent.agent_id,
+            messages=[
+                {"role": one.role, "content": one.content, "timestamp": one.timestamp.isoformat()}
+                for one in messages
+                if one.role in ("user", "assistant")
+            ],
+            dropped=0 if whole is None else int(whole.metadata.get("dropped", 0)),
+        )
+
+    def answer_of(self, user: str, session_id: str) -> Answering | None:
+        """Return the newest answer of a conversation since the server began."""
+        return self._answers.get((user, session_id))
+
+    async def known(self, user: str, session_id: str) -> Dialogue:
+        """Return a conversation that somebody began. Raises ApiError: there is none, or it is somebody else's."""
+        dialogue = self._dialogue(user, session_id)
+        with _refusals():
+            exists = await dialogue.exists()
+        if not exists:
+            self._dialogues.pop((user, session_id), None)
+            raise ApiError(404, "NOT_FOUND", "there is no such conversation: `GET /chat/sessions` lists yours", "id")
+        return dialogue
+
+    async def close(self) -> None:
+        """Stop every running answer."""
+        for answer in list(self._answers.values()):
+            if answer.task is not None:
+                await cancelled(answer.task)
+
+    def _dialogue(self, user: str, session_id: str) -> Dialogue:
+        key = (user, session_id)
+        dialogue = self._dialogues.setdefault(
+            key, Dialogue(self._agent, session_id, self._memory_of(user), tasks=self._tasks)
+        )
+        self._dialogues.move_to_end(key)
+        idle = [one for one in self._dialogues if one != key and not self._is_busy(one)]
+        for one in idle[: max(len(self._dialogues) - MOST_CHATS, 0)]:
+            del self._dialogues[one]
+            self._answers.pop(one, None)
+        return dialogue
+
+    def _is_busy(self, key: tuple[str, str]) -> bool:
+        answer = self._answers.get(key)
+        return answer is not None and answer.state == "thinking"
+
+    async def _title(self, user: str, session_id: str) -> str | None:
+        whole = await self._memory_of(user).retrieve_conversation(session_id)
+        first = next((one.content for one in whole.messages if one.role == "user"), None) if whole else None
+        return None if first is None else " ".join(first.split())[:_TITLE]
+
+    def _state(self, user: str, session_id: str, props: Props) -> ChatState:
+        answer = self._answers.get((user, session_id))
+        return ChatState(
+            session_id=session_id,
+            revision=props.revision,
+            props=ChatProps.model_validate(props.document),
+            answer=None if answer is None else answer.shown(),
+        )
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Translate refusals of a conversation into answers of the API. Raises ApiError."""
+    try:
+        yield
+    except DialogueBusy as error:
+        raise ApiError(409, "BUSY", "the agent is still answering: stop it, or wait for its answer") from error
+    except (InvalidTransition, ContextPressureError, ContextStale) as error:
+        raise ApiError(409, "NOT_NOW", "the conversation cannot take this in its state: read it again") from error
+    except MemoryUnavailable as error:
+        raise ApiError(503, "AWAY", "the conversations' database does not answer: try again when it does") from error
+    except MemoryArgumentInvalid as error:
+        raise ApiError(422, "INVALID", str(error), error.place) from error

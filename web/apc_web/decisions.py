@@ -1,0 +1,373 @@
+"""Arbitrations and protocols."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+from uuid import UUID
+
+import asyncpg
+from fastapi import APIRouter
+
+from apc_log.queries import ArbitrationRow
+from apc_log.queries import list_protocols as logged_protocols
+from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
+from apc_web.cursors import After, Limit, OfRun, OfSession, OfTask, microseconds, read_cursor, time_of, write_cursor
+from apc_web.models import NEXT, ApiModel, NamedCount
+from apc_web.roles import RoleRoute
+from apc_web.route_services import Services, Serving
+
+
+class ArbitrationOption(ApiModel):
+    """One of those compared."""
+
+    candidate_id: str
+    packet_ids: list[UUID]
+    total_score: float
+    score_components: dict[str, float]
+    refused_with: list[str]
+    """Codes of the refusals of a TRANSFER that did not go through."""
+    rank: int | None
+    is_winner: bool
+
+
+class ArbitrationSummary(ApiModel):
+    """A live arbitration with its candidates."""
+
+    judged_at: datetime
+    shard: int
+    seq: int
+    packet_id: UUID
+    session_id: str
+    run_id: str
+    task_id: str
+    round: int
+    generation: int
+    step: int
+    arbitration_id: str
+    subject: str
+    """transfers or candidates."""
+    winner_candidate_id: str
+    selected: list[UUID]
+    margin: float | None
+    """Score of the best minus the second best; null with fewer than two that went on."""
+    candidates: list[ArbitrationOption]
+
+
+class ArbitrationPage(ApiModel):
+    """Arbitrations, newest first; those whose bodies are sealed or erased are left out."""
+
+    items: list[ArbitrationSummary]
+    next: str | None = NEXT
+
+
+class ArbitrationGroup(ApiModel):
+    """Figures of the candidates of one swarm, protocol, code or run."""
+
+    name: str
+    arbitrations: int
+    candidates: int
+    selected: int
+    refused: int
+    mean_score: float | None
+
+
+class GenerationDiversity(ApiModel):
+    """How different the candidates of a generation were, as the mean over the runs that compared any."""
+
+    generation: int
+    runs: int
+    candidates: int
+    """Of all the runs together; one that no packet stands for does not count."""
+    mean_swarms: float
+    """Different swarms among the candidates of a run."""
+    mean_protocols: float
+    """Different protocols among the candidates of a run."""
+
+
+class ArbitrationStatistics(ApiModel):
+    """Figures over the newest arbitrations, at most 5,000."""
+
+    looked_at: int
+    is_complete: bool
+    """False when there are more than were looked at."""
+    subjects: list[NamedCount]
+    codes: list[NamedCount]
+    """Refusals of candidates by code."""
+    mean_margin: float | None
+    margins: list[float]
+    """Decision margins, in the order of the log, at most 1,000."""
+    swarms: list[ArbitrationGroup]
+    protocols: list[ArbitrationGroup]
+    runs: list[ArbitrationGroup]
+    generations: list[ArbitrationGroup]
+    diversity: list[GenerationDiversity]
+    """By generation, the first one first."""
+
+
+class ProtocolSummary(ApiModel):
+    """How a protocol does."""
+
+    protocol_id: str
+    transfers: int
+    accepted: int
+    runs: int
+    tasks: int
+    acceptance_rate: float
+    average_outcome: float
+    average_drift_risk: float
+    effectiveness: float
+    outcome_lift: float
+    drift_delta: float
+    last_seen_at: datetime
+    roots: list[str]
+    blocked_at: datetime | None
+    blocked_until: datetime | None
+    blocked_by: str | None
+
+
+class ProtocolList(ApiModel):
+    """Protocols, the most transferred first."""
+
+    items: list[ProtocolSummary]
+
+
+# Arbitrations across runs, and protocols.
+
+_MOST_LOOKED_AT = 5_000
+_MOST_MARGINS = 1_000
+_LARGEST_SHARD = (1 << 31) - 1
+Filters = Mapping[str, str | None]
+
+
+async def arbitrations_page(pool: asyncpg.Pool, given: Filters, after: str | None, limit: int) -> ArbitrationPage:
+    """Return arbitrations, newest first. Raises ApiError for a bad cursor."""
+    found = read_cursor(after, "arbitrations", given, int, int, int)
+    before = None
+    if found is not None:
+        before = (time_of(found[0]), max(min(found[1], _LARGEST_SHARD), -1), found[2])
+    rows = await page_of_arbitrations(
+        pool,
+        run_id=given.get("run_id"),
+        session_id=given.get("session_id"),
+        task_id=given.get("task_id"),
+        before=before,
+        limit=limit + 1,
+    )
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        last = shown[-1]
+        place = (last.judged_at, last.shard, last.seq) if isinstance(last, ArbitrationRow) else last
+        cursor = write_cursor("arbitrations", given, microseconds(place[0]), place[1], place[2])
+    return ArbitrationPage(items=[_summary(row) for row in shown if isinstance(row, ArbitrationRow)], next=cursor)
+
+
+async def statistics(pool: asyncpg.Pool, given: Filters) -> ArbitrationStatistics:
+    """Return figures over the newest arbitrations."""
+    rows = await page_of_arbitrations(
+        pool,
+        run_id=given.get("run_id"),
+        session_id=given.get("session_id"),
+        task_id=given.get("task_id"),
+        limit=_MOST_LOOKED_AT + 1,
+    )
+    looked = [row for row in rows[:_MOST_LOOKED_AT] if isinstance(row, ArbitrationRow)]
+    wanted = [(row.session_id, packet_id) for row in looked for one in row.candidates for packet_id in one.packet_ids]
+    origins = await candidate_origins(pool, wanted)
+    entries = [
+        _Entry(row, one.candidate_id, one.total_score, one.refused_with, _is_selected(row, one.packet_ids), origin)
+        for row in looked
+        for one in row.candidates
+        for origin in [next((origins[packet] for packet in one.packet_ids if packet in origins), None)]
+    ]
+    margins = [margin for row in reversed(looked) if (margin := margin_of(row)) is not None]
+    return ArbitrationStatistics(
+        looked_at=len(looked),
+        is_complete=len(rows) <= _MOST_LOOKED_AT,
+        subjects=_counted(row.subject for row in looked),
+        codes=_counted(code for entry in entries for code in entry.refused_with),
+        mean_margin=fmean(margins) if margins else None,
+        margins=margins[-_MOST_MARGINS:],
+        swarms=_groups((entry.swarm, entry) for entry in entries),
+        protocols=_groups((entry.protocol, entry) for entry in entries if entry.protocol is not None),
+        runs=_groups((entry.row.run_id, entry) for entry in entries),
+        generations=_groups((f"{entry.row.generation:>6}", entry) for entry in entries),
+        diversity=diversity_of(
+            Compared(entry.row.generation, entry.row.run_id, entry.origin) for entry in entries if entry.origin
+        ),
+    )
+
+
+async def protocol_list(services: Services, run_id: str | None, limit: int) -> ProtocolList:
+    """Return protocols with effectiveness and blocks, the most transferred first."""
+    rows = await logged_protocols(services.pool, services.contract, run_id=run_id, limit=limit)
+    return ProtocolList(
+        items=[
+            ProtocolSummary(
+                protocol_id=row.figures.protocol_id,
+                transfers=row.figures.transfers,
+                accepted=row.figures.accepted,
+                runs=row.figures.runs,
+                tasks=row.figures.tasks,
+                acceptance_rate=row.figures.acceptance_rate,
+                average_outcome=row.figures.average_outcome,
+                average_drift_risk=row.figures.average_drift_risk,
+                effectiveness=row.figures.effectiveness,
+                outcome_lift=row.figures.outcome_lift,
+                drift_delta=row.figures.drift_delta,
+                last_seen_at=row.figures.last_seen_at,
+                roots=list(row.roots),
+                blocked_at=row.blocked_at,
+                blocked_until=row.blocked_until,
+                blocked_by=row.blocked_by,
+            )
+            for row in rows
+        ]
+    )
+
+
+def margin_of(row: ArbitrationRow) -> float | None:
+    """Return the score of the best minus the second best of those that have a rank; None with fewer than two."""
+    scores = sorted((one.total_score for one in row.candidates if one.rank is not None), reverse=True)
+    return scores[0] - scores[1] if len(scores) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate of an arbitration: its generation, its run, and where it comes from."""
+
+    generation: int
+    run_id: str
+    origin: CandidateOrigin
+
+
+def diversity_of(compared: Iterable[Compared]) -> list[GenerationDiversity]:
+    """Return the number of different swarms and protocols by generation, as the mean over runs."""
+    generations: dict[int, dict[str, list[CandidateOrigin]]] = {}
+    for one in compared:
+        generations.setdefault(one.generation, {}).setdefault(one.run_id, []).append(one.origin)
+    return [
+        GenerationDiversity(
+            generation=generation,
+            runs=len(runs),
+            candidates=sum(map(len, runs.values())),
+            mean_swarms=fmean(len({origin.swarm for origin in run}) for run in runs.values()),
+            mean_protocols=fmean(len({origin.protocol_id for origin in run} - {None}) for run in runs.values()),
+        )
+        for generation, runs in sorted(generations.items())
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One candidate of one arbitration."""
+
+    row: ArbitrationRow
+    candidate_id: str
+    score: float
+    refused_with: tuple[str, ...]
+    is_selected: bool
+    origin: CandidateOrigin | None
+
+    @property
+    def swarm(self) -> str:
+        return self.candidate_id if self.origin is None else self.origin.swarm
+
+    @property
+    def protocol(self) -> str | None:
+        return None if self.origin is None else self.origin.protocol_id
+
+
+def _is_selected(row: ArbitrationRow, packet_ids: Iterable[object]) -> bool:
+    return any(packet_id in row.selected for packet_id in packet_ids)
+
+
+def _groups(named: Iterable[tuple[str, _Entry]]) -> list[ArbitrationGroup]:
+    groups: dict[str, list[_Entry]] = {}
+    for name, entry in named:
+        groups.setdefault(name, []).append(entry)
+    return [_group(name.strip(), groups[name]) for name in sorted(groups)]
+
+
+def _group(name: str, entries: Sequence[_Entry]) -> ArbitrationGroup:
+    return ArbitrationGroup(
+        name=name,
+        arbitrations=len({entry.row.packet_id for entry in entries}),
+        candidates=len(entries),
+        selected=sum(entry.is_selected for entry in entries),
+        refused=sum(bool(entry.refused_with) for entry in entries),
+        mean_score=fmean(entry.score for entry in entries),
+    )
+
+
+def _counted(names: Iterable[str]) -> list[NamedCount]:
+    return [NamedCount(name=name, count=count) for name, count in Counter(names).most_common()]
+
+
+def _summary(row: ArbitrationRow) -> ArbitrationSummary:
+    options = [
+        ArbitrationOption(
+            candidate_id=one.candidate_id,
+            packet_ids=list(one.packet_ids),
+            total_score=one.total_score,
+            score_components=dict(one.score_components),
+            refused_with=list(one.refused_with),
+            rank=one.rank,
+            is_winner=one.candidate_id == row.winner_candidate_id,
+        )
+        for one in row.candidates
+    ]
+    return ArbitrationSummary(
+        judged_at=row.judged_at,
+        shard=row.shard,
+        seq=row.seq,
+        packet_id=row.packet_id,
+        session_id=row.session_id,
+        run_id=row.run_id,
+        task_id=row.task_id,
+        round=row.round,
+        generation=row.generation,
+        step=row.step,
+        arbitration_id=row.arbitration_id,
+        subject=row.subject,
+        winner_candidate_id=row.winner_candidate_id,
+        selected=list(row.selected),
+        margin=margin_of(row),
+        candidates=options,
+    )
+
+
+# Routes of arbitrations and protocols.
+
+router = APIRouter(tags=["decisions"], route_class=RoleRoute)
+
+
+@router.get("/arbitrations", response_model=ArbitrationPage)
+async def list_arbitrations(
+    services: Serving,
+    run_id: OfRun = None,
+    session_id: OfSession = None,
+    task_id: OfTask = None,
+    after: After = None,
+    limit: Limit = 50,
+) -> ArbitrationPage:
+    """Return arbitrations with their candidates, newest first."""
+    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
+    return await arbitrations_page(services.pool, given, after, limit)
+
+
+@router.get("/arbitrations/stats", response_model=ArbitrationStatistics)
+async def get_statistics(
+    services: Serving, run_id: OfRun = None, session_id: OfSession = None, task_id: OfTask = None
+) -> ArbitrationStatistics:
+    """Return figures over arbitrations, by swarm, protocol, code, generation and run."""
+    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
+    return await statistics(services.pool, given)
+
+
+@router.get("/protocols", response_model=ProtocolList)
+async def list_protocols(services: Serving, run_id: OfRun = None, limit: Limit = 100) -> ProtocolList:
+    """Return protocols with effectiveness and blocks, the most transferred first."""
+    return await protocol_list(services, run_id, limit)

@@ -1,1 +1,0 @@
-"""A session at a position: a fold over recorded columns."""

@@ -1,0 +1,220 @@
+"""The registered agents: alive or not, what waits for them, and what the gate lets them do."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import asyncpg
+from fastapi import APIRouter, Query
+
+from apc_bus.port import QueueDepth
+from apc_bus.topology import gate_queue, log_queue
+from apc_contracts.contract.limit_sections import Limits
+from apc_contracts.identity.registry import Kind
+from apc_contracts.judging.quotas import quota_of
+from apc_contracts.plurals import numbered
+from apc_log.queries.agents import count_open_deliveries, list_registered
+from apc_log.queries.health import RecentWork, recent_work
+from apc_log.registry import read_registry
+from apc_web.models import AgentList, AgentQuota, AgentSummary, FiringAlert, ServiceHealth, SystemHealth
+from apc_web.queue_looks import MOST_INBOXES, NO_WAY, Depths
+from apc_web.roles import RoleRoute
+from apc_web.route_services import Services, Serving
+
+ALIVE_WITHIN = timedelta(seconds=90)
+"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
+
+
+async def agent_list(services: Services) -> AgentList:
+    """Return every agent that was ever registered, by name, without a look at the queues."""
+    opened = await count_open_deliveries(services.pool)
+    now, registry = datetime.now(UTC), await read_registry(services.pool)
+    rows = await list_registered(services.pool)
+    return AgentList(
+        items=[
+            _agent(row, registry[row["agent_id"]].kind, opened, services.contract.limits, now)
+            for row in rows
+            if row["agent_id"] in registry
+        ]
+    )
+
+
+async def agents_with_queues(services: Services) -> AgentList:
+    """Return every agent as above, with the depths of its queues, as far as they are known."""
+    found, registry = await agent_list(services), await read_registry(services.pool)
+    reading = {agent_id for agent_id, one in registry.items() if one.has_inbox and not one.is_revoked}
+    have_inbox = [one for one in found.items if one.agent_id in reading]
+    asked = sorted(have_inbox, key=lambda one: not one.is_alive)[:MOST_INBOXES]
+    if services.probe is None:
+        return found.model_copy(update={"is_complete": not have_inbox, "words": NO_WAY})
+    depths = await services.probe.inboxes(tuple(one.agent_id for one in asked))
+    if isinstance(depths, str):
+        return found.model_copy(update={"is_complete": not have_inbox, "words": depths})
+    words = _gaps(len(have_inbox), len(asked), [one.agent_id for one in asked if one.agent_id not in depths])
+    items = [_with_depth(one, depths) for one in found.items]
+    return AgentList(items=items, is_complete=words is None, words=words)
+
+
+def _gaps(agents: int, asked: int, missing: list[str]) -> str | None:
+    if missing:
+        others = f" and {numbered(len(missing) - 1, 'other')}" if len(missing) > 1 else ""
+        return f"nobody knows the queues of {missing[0]}{others}: `apc topology apply` makes those that are missing"
+    return f"the queues of {asked} of {numbered(agents, 'agent')} were looked at" if asked < agents else None
+
+
+def _with_depth(agent: AgentSummary, depths: Mapping[str, QueueDepth]) -> AgentSummary:
+    depth = depths.get(agent.agent_id)
+    if depth is None:
+        return agent
+    return agent.model_copy(update={"waiting": depth.messages, "consumers": depth.consumers})
+
+
+def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: Limits, now: datetime) -> AgentSummary:
+    last_seen, agent_id, role = row["last_seen"], row["agent_id"], row["role"]
+    quota = None if limits.quota is None else quota_of(limits.quota, agent_id, role)
+    return AgentSummary(
+        agent_id=agent_id,
+        kind=kind.value,
+        role=role,
+        swarm=row["swarm"],
+        rights=row["rights"],
+        handles=row["handles"],
+        broker_user=row["broker_user"],
+        is_revoked=row["is_revoked"],
+        keys=row["keys"],
+        last_seen=last_seen,
+        is_alive=last_seen is not None and now - last_seen < ALIVE_WITHIN,
+        open_deliveries=opened.get(agent_id, 0),
+        most_open=limits.outstanding_deliveries,
+        quota=None if quota is None else AgentQuota(packets_per_second=quota.packets_per_second, burst=quota.burst),
+    )
+
+
+# How the system is: services, lag, and the alerts that fire, from the log and the queues alone.
+
+LATE_SECONDS = 5.0
+MOST_WAITING = 10_000
+MOST_OPEN = 800
+MOST_REFUSED = 0.2
+_LEAST_PACKETS = 20
+_CLOCKS_SECONDS = 1.0
+
+
+async def system_health(services: Services) -> SystemHealth:
+    """Return how gates, log writers and agents are, and what a person should look at."""
+    found = await services.probe.depths() if services.probe is not None else NO_WAY
+    depths: Depths = {} if isinstance(found, str) else found
+    recent = _with_idle(await recent_work(services.pool), depths)
+    agents = [one for one in (await agent_list(services)).items if one.kind == "agent" and one.handles]
+    agents = [one for one in agents if not one.is_revoked]
+    parts = [part for work in recent for part in (_gate(work, depths), _log_writer(work, depths))]
+    opened = await count_open_deliveries(services.pool)
+    return SystemHealth(
+        looked_at=datetime.now(UTC),
+        is_complete=not isinstance(found, str),
+        words=found if isinstance(found, str) else _summary(parts),
+        services=parts,
+        agents=len(agents),
+        alive=sum(one.is_alive for one in agents),
+        alerts=[
+            *_of_services(parts),
+            *_of_work(recent),
+            *_of_agents(agents, opened),
+        ],
+    )
+
+
+def _with_idle(recent: list[RecentWork], depths: Depths) -> list[RecentWork]:
+    """Return the shards of the log, and those that have queues and no entry yet."""
+    logged = {one.shard for one in recent}
+    queued = itertools.takewhile(lambda shard: gate_queue(shard) in depths, itertools.count())
+    idle = [RecentWork(shard, 0, 0, None, 0) for shard in queued if shard not in logged]
+    return sorted([*recent, *idle], key=lambda one: one.shard)
+
+
+def _summary(parts: list[ServiceHealth]) -> str:
+    stopped = [one for one in parts if one.state == "stopped"]
+    return "every shard has a gate and a log writer" if not stopped else "; ".join(one.words for one in stopped)
+
+
+def _gate(work: RecentWork, depths: Depths) -> ServiceHealth:
+    depth = depths.get(gate_queue(work.shard))
+    words = _words("gate", "packets are judged", work.shard, depth)
+    return _health("gate", work.shard, depth, None, words)
+
+
+def _log_writer(work: RecentWork, depths: Depths) -> ServiceHealth:
+    depth = depths.get(log_queue(work.shard))
+    words = _words("log writer", "the log is written", work.shard, depth)
+    if work.delay is not None and work.delay < -_CLOCKS_SECONDS:
+        words += f"; the clocks of gate and database differ by at least {-work.delay:.0f} s"
+    return _health("log_writer", work.shard, depth, None if work.delay is None else max(work.delay, 0.0), words)
+
+
+def _health(service: str, shard: int, depth: QueueDepth | None, delay: float | None, words: str) -> ServiceHealth:
+    state = "unknown" if depth is None else "running" if depth.consumers else "stopped"
+    waiting = None if depth is None else depth.messages
+    return ServiceHealth.model_validate(
+        {"service": service, "shard": shard, "state": state, "waiting": waiting, "delay_seconds": delay, "words": words}
+    )
+
+
+def _words(name: str, works: str, shard: int, depth: QueueDepth | None) -> str:
+    if depth is None:
+        return f"nobody can say whether the {name} of shard {shard} runs"
+    waits = f", {depth.messages:,} waiting" if depth.messages else ""
+    return f"{works}{waits}" if depth.consumers else f"no {name} runs for shard {shard}{waits}"
+
+
+def _of_services(parts: list[ServiceHealth]) -> Iterator[FiringAlert]:
+    for one in parts:
+        if one.state == "stopped":
+            name = "ApcShardWithoutGate" if one.service == "gate" else "ApcShardWithoutLogWriter"
+            yield FiringAlert(name=name, severity="critical", words=one.words)
+        if one.waiting is not None and one.waiting > MOST_WAITING:
+            words = f"{one.waiting:,} messages wait for the {one.service.replace('_', ' ')} of shard {one.shard}"
+            yield FiringAlert(name="ApcConsumerLag", severity="warning", words=words)
+        if one.delay_seconds is not None and one.delay_seconds > LATE_SECONDS:
+            words = f"the log of shard {one.shard} is written {one.delay_seconds:.0f} s after the verdicts"
+            yield FiringAlert(name="ApcLogWrittenLate", severity="warning", words=words)
+
+
+def _of_work(recent: list[RecentWork]) -> Iterator[FiringAlert]:
+    dead = sum(one.dead for one in recent)
+    if dead:
+        words = f"{dead:,} {'delivery' if dead == 1 else 'deliveries'} died in the last 15 minutes"
+        yield FiringAlert(name="ApcDeadLetters", severity="warning", words=words)
+    packets, refused = sum(one.packets for one in recent), sum(one.refused for one in recent)
+    if packets >= _LEAST_PACKETS and refused > MOST_REFUSED * packets:
+        words = f"{refused:,} of the last {packets:,} packets were refused (last 10 minutes)"
+        yield FiringAlert(name="ApcManyRefusals", severity="warning", words=words)
+
+
+def _of_agents(agents: list[AgentSummary], opened: Mapping[str, int]) -> Iterator[FiringAlert]:
+    for one in agents:
+        number = opened.get(one.agent_id, 0)
+        if number > MOST_OPEN:
+            words = f"{one.agent_id} has {number:,} deliveries open; from 1,000 on the gate refuses more"
+            yield FiringAlert(name="ApcAgentSlow", severity="warning", words=words)
+
+
+# Routes of the running system: its health, its agents.
+
+router = APIRouter(tags=["system"], route_class=RoleRoute)
+
+
+@router.get("/system", response_model=SystemHealth)
+async def get_system(services: Serving) -> SystemHealth:
+    """Return whether gates and log writers run, how far they are behind, and the alerts that fire."""
+    return await system_health(services)
+
+
+@router.get("/agents", response_model=AgentList)
+async def list_agents(
+    services: Serving,
+    *,
+    queues: Annotated[bool, Query(description="Look at the queues of the agents, too.")] = False,
+) -> AgentList:
+    """Return registered agents by name, revoked ones too."""
+    return await (agents_with_queues(services) if queues else agent_list(services))

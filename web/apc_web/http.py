@@ -1,0 +1,321 @@
+"""Parse the listen address of a service."""
+
+import asyncio
+import re
+import signal
+import socket
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+import uvicorn
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from apc_bus.errors import TaskEnded
+from apc_web.errors import ApiError, InputUnusable
+from apc_web.problems import problem_response
+
+
+def listen_address(listen: str) -> tuple[str, int]:
+    """Return (host, port) of HOST:PORT; an IPv6 host may be in brackets. Raises InputUnusable."""
+    host, _, port = listen.rpartition(":")
+    host = host.strip("[]")
+    if not (host and port.isdecimal() and int(port) < 1 << 16):
+        raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
+    return host, int(port)
+
+
+# The names by which a service that listens only on this machine may be addressed.
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/]+)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a service on this host is reachable only from this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def name_of(host: str) -> str:
+    """Return the name of a Host header without its port; nothing when it is not a name with a port or without one."""
+    found = _HOST.fullmatch(host)
+    return found[1].lower() if found else ""
+
+
+# The sockets that a service listens on, opened before it tells its address.
+
+_BACKLOG = 2048
+
+
+@contextmanager
+def open_listeners(host: str, port: int, *, or_free_port: bool = False) -> Iterator[list[socket.socket]]:
+    """Yield a listening socket for each address of a host; leaving the context closes them.
+
+    Args:
+        host: a name or an address.
+        port: the port; 0 takes a free one.
+        or_free_port: take a free port where another process listens on this one.
+
+    Raises:
+        InputUnusable: another process listens there, or the address is not one of this machine.
+    """
+    with ExitStack() as stack:
+        try:
+            listeners = _listeners(stack, host, port)
+        except OSError as error:
+            if not or_free_port:
+                reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
+                raise InputUnusable(f"--listen {host}:{port}: {reason}; name another port or address") from error
+            listeners = _listeners(stack, host, 0)
+        yield listeners
+
+
+def _listeners(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, (str(address[0]), int(address[1]))) for family, *_, address in found)
+    return [
+        stack.enter_context(socket.create_server(address, family=family, backlog=_BACKLOG))
+        for family, address in addresses
+    ]
+
+
+# The HTTP server of all services: uvicorn with limits, and checks of Host, Origin and content type.
+#
+# Browsers let any page send requests to this machine: checking Host stops DNS rebinding, checking Origin stops other
+# pages, and a body must be JSON, which no foreign page can send without a preflight.
+
+_MEDIA_TYPE = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Limits of a service's clients."""
+
+    connections: int = 128
+    """Connections at the same time; further ones are closed at once."""
+    header_seconds: float = 10.0
+    """Seconds from the beginning of a connection or request to the end of its header."""
+    body_seconds: float = 30.0
+    """Seconds from the end of the header to the end of the body."""
+    write_seconds: float = 30.0
+    """Seconds that a client may leave sent data unread."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """With what a server speaks TLS: PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+def make_server(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    *,
+    limits: HttpLimits | None = None,
+    lifespan: bool = False,
+    graceful_seconds: int = 15,
+    hosts: Collection[str] = (),
+    tls: TlsFiles | None = None,
+) -> "StoppableServer":
+    """Return the server of an application; port 0 takes a free one.
+
+    Args:
+        app: answers the requests that pass the checks.
+        host: the address to listen on; a loopback address answers only to the names of this machine.
+        port: the port to listen on.
+        limits: the clients' limits.
+        lifespan: whether the application has startup and shutdown hooks.
+        graceful_seconds: how long running requests may go on after SIGTERM; streams are cut then.
+        hosts: further names that the server answers to, without ports; beyond loopback none = any.
+        tls: speak TLS.
+    """
+    names = frozenset(hosts) | (LOOPBACK_NAMES if is_loopback(host) else frozenset())
+    config = uvicorn.Config(
+        CheckedRequests(app, names or None),
+        host=host,
+        port=port,
+        http=_bounded(limits or HttpLimits()),
+        ws="none",
+        log_config=None,
+        lifespan="on" if lifespan else "off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=graceful_seconds,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
+    return StoppableServer(config)
+
+
+class StoppableServer(uvicorn.Server):
+    """Serves until SIGTERM, SIGINT or `should_exit`, then returns: uvicorn would raise the signal again and die of it.
+
+    What its caller has opened is then closed, and the process ends with 0.
+    """
+
+    async def serve(self, sockets: "Sequence[socket.socket] | None" = None) -> None:
+        """Serve. Raises TaskEnded when it ends without having been told to."""
+        await super().serve(None if sockets is None else list(sockets))
+        if not self.should_exit:
+            raise TaskEnded("the HTTP server has ended without having been told to stop")
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals that tell a service to stop; elsewhere than in the main thread there are none."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class CheckedRequests:
+    """Refuses requests that a foreign page makes a browser send, and bodies that are not JSON.
+
+    Args:
+        app: receives the requests that pass.
+        hosts: allowed values of Host; None = any, where a token decides.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            await refusal(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        named = headers.getlist("host")
+        if len(named) != 1 or (self._hosts is not None and name_of(named[0]) not in self._hosts):
+            return _refuse(421, "WRONG_HOST", "this service does not answer to that name", "Host")
+        own = {f"http://{named[0].lower()}", f"https://{named[0].lower()}"}
+        origins = headers.getlist("origin")
+        if len(origins) > 1 or not own.issuperset(origin.lower() for origin in origins):
+            return _refuse(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
+        if _has_body(headers) and _media_types(headers) != {_MEDIA_TYPE}:
+            return _refuse(415, "NOT_JSON", f"send Content-Type: {_MEDIA_TYPE}", "Content-Type")
+        return None
+
+
+def _media_types(headers: Headers) -> set[str]:
+    return {given.partition(";")[0].strip().lower() for given in headers.getlist("content-type")}
+
+
+def _has_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+
+
+def _refuse(status: int, code: str, message: str, field: str) -> Response:
+    response = problem_response(ApiError(status, code, message, field))
+    response.headers["Connection"] = "close"
+    return response
+
+
+def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol with these limits: uvicorn itself creates one per connection."""
+
+    class Bounded(BoundedProtocol):
+        http_limits = limits
+
+    return Bounded
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection that is closed when its client is slow, does not read, or is one too many."""
+
+    http_limits = HttpLimits()
+    _receiving: asyncio.TimerHandle | None = None
+    _writing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, and begin to wait for its first request."""
+        super().connection_made(transport)
+        if len(self.connections) > self.http_limits.connections:
+            self._cut()
+        else:
+            self._wait_for_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timers."""
+        self._stop_receiving()
+        self._stop_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on received data, and set the limit for what is still to come."""
+        if self._receiving is None and self._is_between_requests:
+            self._wait_for_header()
+        before = self.cycle
+        super().data_received(data)
+        self._follow(before)
+
+    def on_response_complete(self) -> None:
+        """Continue with what the client has sent after the request."""
+        before = self.cycle
+        super().on_response_complete()
+        self._follow(before)
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read."""
+        self.flow.pause_writing()
+        self._writing = self.loop.call_later(self.http_limits.write_seconds, self._cut)
+
+    def resume_writing(self) -> None:
+        """Resume: the client has read."""
+        self._stop_writing()
+        self.flow.resume_writing()
+
+    def _follow(self, before: object) -> None:
+        """Set the limit for the rest of the running request."""
+        if self._is_between_requests:
+            return
+        if not self.cycle.more_body:
+            self._stop_receiving()
+        elif self.cycle is not before:
+            self._wait(self.http_limits.body_seconds)
+
+    @property
+    def _is_between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait_for_header(self) -> None:
+        self._wait(self.http_limits.header_seconds)
+
+    def _wait(self, seconds: float) -> None:
+        self._stop_receiving()
+        self._receiving = self.loop.call_later(seconds, self._cut)
+
+    def _cut(self) -> None:
+        self.transport.abort()
+
+    def _stop_receiving(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            self._receiving = None
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            self._writing = None

@@ -1,1 +1,0 @@
-"""The HTTP server of the services: limits, and checks of Host, Origin and content type."""

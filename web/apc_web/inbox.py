@@ -1,0 +1,205 @@
+"""What waits for a person."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import asyncpg
+from fastapi import APIRouter, Query
+
+from apc_agents.effects import EffectState, PostgresEffectStore
+from apc_agents.tasks import PostgresTaskStore, TaskStatus
+from apc_log.queries import DeadDelivery, delivery_history
+from apc_log.queries import list_dead as logged_dead
+from apc_log.queries.dead import DeliveryHop
+from apc_log.queries.questions import list_questions
+from apc_log.queries.trace import Position
+from apc_web.access import AccountRole, caller
+from apc_web.acts import (
+    ApprovalList,
+    DeadLetterDetail,
+    DeadLetterPage,
+    DeliveryAttempt,
+    EffectList,
+    EffectSummary,
+    OpenApproval,
+    TaskList,
+    TaskSummary,
+)
+from apc_web.cursors import After, Limit, OfAgent, OfSession, read_cursor, write_cursor
+from apc_web.packets import dead_words
+from apc_web.roles import RoleRoute
+from apc_web.route_services import Services, Serving
+
+_LARGEST_SHARD = (1 << 31) - 1
+
+
+async def dead_page(
+    pool: asyncpg.Pool, session_id: str | None, agent_id: str | None, after: str | None, limit: int
+) -> DeadLetterPage:
+    """Return dead letters with every attempt. Raises ApiError for a bad cursor."""
+    filters = {"session_id": session_id, "agent_id": agent_id}
+    found = read_cursor(after, "dead", filters, int, int)
+    place = None if found is None else Position(max(min(found[0], _LARGEST_SHARD), -1), found[1])
+    rows = await logged_dead(pool, session_id=session_id, recipient=agent_id, after=place, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = write_cursor("dead", filters, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None
+    now = datetime.now(UTC)
+    return DeadLetterPage(items=[_dead(row, await delivery_history(pool, row.id), now) for row in shown], next=cursor)
+
+
+async def approval_list(services: Services, session_id: str | None, limit: int) -> ApprovalList:
+    """Return open questions to people, the one that is due first first."""
+    rows = await list_questions(services.pool, session_id=session_id, limit=limit)
+    voices = await _voices(services) if rows else frozenset()
+    return ApprovalList(
+        items=[
+            OpenApproval(
+                packet_id=row.packet_id,
+                session_id=row.session_id,
+                run_id=row.run_id,
+                task_id=row.task_id,
+                asker=row.asker,
+                may_answer=list(row.may_answer),
+                answer_as=[one for one in row.may_answer if one in voices],
+                role=row.role or None,
+                text=row.text,
+                content=row.content,
+                payload_hash=row.payload_hash,
+                asked_at=row.asked_at,
+                due_at=row.due_at,
+            )
+            for row in rows
+        ]
+    )
+
+
+async def _voices(services: Services) -> frozenset[str]:
+    """Return the people in whose names the caller may answer."""
+    if services.acts is None or not caller().role.includes(AccountRole.OPERATOR):
+        return frozenset()
+    return await services.acts.voices(caller().person)
+
+
+async def effect_list(pool: asyncpg.Pool, agent_id: str | None, state: str | None, limit: int) -> EffectList:
+    """Return effects, newest first."""
+    states = None if state is None else [EffectState(state)]
+    records = await PostgresEffectStore(pool, is_patient=False).list(agent_id=agent_id, states=states, limit=limit)
+    return EffectList(
+        items=[
+            EffectSummary(
+                packet_id=one.effect_id.packet_id,
+                agent_id=one.effect_id.agent_id,
+                key=one.effect_id.key,
+                state=one.state.value,
+                session_id=one.session_id,
+                worker=one.worker,
+                claimed_at=one.claimed_at,
+                made_at=one.made_at,
+                problem=one.problem,
+                settled_by=one.settled_by,
+            )
+            for one in records
+        ]
+    )
+
+
+async def task_list(
+    pool: asyncpg.Pool, agent_id: str | None, session_id: str | None, status: str | None, limit: int
+) -> TaskList:
+    """Return durable tasks, newest first."""
+    statuses = None if status is None else [TaskStatus(status)]
+    store = PostgresTaskStore(pool, is_patient=False)
+    tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=statuses, limit=limit)
+    return TaskList(
+        items=[
+            TaskSummary(
+                task_id=one.task_id,
+                agent_id=one.agent_id,
+                session_id=one.session_id,
+                action=one.spec.action,
+                status=one.status.value,
+                progress=one.progress,
+                note=one.note,
+                error=one.error,
+                attempt=one.attempt,
+                created_at=one.created_at,
+                started_at=one.started_at,
+                finished_at=one.finished_at,
+            )
+            for one in tasks
+        ]
+    )
+
+
+def _dead(row: DeadDelivery, hops: list[DeliveryHop], now: datetime) -> DeadLetterDetail:
+    return DeadLetterDetail(
+        session_id=row.session_id,
+        run_id=row.run_id,
+        task_id=row.task_id,
+        packet_id=row.packet_id,
+        packet_type=row.packet_type,
+        sender=row.sender,
+        recipient=row.recipient,
+        attempt=row.attempt,
+        reason=row.reason,
+        words=dead_words(row.reason),
+        died_at=row.died_at,
+        expires_at=row.expires_at,
+        can_requeue=row.expires_at > now and not row.is_in_halted_session,
+        attempts=[_attempt(hop) for hop in hops],
+    )
+
+
+def _attempt(hop: DeliveryHop) -> DeliveryAttempt:
+    error = hop.metadata.get("error")
+    return DeliveryAttempt(
+        attempt=hop.attempt,
+        from_state=hop.from_state,
+        to_state=hop.to_state,
+        events=hop.events,
+        at=hop.occurred_at[-1],
+        actor=hop.actor,
+        error=error if isinstance(error, str) else None,
+    )
+
+
+# Routes of what waits for a person.
+
+router = APIRouter(tags=["inbox"], route_class=RoleRoute)
+
+
+@router.get("/dead", response_model=DeadLetterPage)
+async def list_dead(
+    services: Serving, session_id: OfSession = None, agent_id: OfAgent = None, after: After = None, limit: Limit = 50
+) -> DeadLetterPage:
+    """Return dead letters with every attempt, in the order of the log."""
+    return await dead_page(services.pool, session_id, agent_id, after, limit)
+
+
+@router.get("/approvals", response_model=ApprovalList)
+async def list_approvals(services: Serving, session_id: OfSession = None, limit: Limit = 100) -> ApprovalList:
+    """Return open questions to people, the one that is due first first."""
+    return await approval_list(services, session_id, limit)
+
+
+@router.get("/effects", response_model=EffectList)
+async def list_effects(
+    services: Serving,
+    agent_id: OfAgent = None,
+    state: Annotated[Literal["RUNNING", "UNKNOWN", "RESULT_LOST", "MADE"] | None, Query()] = None,
+    limit: Limit = 100,
+) -> EffectList:
+    """Return effects of handlers outside the bus, newest first."""
+    return await effect_list(services.state, agent_id, state, limit)
+
+
+@router.get("/tasks", response_model=TaskList)
+async def list_tasks(
+    services: Serving,
+    agent_id: OfAgent = None,
+    session_id: OfSession = None,
+    status: Annotated[Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED"] | None, Query()] = None,
+    limit: Limit = 100,
+) -> TaskList:
+    """Return durable tasks, newest first."""
+    return await task_list(services.state, agent_id, session_id, status, limit)

@@ -1,1 +1,0 @@
-"""The live feed: new entries of the log, as server-sent events."""

@@ -1,1 +1,0 @@
-"""What the routes return: frozen models; times in UTC, ids as text."""

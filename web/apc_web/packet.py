@@ -1,0 +1,358 @@
+"""One packet with everything that the log has on it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import orjson
+from fastapi import APIRouter, Query, Response
+
+from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_log.body_encryption import is_sealed
+from apc_log.offline_verifier import PublicKey
+from apc_log.queries import PacketRow, TransitionRow, get_packet_impact, get_packet_tree, list_agent_packets
+from apc_log.queries.health import list_shard_ends
+from apc_log.queries.packet_pages import (
+    LinkRow,
+    links_above,
+    links_below,
+    packet_at,
+    page_of_packets,
+    sessions_of_packet,
+    stored_body,
+)
+from apc_log.queries.trace import Position, list_packet_events, stale_packets
+from apc_log.session_loading import contract_of_session
+from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
+from apc_web import packets
+from apc_web.cursors import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
+from apc_web.errors import ApiError, not_found
+from apc_web.models import ConsistencyProof, LogPlace
+from apc_web.packets import (
+    CausalTree,
+    ImpactAnswer,
+    InclusionProof,
+    PacketDetail,
+    PacketHop,
+    PacketLink,
+    PacketPage,
+    RestingPacket,
+    TreeNode,
+    ruling_of,
+    summary,
+)
+from apc_web.roles import RoleRoute
+from apc_web.route_services import Services, Serving
+from apc_web.session import PACKET_MACHINE, machine_of
+
+_HINT = "take an id that `GET /packets` lists"
+_LARGEST_SHARD = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PacketKey:
+    """Which packet is meant: ids are unique within a session."""
+
+    packet_id: UUID
+    session_id: str
+
+
+async def find_key(services: Services, name: str, session: str | None) -> PacketKey:
+    """Return the packet that a name means; of several sessions the oldest. Raises ApiError when there is none."""
+    shard, _, seq = name.partition("-")
+    if seq.isdecimal() and name.count("-") == 1:
+        if int(shard) > _LARGEST_SHARD or int(seq) > (1 << 63) - 1:
+            raise not_found(f"packet at {name}", _HINT, "packet_id")
+        found = await packet_at(services.pool, Position(int(shard), int(seq)))
+        if found is None or session not in (None, found[1]):
+            raise not_found(f"packet at {name}", _HINT, "packet_id")
+        return PacketKey(*found)
+    packet_id = UUID(name)
+    sessions = await sessions_of_packet(services.pool, packet_id)
+    named = [one for one in sessions if session in (None, one)]
+    if not named:
+        raise not_found(f"packet {packet_id}", _HINT, "packet_id")
+    return PacketKey(packet_id, named[0])
+
+
+async def packet_detail(services: Services, name: str, session: str | None) -> PacketDetail:
+    """Return one packet. Raises ApiError when there is none."""
+    pool = services.pool
+    key = await find_key(services, name, session)
+    row = (await list_agent_packets(pool, packet_id=key.packet_id, session_id=key.session_id, limit=1))[0]
+    line = (
+        await page_of_packets(
+            pool, {"session_id": key.session_id}, newest=False, after=Position(row.shard, row.seq - 1), limit=1
+        )
+    )[0]
+    hops = await list_packet_events(pool, key.packet_id, session_id=key.session_id)
+    stale = (await stale_packets(pool, [row])).get((key.session_id, key.packet_id))
+    sealed = is_sealed(row.body)
+    contract = await contract_of_session(pool, row.contract_hash.hex(), services.contract)
+    return PacketDetail(
+        **dict(summary(line)),
+        root_packet_id=row.root_packet_id,
+        channel=row.channel,
+        confidence=row.confidence,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        recorded_at=row.recorded_at,
+        ruling=ruling_of(row, hops),
+        facts=row.facts,
+        document=None if sealed else _document(row),
+        is_sealed=sealed,
+        body_bytes=len(row.body),
+        packet_hash=row.packet_hash.hex(),
+        user_id=row.user_id,
+        has_signature=row.signature is not None,
+        hops=[_hop(hop) for hop in hops],
+        lifecycle=machine_of(contract, PACKET_MACHINE),
+        causes=[_link(link) for link in await links_above(pool, key.session_id, key.packet_id)],
+        effects=[_link(link) for link in await links_below(pool, key.session_id, key.packet_id)],
+        stale_because=None if stale is None else stale.because_packet_id,
+        other_sessions=[one for one in await sessions_of_packet(pool, key.packet_id) if one != key.session_id],
+    )
+
+
+async def packet_body(services: Services, name: str, session: str | None) -> bytes:
+    """Return the bytes of a packet as they are stored. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    body = await stored_body(services.pool, key.session_id, key.packet_id)
+    if body is None:
+        raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    return body
+
+
+def _document(row: PacketRow) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(row.body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _hop(row: TransitionRow) -> PacketHop:
+    return PacketHop(
+        seq=row.seq,
+        recipient=row.recipient,
+        attempt=row.attempt,
+        event=row.event,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        at=row.occurred_at,
+        actor=row.actor,
+        metadata=row.metadata,
+    )
+
+
+def _link(row: LinkRow) -> PacketLink:
+    return PacketLink(
+        shard=row.shard,
+        seq=row.seq,
+        packet_id=row.packet_id,
+        packet_type=row.packet_type,
+        sender=row.sender_agent_id,
+        verdict=row.verdict,
+        edge=row.edge,
+    )
+
+
+# What a packet has caused, what rests on it, and the proof that the log holds it.
+
+
+async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:
+    """Return what a packet has caused. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    tree = await get_packet_tree(services.pool, key.packet_id, session_id=key.session_id, limit=limit)
+    if tree is None:
+        raise not_found(f"packet {key.packet_id}", "take an id that `GET /packets` lists", "packet_id")
+    depths: dict[UUID, int] = {}
+    nodes = []
+    for row in tree.rows:
+        depths[row.packet_id] = 0 if row.above is None else depths[row.above] + 1
+        nodes.append(
+            TreeNode(
+                shard=row.shard,
+                seq=row.seq,
+                packet_id=row.packet_id,
+                packet_type=row.packet_type,
+                sender=row.sender_agent_id,
+                recipients=row.recipients,
+                run_phase=row.run_phase,
+                generation=row.generation,
+                verdict=row.verdict,
+                refusal_code=row.refusal_code,
+                judged_at=row.judged_at,
+                above=row.above,
+                edge=row.edge,
+                depth=depths[row.packet_id],
+            )
+        )
+    return CausalTree(items=nodes, is_cut=tree.is_cut)
+
+
+async def impact_of(services: Services, name: str, session: str | None, limit: int) -> ImpactAnswer:
+    """Return what rests on a packet. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    rests_on_nothing = services.contract.retraction.rests_on_nothing
+    impact = await get_packet_impact(
+        services.pool, key.packet_id, session_id=key.session_id, rests_on_nothing=rests_on_nothing
+    )
+    if impact is None:
+        raise not_found(f"packet {key.packet_id}", "take an id that `GET /packets` lists", "packet_id")
+    items = [
+        RestingPacket(
+            shard=row.shard,
+            seq=row.seq,
+            packet_id=row.packet_id,
+            packet_type=row.packet_type,
+            sender=row.sender_agent_id,
+            run_phase=row.run_phase,
+            round=row.round,
+            generation=row.generation,
+            judged_at=row.judged_at,
+            is_stale=row.is_stale,
+            is_retracted=row.is_retracted,
+        )
+        for row in impact.resting[:limit]
+    ]
+    place = LogPlace(shard=impact.packet.shard, seq=impact.packet.seq)
+    return ImpactAnswer(packet=place, items=items, total=len(impact.resting))
+
+
+# Proofs as files: that a packet is in the log, and that the log extends an earlier checkpoint of it.
+
+
+async def proof_of(services: Services, name: str, session: str | None) -> InclusionProof:
+    """Return the proof that a packet is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
+    key = await find_key(services, name, session)
+    async with services.pool.acquire() as connection:
+        shard, seq = await find_packet(connection, key.packet_id, key.session_id)
+        document = await prove_entry(connection, _key(services, shard), shard, seq)
+    return InclusionProof.model_validate(document)
+
+
+async def consistency_of(services: Services, shard: int, old: int | None, new: int | None) -> ConsistencyProof:
+    """Return the proof that the log of a shard extends an earlier one.
+
+    By default the newest checkpoint extends the exported one. Raises ApiError, ProofImpossible, TreeBroken.
+    """
+    end = next((one for one in await list_shard_ends(services.pool) if one.shard == shard), None)
+    if end is None:
+        raise not_found(f"shard {shard}", "take one that `GET /log/checkpoints` lists", "shard")
+    first, last = old or end.exported, new or end.tree_size
+    if not first or last is None:  # 0: an export has begun
+        raise ApiError(409, "NO_CHECKPOINT", "no checkpoint was exported yet: name an `old` size", "old")
+    async with services.pool.acquire() as connection:
+        document = await prove_consistency(connection, _key(services, shard), shard, first, last)
+    return ConsistencyProof.model_validate(document)
+
+
+def _key(services: Services, shard: int) -> PublicKey:
+    found = services.key_of(shard)
+    if found is None:
+        words = "this server does not know the log's public key: set APC_LOG_KEY_FILE, or use `apc log prove --key`"
+        raise ApiError(409, "NO_LOG_KEY", words)
+    return found
+
+
+# Routes of packets: list, detail, bytes, causes, effects, proof.
+
+router = APIRouter(tags=["packets"], route_class=RoleRoute)
+_NAME = r"^[^\x00]{1,256}$"
+_UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
+_MOST = 2_147_483_647
+
+
+@router.get("/packets", response_model=PacketPage)
+async def list_packets(
+    services: Serving,
+    *,
+    run_id: OfRun = None,
+    session_id: OfSession = None,
+    task_id: OfTask = None,
+    packet_type: Annotated[PacketType | None, Query(description="Only of this type.")] = None,
+    run_phase: Annotated[RunPhase | None, Query(description="Only of this phase.")] = None,
+    trace_id: Annotated[str | None, Query(pattern=_UUID, description="Only of the chain of this root packet.")] = None,
+    sender: Annotated[str | None, Query(pattern=_NAME, description="Only of this agent. Needs a scope.")] = None,
+    recipient: Annotated[str | None, Query(pattern=_NAME, description="Only for this agent. Needs a scope.")] = None,
+    verdict: Annotated[
+        Literal["accepted", "refused", "held"] | None, Query(description="Only with this verdict. Needs a scope.")
+    ] = None,
+    refusal_code: Code = None,
+    generation: Annotated[int | None, Query(ge=0, le=_MOST, description="Needs a scope.")] = None,
+    round: Annotated[int | None, Query(ge=0, le=_MOST, description="Needs a scope.")] = None,
+    text: Annotated[
+        str | None, Query(min_length=2, max_length=200, pattern=_NAME, description="Only with this text in the packet.")
+    ] = None,
+    order: Order = "oldest",
+    after: After = None,
+    limit: Limit = 100,
+) -> PacketPage:
+    """Return packets that match every filter.
+
+    A filter that needs a scope wants `run_id`, `session_id` or `task_id` beside it. A search looks at 20,000 packets
+    or for 2 s at most, says when it stopped, and goes on from `next`.
+    """
+    given = {
+        "run_id": run_id,
+        "session_id": session_id,
+        "task_id": task_id,
+        "packet_type": packet_type,
+        "run_phase": run_phase,
+        "trace_id": trace_id,
+        "sender": sender,
+        "recipient": recipient,
+        "verdict": verdict,
+        "refusal_code": refusal_code,
+        "generation": generation,
+        "round": round,
+    }
+    query = packets.PacketQuery.of(given, text=text, newest=order == "newest")
+    return await packets.packets_page(services.pool, query, after, limit)
+
+
+@router.get("/packets/{packet_id}", response_model=PacketDetail)
+async def get_packet(services: Serving, packet_id: PacketName, session: InSession = None) -> PacketDetail:
+    """Return one packet with its verdict in words, the facts it was judged by, hops, causes and effects."""
+    return await packet_detail(services, packet_id, session)
+
+
+@router.get(
+    "/packets/{packet_id}/body",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}, "description": "The stored bytes."}},
+)
+async def get_body(services: Serving, packet_id: PacketName, session: InSession = None) -> Response:
+    """Return the bytes of a packet exactly as they are stored; encrypted ones stay encrypted."""
+    body = await packet_body(services, packet_id, session)
+    headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+    return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/packets/{packet_id}/tree", response_model=CausalTree)
+async def get_tree(
+    services: Serving,
+    packet_id: PacketName,
+    session: InSession = None,
+    limit: Annotated[int, Query(ge=1, le=2_000, description="At most this many packets.")] = 300,
+) -> CausalTree:
+    """Return what a packet has caused, level by level."""
+    return await causal_tree(services, packet_id, session, limit)
+
+
+@router.get("/packets/{packet_id}/impact", response_model=ImpactAnswer)
+async def get_impact(
+    services: Serving,
+    packet_id: PacketName,
+    session: InSession = None,
+    limit: Annotated[int, Query(ge=1, le=2_000, description="At most this many packets.")] = 500,
+) -> ImpactAnswer:
+    """Return what rests on a packet: what its retraction would mark stale."""
+    return await impact_of(services, packet_id, session, limit)
+
+
+@router.get("/packets/{packet_id}/proof", response_model=InclusionProof)
+async def get_proof(services: Serving, packet_id: PacketName, session: InSession = None) -> InclusionProof:
+    """Return the proof that the packet is in the log, as `apc log check` reads it."""
+    return await proof_of(services, packet_id, session)

@@ -1,1 +1,0 @@
-"""What the routes return, read from the log and put into words."""

@@ -1,1 +1,0 @@
-"""The running system: its services, its agents and the queues between them."""

@@ -1,0 +1,328 @@
+"""Runs and sessions."""
+
+from collections import Counter
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+from pydantic import Field
+
+from apc_contracts.payloads.budget_expression import RESOURCES
+from apc_contracts.session import SessionDocument
+from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
+from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
+from apc_web.errors import not_found
+from apc_web.models import NEXT, ApiModel, NamedCount
+
+
+class RunSummary(ApiModel):
+    """One run: what its sessions add up to."""
+
+    run_id: str
+    sessions: int
+    running: int
+    """Sessions that have not ended."""
+    states: list[NamedCount]
+    """How many sessions are in each state."""
+    session_ids: list[str]
+    """The sessions that changed last, at most 20."""
+    spent: dict[str, float]
+    """packets, tokens and cost of all its sessions."""
+    open_deliveries: int
+    updated_at: datetime
+
+
+class RunPage(ApiModel):
+    """Runs, the one that changed last first."""
+
+    items: list[RunSummary]
+    next: str | None = NEXT
+
+
+class SessionSummary(ApiModel):
+    """One session in a list."""
+
+    session_id: str
+    run_id: str
+    task_id: str
+    shard: int
+    state: str
+    run_phase: str
+    is_terminal: bool
+    is_paused: bool
+    round: int
+    generation: int
+    open_deliveries: int
+    spent: dict[str, float]
+    opened_at: datetime
+    updated_at: datetime
+    halt_reason: str | None
+
+
+class SessionPage(ApiModel):
+    """Sessions, the one that changed last first."""
+
+    items: list[SessionSummary]
+    next: str | None = NEXT
+
+
+class BudgetPart(ApiModel):
+    """What one task may spend of a resource; task '' is the session's own part."""
+
+    task: str
+    resource: str
+    """packets, tokens, cost or wall_ms."""
+    limit: float | None
+    spent: float | None
+    left: float
+
+
+class SessionMember(ApiModel):
+    """An agent of a session."""
+
+    agent_id: str
+    swarm: str | None
+    is_live: bool
+    """A barrier waits for it."""
+
+
+class SessionDeadline(ApiModel):
+    """A timer of a session. It stands still while the session is paused."""
+
+    kind: str
+    due: datetime
+
+
+class HeldPacketSummary(ApiModel):
+    """A packet that is held until a barrier or until RESUME."""
+
+    packet_id: UUID
+    packet_type: str
+    sender: str
+    since: datetime
+
+
+class SessionWait(ApiModel):
+    """What a session waits for."""
+
+    kind: str
+    """paused, question, barrier, acknowledgement, delivery, verification, held, deadline or dead_letter."""
+    words: str
+    """One sentence."""
+    due: datetime | None = None
+    agents: list[str] = Field(default_factory=list)
+    packet_ids: list[UUID] = Field(default_factory=list)
+
+
+class StaleDecisionSummary(ApiModel):
+    """A DECISION that rests on a retracted packet."""
+
+    packet_id: UUID
+    ground_id: UUID
+    """What it rests on: retracted, or stale itself."""
+    words: str
+    """One sentence, with the command that shows what else rests on it."""
+
+
+class MachineState(ApiModel):
+    """A state of a machine, in the order of the contract."""
+
+    name: str
+    run_phase: str | None
+    is_terminal: bool
+
+
+class MachineEdge(ApiModel):
+    """A transition that the machine allows."""
+
+    event: str
+    from_state: str
+    to_state: str
+
+
+class SessionMachine(ApiModel):
+    """The machine that a session or a packet moves through."""
+
+    states: list[MachineState]
+    edges: list[MachineEdge]
+
+
+class SessionDetail(SessionSummary):
+    """Everything about one session but its packets."""
+
+    step: int
+    generation_limit: int
+    max_rounds: int
+    opener: str
+    paused_at: datetime | None
+    first_seq: int
+    """Position of its first packet in the log of its shard."""
+    last_seq: int
+    """Position of its last entry."""
+    packets: int
+    verdicts: list[NamedCount]
+    """Packets by verdict on arrival."""
+    refusals: list[NamedCount]
+    """Refused packets by code, the most frequent first."""
+    dead: int
+    """Deliveries that are dead letters now."""
+    waits: list[SessionWait]
+    budgets: list[BudgetPart]
+    members: list[SessionMember]
+    deadlines: list[SessionDeadline]
+    held: list[HeldPacketSummary]
+    stale_decisions: list[StaleDecisionSummary]
+    """The newest, at most 5."""
+    machine: SessionMachine
+
+
+class SessionMove(ApiModel):
+    """A transition or a barrier that happened."""
+
+    seq: int
+    at: datetime
+    event: str
+    from_state: str
+    to_state: str
+    round: int
+    generation: int
+    step: int
+    cause_packet_id: UUID
+
+
+class SessionMoves(ApiModel):
+    """The moves of a session, oldest first."""
+
+    items: list[SessionMove]
+    next: str | None = NEXT
+
+
+class GenerationScore(ApiModel):
+    """An EVAL of a session."""
+
+    seq: int
+    at: datetime
+    packet_id: UUID
+    agent: str
+    swarm: str
+    round: int
+    generation: int
+    verdict: str
+    outcome: float | None
+    drift_risk: float | None
+    """Null where the body is sealed."""
+
+
+class GenerationTransfer(ApiModel):
+    """A TRANSFER between swarms."""
+
+    seq: int
+    at: datetime
+    packet_id: UUID
+    round: int
+    generation: int
+    protocol_id: str
+    from_swarm: str | None
+    to_swarm: str | None
+    verdict: str
+    refusal_code: str | None
+    """Of the final verdict."""
+
+
+class SessionScores(ApiModel):
+    """Scores by generation and swarm, and the transfers between them; in the order of the log, at most 5,000 each."""
+
+    scores: list[GenerationScore]
+    transfers: list[GenerationTransfer]
+    is_cut: bool
+
+
+# Lists of runs and sessions.
+
+_SHOWN_SESSIONS = 20
+
+
+async def runs_page(pool: asyncpg.Pool, after: str | None, limit: int) -> RunPage:
+    """Return runs, the one that changed last first. Raises ApiError for a bad cursor."""
+    found = read_cursor(after, "runs", {}, int, str)
+    before = None if found is None else (time_of(found[0]), found[1])
+    rows = await page_of_runs(pool, before=before, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        cursor = write_cursor("runs", {}, microseconds(shown[-1].updated_at), shown[-1].run_id)
+    return RunPage(items=[_run(row) for row in shown], next=cursor)
+
+
+async def one_run(pool: asyncpg.Pool, run_id: str) -> RunSummary:
+    """Return a run. Raises ApiError when the log holds none of that name."""
+    rows = await page_of_runs(pool, run_id=run_id, limit=1)
+    if not rows:
+        raise not_found(f"run {run_id!r}", "`GET /runs` lists them", "run_id")
+    return _run(rows[0])
+
+
+async def sessions_page(
+    pool: asyncpg.Pool, run_id: str | None, running: bool | None, after: str | None, limit: int
+) -> SessionPage:
+    """Return sessions, the one that changed last first. Raises ApiError for a bad cursor."""
+    filters = {"run_id": run_id, "running": running}
+    found = read_cursor(after, "sessions", filters, int, str)
+    before = None if found is None else (time_of(found[0]), found[1])
+    rows = await page_of_sessions(pool, run_id=run_id, only_running=running, before=before, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = None
+    if len(rows) > limit:
+        cursor = write_cursor("sessions", filters, microseconds(shown[-1].updated_at), shown[-1].session_id)
+    return SessionPage(items=[session_summary(row) for row in shown], next=cursor)
+
+
+async def place_of(pool: asyncpg.Pool, session_id: str) -> SessionPlace:
+    """Return a session. Raises ApiError when the log holds none of that name."""
+    place = await find_session(pool, session_id)
+    if place is None:
+        raise not_found(f"session {session_id!r}", "`GET /sessions` lists them", "session_id")
+    return place
+
+
+def session_summary(place: SessionPlace) -> SessionSummary:
+    """Return a session as lists show it."""
+    document = place.document
+    return SessionSummary(
+        session_id=place.session_id,
+        run_id=document.run_id,
+        task_id=document.task_id,
+        shard=place.shard,
+        state=document.state,
+        run_phase=document.run_phase.value,
+        is_terminal=place.is_terminal,
+        is_paused=document.paused_at is not None,
+        round=document.round,
+        generation=document.generation,
+        open_deliveries=place.open_deliveries,
+        spent=_spent(document),
+        opened_at=document.opened_at,
+        updated_at=place.updated_at,
+        halt_reason=document.halt_reason if document.state == "HALTED" else None,
+    )
+
+
+def _run(row: RunFigures) -> RunSummary:
+    spent: Counter[str] = Counter()
+    for _, _, document in row.latest:
+        spent.update(_spent(document))
+    states = Counter(state for _, state, _ in row.latest)
+    return RunSummary(
+        run_id=row.run_id,
+        sessions=row.sessions,
+        running=row.running,
+        states=[NamedCount(name=name, count=count) for name, count in states.most_common()],
+        session_ids=[session_id for session_id, _, _ in row.latest[:_SHOWN_SESSIONS]],
+        spent=dict(spent),
+        open_deliveries=row.open_deliveries,
+        updated_at=row.updated_at,
+    )
+
+
+def _spent(document: SessionDocument) -> dict[str, float]:
+    return {name: document.spent[name] for name in RESOURCES if name in document.spent}

@@ -1,0 +1,264 @@
+"""What a session waits for, in words."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.plurals import numbered
+from apc_contracts.session import SessionDocument
+from apc_contracts.session.document import TaskDocument
+from apc_contracts.session.shares import budget_shares, memberships
+from apc_contracts.vocabulary import RunPhase
+from apc_log.queries import HeldRow, list_dead, list_held_packets
+from apc_log.queries.packet_pages import session_scores, session_transfers
+from apc_log.queries.session_pages import MoveRow, SessionPlace, page_of_moves, session_figures
+from apc_log.session_loading import contract_of_session
+from apc_log.watching import list_stale_decisions
+from apc_web.cursors import read_cursor, write_cursor
+from apc_web.models import NamedCount
+from apc_web.route_services import Services
+from apc_web.runs import (
+    BudgetPart,
+    GenerationScore,
+    GenerationTransfer,
+    HeldPacketSummary,
+    MachineEdge,
+    MachineState,
+    SessionDeadline,
+    SessionDetail,
+    SessionMachine,
+    SessionMember,
+    SessionMove,
+    SessionMoves,
+    SessionScores,
+    SessionWait,
+    StaleDecisionSummary,
+    place_of,
+    session_summary,
+)
+
+_MOST_IDS = 20
+
+
+def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[SessionWait]:
+    """Return what a session waits for, the most urgent first; nothing when it has ended."""
+    document = place.document
+    waits: list[SessionWait] = []
+    if dead:
+        waits.append(SessionWait(kind="dead_letter", words=numbered(dead, "dead letter waits", "dead letters wait")))
+    if place.is_terminal:
+        return waits
+    if document.paused_at is not None:
+        waits.append(SessionWait(kind="paused", words="an operator paused it: it waits for resume or stop"))
+    waits += _questions(document)
+    waits += _acknowledgements(document)
+    waits += _barrier(document)
+    if document.verifying:
+        words = numbered(document.verifying, "packet is being verified", "packets are being verified")
+        waits.append(SessionWait(kind="verification", words=words))
+    if place.open_deliveries:
+        words = numbered(place.open_deliveries, "delivery is on its way", "deliveries are on their way")
+        waits.append(SessionWait(kind="delivery", words=words))
+    if held:
+        words = numbered(len(held), "packet is held", "packets are held") + " until the barrier or resume"
+        ids = [one.packet_id for one in held[:_MOST_IDS]]
+        waits.append(SessionWait(kind="held", words=words, packet_ids=ids))
+    waits += [
+        SessionWait(kind="deadline", words=_DEADLINES.get(kind, f"the deadline {kind}"), due=due)
+        for kind, due in sorted(document.deadlines.items(), key=lambda item: item[1])
+        if not kind.startswith(("ack:", "ask:"))
+    ]
+    return waits
+
+
+_DEADLINES = {
+    "generation": "the generation ends at its deadline at the latest",
+    "state": "the session halts if it does not leave this state before the deadline",
+    "veto": "agents may veto the decision until the deadline",
+    "wall": "the session halts when its time is used up",
+}
+
+
+def _questions(document: SessionDocument) -> list[SessionWait]:
+    """Return the open questions to people, the one that is due first first."""
+    if not isinstance(document, TaskDocument):
+        return []
+    return [
+        SessionWait(
+            kind="question",
+            words=f"{question.asker} asks {_either(question.may_answer)}",
+            due=question.due_at,
+            agents=question.may_answer,
+            packet_ids=[packet_id],
+        )
+        for packet_id, question in sorted(document.work.questions.items(), key=lambda item: item[1].due_at)
+    ]
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _acknowledgements(document: SessionDocument) -> list[SessionWait]:
+    return [
+        SessionWait(
+            kind="acknowledgement",
+            words=f"{', '.join(pending.missing)} must acknowledge a packet of {pending.sender}",
+            due=document.deadlines.get(f"ack:{packet_id}:{pending.attempt}"),
+            agents=pending.missing,
+            packet_ids=[packet_id],
+        )
+        for packet_id, pending in document.pending_acks.items()
+    ]
+
+
+def _barrier(document: SessionDocument) -> list[SessionWait]:
+    """Return the swarms that the barrier of the open generation waits for."""
+    is_research = document.run_phase is RunPhase.RESEARCH
+    if not is_research and "generation" not in document.deadlines:
+        return []
+    there = document.round_state.ready if is_research else document.round_state.evaluated
+    missing = [name for name in document.swarms if name not in there and name not in document.dead_swarms]
+    if not missing:
+        return []
+    what = "a SYNC" if is_research else "an EVAL"
+    words = f"the barrier of generation {document.generation} waits for {what} of {', '.join(missing)}"
+    agents = [agent for name in missing for agent in document.swarms[name] if agent not in document.dead_agents]
+    return [SessionWait(kind="barrier", words=words, due=document.deadlines.get("generation"), agents=agents)]
+
+
+# One session: state, budgets, members, moves, scores.
+
+_MOST_DEAD = 1_000
+_MOST_SCORES = 5_000
+SESSION_MACHINE = "inter_agent_coordination"
+PACKET_MACHINE = "packet_lifecycle"
+
+
+async def session_detail(services: Services, session_id: str) -> SessionDetail:
+    """Return everything about one session but its packets. Raises ApiError when there is none."""
+    place = await place_of(services.pool, session_id)
+    figures = await session_figures(services.pool, place)
+    held = await list_held_packets(services.pool, session_id)
+    dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
+    document = place.document
+    contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
+    return SessionDetail(
+        **dict(session_summary(place)),
+        step=document.step,
+        generation_limit=document.generation_limit,
+        max_rounds=document.max_rounds,
+        opener=document.opener,
+        paused_at=document.paused_at,
+        first_seq=figures.first_seq,
+        last_seq=figures.last_seq,
+        packets=figures.packets,
+        verdicts=_counts(figures.verdicts),
+        refusals=_counts(figures.refusals),
+        dead=len(dead),
+        waits=waits_of(place, held, len(dead)),
+        budgets=[BudgetPart(**asdict(one)) for one in budget_shares(document, datetime.now(UTC))],
+        members=[SessionMember(**asdict(one)) for one in memberships(document)],
+        deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
+        held=[
+            HeldPacketSummary(
+                packet_id=one.packet_id, packet_type=one.packet_type, sender=one.sender_agent_id, since=one.judged_at
+            )
+            for one in held
+        ],
+        stale_decisions=[
+            StaleDecisionSummary(packet_id=one.packet_id, ground_id=one.ground_id, words=one.words)
+            for one in await list_stale_decisions(services.pool, session_id)
+        ],
+        machine=machine_of(contract, SESSION_MACHINE),
+    )
+
+
+async def moves_of(services: Services, session_id: str, after: str | None, limit: int) -> SessionMoves:
+    """Return transitions and barriers of a session, oldest first. Raises ApiError."""
+    await place_of(services.pool, session_id)
+    found = read_cursor(after, "moves", {"session_id": session_id}, int)
+    rows = await page_of_moves(services.pool, session_id, after=found[0] if found else 0, limit=limit + 1)
+    shown = rows[:limit]
+    cursor = write_cursor("moves", {"session_id": session_id}, shown[-1].seq) if len(rows) > limit else None
+    return SessionMoves(items=[_move(row) for row in shown], next=cursor)
+
+
+async def scores_of(services: Services, session_id: str) -> SessionScores:
+    """Return scores by generation and swarm, and the transfers between swarms. Raises ApiError."""
+    await place_of(services.pool, session_id)
+    scores = await session_scores(services.pool, session_id, limit=_MOST_SCORES + 1)
+    transfers = await session_transfers(services.pool, session_id, limit=_MOST_SCORES + 1)
+    return SessionScores(
+        scores=[
+            GenerationScore(
+                seq=row.seq,
+                at=row.judged_at,
+                packet_id=row.packet_id,
+                agent=row.sender_agent_id,
+                swarm=row.sender_swarm_id,
+                round=row.round,
+                generation=row.generation,
+                verdict=row.verdict,
+                outcome=row.outcome,
+                drift_risk=row.drift_risk,
+            )
+            for row in scores[:_MOST_SCORES]
+        ],
+        transfers=[
+            GenerationTransfer(
+                seq=row.seq,
+                at=row.judged_at,
+                packet_id=row.packet_id,
+                round=row.round,
+                generation=row.generation,
+                protocol_id=row.protocol_id,
+                from_swarm=row.from_swarm,
+                to_swarm=row.to_swarm,
+                verdict=row.verdict,
+                refusal_code=row.refusal_code,
+            )
+            for row in transfers[:_MOST_SCORES]
+        ],
+        is_cut=max(len(scores), len(transfers)) > _MOST_SCORES,
+    )
+
+
+def _counts(counts: dict[str, int]) -> list[NamedCount]:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [NamedCount(name=name, count=count) for name, count in ordered]
+
+
+def _move(row: MoveRow) -> SessionMove:
+    return SessionMove(
+        seq=row.seq,
+        at=row.recorded_at,
+        event=row.event,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        round=row.round,
+        generation=row.generation,
+        step=row.step,
+        cause_packet_id=row.cause_packet_id,
+    )
+
+
+def machine_of(contract: Contract, name: str) -> SessionMachine:
+    """Return a machine of the contract: states in its order, edges one for each state and event."""
+    machine = contract.machine(name)
+    states = [
+        MachineState(
+            name=state,
+            run_phase=_phase_of(contract, state) if name == SESSION_MACHINE else None,
+            is_terminal=state in machine.terminal,
+        )
+        for state in machine.states
+    ]
+    edges = [MachineEdge(event=edge.event, from_state=edge.source, to_state=edge.target) for edge in machine.edges]
+    return SessionMachine(states=states, edges=edges)
+
+
+def _phase_of(contract: Contract, state: str) -> str | None:
+    phase = contract.phase_of(state)
+    return None if phase is None else phase.value

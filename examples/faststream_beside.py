@@ -12,8 +12,8 @@ from faststream.rabbit import QueueType, RabbitBroker, RabbitExchange, RabbitQue
 from pydantic import BaseModel
 
 from apc_contracts import Actor, IdeaPayload, Packet, Recipient, Routing, Trace, new_packet_id, seal
-from apc_contracts.envelope.packet import IdeaPacket
 from apc_contracts.identity.ids import shard_of
+from apc_contracts.packet import IdeaPacket
 from apc_contracts.payloads.by_type import ExpectedImpact
 from apc_contracts.vocabulary import PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
 

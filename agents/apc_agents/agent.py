@@ -17,11 +17,10 @@ from apc_agents.tools.tool_registry import ToolRegistry
 from apc_agents.typed.handlers import models_of
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.agent import AgentContext, ContextMessage, SecurityLevel
 from apc_contracts.contract_model import ID_PATTERN
-from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration, Right
+from apc_contracts.packet import Actor, Packet
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 

@@ -34,7 +34,7 @@ from uuid import UUID
 from apc_contracts.errors import ApcError
 
 if TYPE_CHECKING:
-    from apc_contracts.envelope.packet import Packet
+    from apc_contracts.packet import Packet
     from apc_contracts.payloads.by_type import NackPayload
 
 

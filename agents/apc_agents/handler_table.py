@@ -9,7 +9,7 @@ from apc_agents.errors import AgentInvalid
 from apc_agents.scheduling.schedule import TICK_SCHEMA
 from apc_agents.signature import AnyHandler, check_handler
 from apc_agents.typed.handlers import schema_handled, typed_handler
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.vocabulary import PacketType, Signal
 

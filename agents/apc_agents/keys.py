@@ -12,7 +12,7 @@ from apc_agents.errors import AgentKeyUnusable
 from apc_bus.folders import create_private_file
 from apc_bus.settings import WorkerSettings
 from apc_contracts.identity.signing import encode_public_key, key_id_of, new_private_key, pem_of, private_key_of, sign
-from apc_contracts.wire.sealing import SealedPacket
+from apc_contracts.wire.parsing import SealedPacket
 
 AGENT_ID = "{agent_id}"
 """In APC_AGENT_KEY_FILE: stands for the agent's id, so that agents of one environment have their own keys."""

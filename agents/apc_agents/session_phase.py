@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal

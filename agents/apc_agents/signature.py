@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from apc_agents.errors import AgentInvalid
 from apc_agents.typed.message import schema_of
-from apc_contracts.envelope.packet import PAYLOAD_TYPES, Packet
+from apc_contracts.packet import PAYLOAD_TYPES, Packet
 from apc_contracts.payloads.by_type import EvalPayload, OpenEvalPayload, Payload
 from apc_contracts.vocabulary import PacketType
 

@@ -36,8 +36,8 @@ from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract.contract import Contract, load_contract, task_contract
-from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Actor, Packet
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_packet

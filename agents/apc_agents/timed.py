@@ -9,8 +9,8 @@ from apc_agents.handler_table import TICK_PREFIX, WAKE_PREFIX, HandlerEntry, Han
 from apc_agents.scheduling.defining import ScheduleOptions, make_schedule, tick_handler
 from apc_agents.scheduling.schedule import Schedule
 from apc_agents.signature import check_handler
-from apc_contracts.envelope.parts import MAX_RETRY_LIMIT
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import MAX_RETRY_LIMIT
 from apc_contracts.vocabulary import PacketType, Signal
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])

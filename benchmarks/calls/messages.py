@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field
 
 from apc_contracts import ClaimPayload, SignalPayload, admit, seal
 from apc_contracts.contract.contract import task_contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.schemas.schema import register_schema
+from apc_contracts.schemas import register_schema
 from apc_contracts.session import PacketInput, Session, advance, open_session
 from apc_contracts.vocabulary import PacketType, RunPhase, Signal
 from apc_contracts.wire.parsing import read_packet

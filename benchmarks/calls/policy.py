@@ -5,10 +5,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from apc_contracts import admit, load_contract, seal
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.session import PacketInput, Session, advance, open_session
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet

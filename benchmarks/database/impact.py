@@ -13,7 +13,7 @@ from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 from apc_bus.database import open_pool
 from apc_bus.in_memory import MemoryBroker
 from apc_bus.topology import build_topology
-from apc_contracts.session.knowledge.grounds import Grounds
+from apc_contracts.session.session import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import PacketEntry
 from apc_log.queries import get_packet_impact

@@ -10,7 +10,7 @@ import orjson
 
 from apc_agents.situation import resonance
 from apc_bus.settings import RelevanceSettings
-from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.agent import AgentContext, ContextMessage
 from benchmarks.relevance.former import former_score
 from benchmarks.relevance.labelled import Item, read_domain
 

@@ -13,13 +13,13 @@ from apc_bus import headers
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
 from apc_contracts import Packet
-from apc_contracts.envelope.parts import Lineage, ProofBundle
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
+from apc_contracts.packet import Lineage, ProofBundle
 from apc_contracts.payloads.by_type import SignalPayload, TransferPayload, TransferPolicy
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import Signal, TransferMode
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.wire.sealing import seal
 
 OPERATOR, SENDERS, COLLECTOR, MALLORY = "librarian", ("red-1", "blue-1"), "sentinel", "mallory"
 CAST: Cast = {

@@ -3,7 +3,7 @@
 from faststream import BaseMiddleware
 
 from apc_agents import Agent, HandlerContext
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.vocabulary import PacketType
 from benchmarks.support import agents

@@ -19,8 +19,8 @@ from apc_contracts import (
     new_packet_id,
     seal,
 )
-from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.identity.ids import shard_of
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.payloads.by_type import ExpectedImpact, FailureMode
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.vocabulary import PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.terminal_text import printable
+from apc_contracts.packet import Packet
+from apc_contracts.text import printable
 
 LogIds = dict[str, str | int]
 """What a log line says of where it belongs: packet_id, session_id, run_id, agent_id, shard, epoch, batch."""

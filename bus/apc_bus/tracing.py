@@ -20,7 +20,7 @@ from opentelemetry.util.types import AttributeValue
 
 from apc_bus.headers import TRACEPARENT, TRACESTATE
 from apc_bus.port import HeaderValue
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 
 TraceHeaders = Mapping[str, str]
 """`traceparent`, and `tracestate` where there is one; empty = no trace."""

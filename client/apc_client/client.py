@@ -18,11 +18,11 @@ from apc_bus.port import Bus
 from apc_client.errors import KeyConflict, SessionRefused
 from apc_client.sending import PATIENCE, AnswerForm, answer_over, send_opening, until
 from apc_client.session import ClientSession
-from apc_contracts.envelope.packet import Actor, Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
-from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.packet import Actor, Packet
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal

@@ -21,8 +21,7 @@ from apc_bus.topology import RECEIPTS, AgentQueues, Topology, build_topology
 from apc_client.errors import ShardsUnconfirmed
 from apc_client.operator import OPERATOR, client_registration, operator_person
 from apc_client.sending import until
-from apc_contracts.contract.contract import Contract, deployed_contract, load_contract
-from apc_contracts.contract.contract_files import read_contract_folder
+from apc_contracts.contract.contract import Contract, deployed_contract, load_contract, read_contract_folder
 from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import SchemaUnusable
 from apc_contracts.identity.ids import keyed_id, new_packet_id
@@ -37,7 +36,7 @@ from apc_contracts.identity.registry_change import (
     encode_registry_change,
 )
 from apc_contracts.identity.signing import new_private_key
-from apc_contracts.schemas.schema import RegisteredSchema, register_schema
+from apc_contracts.schemas import RegisteredSchema, register_schema
 from apc_log.registry import (
     LoggedContract,
     count_recorded,

@@ -32,7 +32,7 @@ from apc_bus.topology import (
     retry_queue,
 )
 from apc_console import __version__
-from apc_contracts.envelope.packet import PACKET_TYPES
+from apc_contracts.packet import PACKET_TYPES
 from apc_contracts.schema_export import packet_schema, receipts_schema, registry_change_schema
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
 from apc_log.batch import CONTENT_TYPE as LOG_CONTENT_TYPE

@@ -8,7 +8,20 @@ Pure: no I/O beyond its own data files, no clock, no broker, no database.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from apc_contracts.envelope.packet import (
+from apc_contracts.errors import (
+    ApcError,
+    ContractError,
+    ContractInvalid,
+    PacketRefused,
+    SignatureInvalid,
+    TransitionRefused,
+)
+from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
+from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.judging.facts import Facts, SignatureState
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.limits import DocumentLimits
+from apc_contracts.packet import (
     PACKET_TYPES,
     PAYLOAD_TYPES,
     TYPE_OF_PAYLOAD,
@@ -38,19 +51,6 @@ from apc_contracts.envelope.packet import (
     Trace,
     TransferPacket,
 )
-from apc_contracts.errors import (
-    ApcError,
-    ContractError,
-    ContractInvalid,
-    PacketRefused,
-    SignatureInvalid,
-    TransitionRefused,
-)
-from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
-from apc_contracts.identity.registry import Registration, Right
-from apc_contracts.judging.facts import Facts, SignatureState
-from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.limits import DocumentLimits
 from apc_contracts.payloads.by_type import (
     AckPayload,
     ArbitrationPayload,
@@ -78,7 +78,7 @@ from apc_contracts.payloads.by_type import (
     TransferPolicy,
     Veto,
 )
-from apc_contracts.payloads.measurements import MetricLimit, Thresholds
+from apc_contracts.payloads.measurements import MetricLimit, Result, Thresholds
 from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
 from apc_contracts.payloads.task_ir import (
     ConstraintKind,
@@ -94,7 +94,6 @@ from apc_contracts.payloads.task_ir import (
     Normalization,
     OdeSystem,
 )
-from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -113,13 +112,12 @@ from apc_contracts.vocabulary import (
     TransferMode,
 )
 from apc_contracts.wire.canonical import canonical_json
-from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
+from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket, parse_packet, payload_hash, read_packet, seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
-from apc_contracts.wire.sealing import SealedPacket, payload_hash, seal
 
 if TYPE_CHECKING:
     from apc_contracts.admission.admit import admit, judge_transfer
-    from apc_contracts.agent.actions import (
+    from apc_contracts.agent import (
         Action,
         ActionType,
         AgentResponse,
@@ -130,9 +128,8 @@ if TYPE_CHECKING:
         Thought,
         parse_response,
     )
-    from apc_contracts.contract.contract import Contract, load_contract
-    from apc_contracts.contract.machine import Machine
-    from apc_contracts.contract.promotion import PromotionResult, passes_promotion
+    from apc_contracts.contract.contract import Contract, PromotionResult, load_contract, passes_promotion
+    from apc_contracts.contract.machines import Machine
     from apc_contracts.identity.registry_change import (
         AgentAdded,
         AgentRevoked,

@@ -7,8 +7,8 @@ ApcError
     SchemaUnusable       a schema of typed content that cannot be registered
     TransitionRefused    an event that is illegal in a state, or whose guard is false
     SignatureInvalid     a signature header that cannot be read or does not verify
-    ClaimCheckInvalid    apc_contracts.envelope.claim_check: a packet whose long texts cannot be put back
-    ResponseInvalid      apc_contracts.agent.actions: a document that is no AgentResponse
+    ClaimCheckInvalid    apc_contracts.claim_check: a packet whose long texts cannot be put back
+    ResponseInvalid      apc_contracts.agent: a document that is no AgentResponse
   BusError               apc_bus.errors
   AgentError             apc_agents.errors
   GateError              apc_orchestrator.errors

@@ -13,14 +13,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from apc_contracts.agent.actions import MAX_ACTIONS, MAX_SUB_LEVELS, AgentResponse
-from apc_contracts.agent.context import AgentContext
-from apc_contracts.envelope.claim_check import TextReference
-from apc_contracts.envelope.packet import PACKET_TYPES, AnyPacket
+from apc_contracts.agent import MAX_ACTIONS, MAX_SUB_LEVELS, AgentContext, AgentResponse
+from apc_contracts.claim_check import TextReference
 from apc_contracts.identity.registry_change import RegistryChange
+from apc_contracts.packet import PACKET_TYPES, AnyPacket
 from apc_contracts.payloads.by_type import HeartbeatPayload, SignalPayload
 from apc_contracts.vocabulary import Channel, PacketType, Signal, TransferMode
-from apc_contracts.wire.receipt_fields import ReceiptFields
+from apc_contracts.wire.receipts import ReceiptFields
 
 Schema = dict[str, Any]
 

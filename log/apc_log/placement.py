@@ -7,7 +7,7 @@ import asyncpg
 
 from apc_bus.errors import ShardsDiffer
 from apc_contracts.identity.ids import shard_of
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
 MOST_SHARDS = 1_024

@@ -10,10 +10,9 @@ import asyncpg
 import orjson
 
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
-from apc_contracts.protocol.decay import DecayDecision, DecayKind, read_decision
-from apc_contracts.protocol.effectiveness import EvalTally, RunTask
+from apc_contracts.protocol.effectiveness import DecayDecision, DecayKind, EvalTally, RunTask, read_decision
 from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger
-from apc_contracts.schemas.schema import RegisteredSchema, known_schema
+from apc_contracts.schemas import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
 # Of each agent the change that view `agents` shows, and each schema as shard 0 has it, or the first shard that does.

@@ -13,10 +13,10 @@ import structlog
 
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract, task_contract
-from apc_contracts.envelope.references import CLAIM_PREFIX, defines, refers_to
-from apc_contracts.judging.loop_state import read_loop
+from apc_contracts.judging.session_view import read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
+from apc_contracts.packet import CLAIM_PREFIX, defines, refers_to
 from apc_contracts.session import (
     Denial,
     HeldPacket,
@@ -29,8 +29,8 @@ from apc_contracts.session import (
     decode_document,
     recount_contents,
 )
-from apc_contracts.session.knowledge.superseding import rest
-from apc_contracts.session.path.verification import requested
+from apc_contracts.session.knowledge import rest
+from apc_contracts.session.session_effects import requested
 from apc_contracts.vocabulary import (
     CONTROL_TYPES,
     ORCHESTRATOR,

@@ -25,7 +25,7 @@ CREATE TABLE apc_log.shard_epochs (
 );
 
 -- References: what a packet rests on beside its parent, and the names that others can refer to. Both follow from the
--- bytes (apc_contracts.envelope.references says how; a test keeps both equal), so the database derives them: nobody can write
+-- bytes (apc_contracts.packet says how; a test keeps both equal), so the database derives them: nobody can write
 -- something else.
 
 -- Null when there are none, and when the bytes are no JSON (they are encrypted): a row must not fail for that. The writer

@@ -72,7 +72,7 @@ CROSS JOIN LATERAL apc_log.metrics_in(packet.body_stored) AS read(metrics)
 WHERE hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.to_state = 'ROUTED'
   AND packet.packet_type = 'EVAL' AND read.metrics IS NOT NULL;
 
--- The DECISIONs that blocked a protocol or recorded its recovery; `decay` is the record (apc_contracts.protocol.decay).
+-- The DECISIONs that blocked a protocol or recorded its recovery; `decay` is the record (apc_contracts.protocol.effectiveness).
 CREATE VIEW apc_log.decay_decisions AS
 SELECT shard, seq, judged_at, session_id, packet_id, parent_packet_id, run_id, task_id, facts -> 'decay' AS decay
 FROM apc_log.agent_packets

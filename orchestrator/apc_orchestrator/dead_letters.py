@@ -22,7 +22,7 @@ from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.limits import DocumentLimits
-from apc_contracts.session.delivery.failures import HANDLER_ERROR
+from apc_contracts.session.receipts import HANDLER_ERROR
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.receipts import Receipt, ReceiptKind

@@ -18,14 +18,13 @@ from apc_bus.topology import (
     routing_key,
 )
 from apc_bus.tracing import NO_TRACE, TraceHeaders
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
+from apc_contracts.packet import Packet
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
-from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.wire.sealing import SealedPacket
 from apc_log.batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
 from apc_orchestrator.lease import Lease
 

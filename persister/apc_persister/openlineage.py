@@ -13,7 +13,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 import asyncpg
 import orjson
 
-from apc_contracts.envelope.references import ARTIFACT_PREFIX
+from apc_contracts.packet import ARTIFACT_PREFIX
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.queries.trace import PacketRow, list_agent_packets
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from tests.support.reference.contract import refusal_order
 from tests.support.reference.pages import DOCS, TABLES, filled, pages_with_tables, tables_of
 
-from apc_contracts.judging.remedies import REMEDIES
+from apc_contracts.judging.verdict import REMEDIES
 
 
 @pytest.mark.parametrize("page", pages_with_tables(), ids=lambda page: str(page.relative_to(DOCS)))

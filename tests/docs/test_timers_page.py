@@ -10,7 +10,7 @@ import pytest
 
 from apc_agents import AgentTestClient
 from apc_contracts import CommitmentLevel, DecisionPayload, SignalPayload
-from apc_contracts.payloads.wakes import WakeSpec
+from apc_contracts.payloads.session_signals import WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/timers.md"

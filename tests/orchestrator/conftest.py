@@ -39,8 +39,8 @@ from apc_contracts.vocabulary import (
     PacketType,
     Signal,
 )
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
-from apc_contracts.wire.sealing import seal
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
 from apc_persister.verification.derived import compare_derived

@@ -10,10 +10,10 @@ from fastapi import APIRouter, Query
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import gate_queue, log_queue
-from apc_contracts.contract.limit_sections import Limits
+from apc_contracts.contract.file import Limits
 from apc_contracts.identity.registry import Kind
 from apc_contracts.judging.quotas import quota_of
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.health import RecentWork, recent_work
 from apc_log.registry import read_registry

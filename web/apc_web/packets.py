@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.judging.verdict import remedy_of
 from apc_log.queries import PacketRow, TransitionRow
 from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_packets, search_packets
 from apc_log.queries.trace import Position

@@ -14,8 +14,8 @@ from apc_agents.tasks.model import TaskOrigin
 from apc_agents.tasks.store import TaskStore
 from apc_agents.tools.call import Once
 from apc_agents.tools.errors import ActionError
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import SecurityLevel
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import Payload
 
 REMEMBERED: Final = "remembered"

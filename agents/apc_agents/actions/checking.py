@@ -13,7 +13,7 @@ from apc_agents.tools.errors import ActionsRefused, Problem, ReferenceUnknown, V
 from apc_agents.tools.result_values import json_value
 from apc_agents.tools.tool_registry import Runnable, ToolRegistry
 from apc_agents.tools.variable_references import Reference, lookup, references_in, substitute
-from apc_contracts.agent.actions import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
+from apc_contracts.agent import Action, ActionType, AgentResponse, Execution, ResponseContext, SecurityLevel
 
 
 @dataclass(frozen=True, slots=True)

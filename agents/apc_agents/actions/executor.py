@@ -19,7 +19,7 @@ from apc_agents.tools.invoking import invoke
 from apc_agents.tools.knowledge import KnowledgeScope, ReadKnowledge
 from apc_agents.tools.tool_registry import ToolRegistry
 from apc_agents.tools.variable_references import lookup, references_in, substitute
-from apc_contracts.agent.actions import ActionType, AgentResponse, Execution, SecurityLevel
+from apc_contracts.agent import ActionType, AgentResponse, Execution, SecurityLevel
 
 
 class ActionExecutor:

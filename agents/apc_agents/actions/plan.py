@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from apc_agents.tools.errors import Problem, ReferenceUnknown
 from apc_agents.tools.variable_references import references_in
-from apc_contracts.agent.actions import Action, AgentResponse, Execution
+from apc_contracts.agent import Action, AgentResponse, Execution
 
 
 @dataclass(frozen=True, slots=True)

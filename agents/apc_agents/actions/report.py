@@ -7,13 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from apc_contracts.agent.actions import (
-    STATUS_ERROR,
-    STATUS_SUCCESS,
-    STATUS_TASK_STARTED,
-    Action,
-    AgentResponse,
-)
+from apc_contracts.agent import STATUS_ERROR, STATUS_SUCCESS, STATUS_TASK_STARTED, Action, AgentResponse
 
 
 class ObservationStatus(StrEnum):

@@ -12,11 +12,11 @@ from apc_agents.clearance import PROVENANCE
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import ActionError
 from apc_agents.tools.tool_registry import Tool, make_tool
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract_model import Fraction, Name
-from apc_contracts.envelope.packet import PAYLOAD_TYPES, ProofBundle
+from apc_contracts.packet import PAYLOAD_TYPES, ProofBundle
 from apc_contracts.vocabulary import PacketType
-from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.parsing import refusal_of
 
 STOP = "stop"
 ANSWERS = frozenset({PacketType.CLAIM, PacketType.IDEA})

@@ -19,7 +19,7 @@ from apc_agents.memory import BaseMemoryStore, ConversationContext, Conversation
 from apc_agents.text.summarizing import ExtractiveSummarizer
 from apc_agents.text.tokens import EstimatedTokens
 from apc_bus.settings import SituationSettings
-from apc_contracts.agent.context import (
+from apc_contracts.agent import (
     AgentContext,
     InteractionHistory,
     NarrativeState,
@@ -28,7 +28,7 @@ from apc_contracts.agent.context import (
     SystemState,
     context_uuid,
 )
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 
 MAX_RACES: Final = 20
 """Times that a message is added again because another agent of the session has written meanwhile."""

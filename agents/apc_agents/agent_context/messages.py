@@ -1,8 +1,8 @@
 """A packet as a message of a conversation, and a message of a conversation in a context object."""
 
 from apc_agents.memory import ConversationMessage
-from apc_contracts.agent.context import ContextMessage, context_uuid
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import ContextMessage, context_uuid
+from apc_contracts.packet import Packet
 
 
 def message_of(packet: Packet) -> ConversationMessage:

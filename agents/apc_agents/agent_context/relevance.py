@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from apc_agents.agent_context.common_words import common_stems
 from apc_agents.text.word_stems import stemmer_of
 from apc_bus.settings import RelevanceSettings
-from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.agent import AgentContext, ContextMessage
 
 MISS: Final = 0.4
 """What each symbol of the focus that a message touches leaves of its distance."""

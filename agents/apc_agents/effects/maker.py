@@ -23,7 +23,7 @@ from apc_agents.tools.result_values import result_value
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import running
 from apc_bus.crash_points import crash_point
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 
 MakeEffect = Callable[[], Any] | Callable[[], Awaitable[Any]]
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
 from apc_bus.backoff import Backoff
-from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
+from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType
 
 FIRST_LOOK, LONGEST_LOOK = 0.2, 2.0

@@ -6,8 +6,8 @@ from datetime import timedelta
 from apc_agents.errors import EmitRefused, Reject, Retry
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
+from apc_contracts.packet import Packet
 
 STORE_AWAY_AFTER = timedelta(seconds=5)
 """When a packet is tried again whose texts could not be stored or fetched."""

@@ -23,16 +23,8 @@ from apc_agents.emitting.draft import (
 from apc_agents.errors import EmitRefused
 from apc_agents.receiving.delivery import is_refusal
 from apc_agents.session_phase import KnownSessions
-from apc_contracts.envelope.packet import (
-    PACKET_TYPES,
-    TYPE_OF_PAYLOAD,
-    Actor,
-    Packet,
-    Recipient,
-    Routing,
-    Trace,
-)
 from apc_contracts.identity.ids import new_packet_id, reply_id
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OpenEvalPayload, Payload, SignalFields
 from apc_contracts.payloads.session_signals import first_new_field
 from apc_contracts.vocabulary import (
@@ -42,7 +34,7 @@ from apc_contracts.vocabulary import (
     Channel,
     DeliveryMode,
 )
-from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.parsing import refusal_of
 
 
 @dataclass(frozen=True, slots=True)

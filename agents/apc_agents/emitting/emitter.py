@@ -28,13 +28,13 @@ from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_ur
 from apc_bus.tracing import current_trace, describe, in_span
 from apc_contracts.admission import admit
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import TYPE_OF_PAYLOAD, Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
-from apc_contracts.session.delivery.acknowledgements import wants_ack
+from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet
+from apc_contracts.session.acknowledgements import wants_ack
 from apc_contracts.vocabulary import Channel, DeliveryMode, PacketType
-from apc_contracts.wire.sealing import SealedPacket, seal
+from apc_contracts.wire.parsing import SealedPacket, seal
 
 _log = structlog.get_logger("apc_agents")
 

@@ -8,8 +8,8 @@ from apc_agents.agent import Agent
 from apc_agents.agent_context.assembler import ContextAssembler
 from apc_agents.errors import Retry
 from apc_agents.memory import BaseMemoryStore, MemoryUnavailable, StaleRevision
-from apc_contracts.agent.context import AgentContext
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import AgentContext
+from apc_contracts.packet import Packet
 
 MEMORY_AWAY_AFTER = timedelta(seconds=5)
 """When a packet is tried again whose conversation could not be read or written."""

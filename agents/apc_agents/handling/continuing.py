@@ -23,7 +23,7 @@ from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.recorded_outcomes import encode_error
 from apc_agents.waiting.records import WaitRecord, decode_record
 from apc_bus.crash_points import crash_point
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload
 from apc_contracts.vocabulary import AckStatus, DeliveryMode, PacketType, Signal
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from apc_agents.errors import AgentError
-from apc_contracts.contract.machine import Machine
+from apc_contracts.contract.machines import Machine
 
 _THINKING = "IDEA_SYNTHESIS"
 

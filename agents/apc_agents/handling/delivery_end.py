@@ -19,8 +19,7 @@ from apc_agents.waiting.request import failed
 from apc_bus.errors import DeadLetter
 from apc_bus.tracing import fail
 from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.envelope.parts import MAX_TTL_MS
+from apc_contracts.packet import MAX_TTL_MS, Packet
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
 from apc_contracts.vocabulary import (
     CONTINUATION_DIVERGED,

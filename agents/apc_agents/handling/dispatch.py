@@ -34,10 +34,10 @@ from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
 from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import describe, in_span
-from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
+from apc_contracts.agent import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import AckStatus, DeliveryMode
 from apc_contracts.wire.receipts import ReceiptKind

@@ -16,9 +16,9 @@ from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
 from apc_agents.typed.message import done_with
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts.agent.context import AgentContext
+from apc_contracts.agent import AgentContext
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet, Recipient, SomePayload
+from apc_contracts.packet import Packet, Recipient, SomePayload
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload
 from apc_contracts.vocabulary import ORCHESTRATOR
 

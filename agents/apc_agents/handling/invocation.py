@@ -30,11 +30,11 @@ from apc_agents.waiting.inquiry import Inquiry
 from apc_agents.waiting.journal import CallJournal
 from apc_agents.waiting.records import Asked
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Packet, Recipient
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload
+from apc_contracts.wire.parsing import payload_hash
 from apc_contracts.wire.receipts import Usage
-from apc_contracts.wire.sealing import payload_hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

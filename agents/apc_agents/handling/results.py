@@ -6,7 +6,7 @@ from apc_agents.errors import Reject
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.signature import AnyHandler
 from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from apc_agents.handling.invocation import Invocation
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase
 

@@ -22,9 +22,8 @@ from apc_agents.handling.state import SavedAnswer, SavedWait, StateStore
 from apc_agents.memory import NewMessages
 from apc_agents.patience import patiently
 from apc_agents.receiving.dedupe import DeliveryKey
-from apc_contracts.envelope.packet import AckPacket, NackPacket, Packet
-from apc_contracts.wire.parsing import parse_packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.packet import AckPacket, NackPacket, Packet
+from apc_contracts.wire.parsing import parse_packet, seal
 
 MAX_DOCUMENTS = 1_000
 MAX_HANDLED = 256

@@ -39,8 +39,8 @@ from apc_agents.llm.summarizing import ModelSummarizer
 from apc_agents.memory import MemoryUnavailable
 from apc_agents.waiting.barring import no_waits
 from apc_bus.settings import LLMSettings
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import SecurityLevel
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import ErrorPayload
 from apc_contracts.vocabulary import PacketType, Signal
 

@@ -24,8 +24,7 @@ from apc_agents.context import TokenCounter
 from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
 from apc_agents.llm.provider import model_settings
 from apc_bus.settings import LLMSettings
-from apc_contracts.agent.actions import STATUS_SUCCESS, AgentResponse, ResponseInvalid, parse_response
-from apc_contracts.agent.context import ResponseConstraints
+from apc_contracts.agent import STATUS_SUCCESS, AgentResponse, ResponseConstraints, ResponseInvalid, parse_response
 
 
 @dataclass(frozen=True, slots=True)

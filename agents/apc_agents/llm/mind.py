@@ -28,8 +28,7 @@ from apc_agents.tasks import Task
 from apc_agents.text.partial_answer import RUNNING, ActionProgress, OnProgress
 from apc_agents.text.summarizing import cut
 from apc_bus.settings import LLMSettings
-from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse, SecurityLevel
-from apc_contracts.agent.context import ResponseConstraints
+from apc_contracts.agent import STATUS_ERROR, AgentResponse, ResponseConstraints, SecurityLevel
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""

@@ -22,7 +22,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Trigger
 from apc_agents.context import ContextSession, Turn, TurnRole
 from apc_agents.llm.fencing import fenced, source_of
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 
 _EMIT = (
     'emit {"packet_type", "payload", "to", "confidence", "symbolic_keys", "proof_bundle"} sends a packet to other '

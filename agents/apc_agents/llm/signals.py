@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 import orjson
 
 from apc_agents.actions import ActionReport
-from apc_contracts.agent.actions import STATUS_ERROR, AgentResponse
+from apc_contracts.agent import STATUS_ERROR, AgentResponse
 
 RECENT_STEPS: Final = 5
 """So many of the newest steps count for the error rate and for a loop."""

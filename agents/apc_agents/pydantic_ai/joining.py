@@ -28,7 +28,7 @@ from apc_agents.pydantic_ai.repeating import AnswersByNumber, Repeatable
 from apc_agents.typed.message import payload_of, schema_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.registry import Right
 
 ANSWERED: Final = "pydantic_ai_answered"

@@ -14,7 +14,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from apc_agents.clearance import PROVENANCE, SenderRule, lowest
 from apc_agents.handling.handler_context import HandlerContext
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 
 _log = structlog.get_logger("apc_agents")
 

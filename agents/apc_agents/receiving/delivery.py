@@ -15,9 +15,9 @@ from apc_bus.last_resort import Risk
 from apc_bus.port import HeaderValue, Message
 from apc_bus.telemetry import LogIds
 from apc_bus.tracing import NO_TRACE, TraceHeaders
-from apc_contracts.envelope.packet import NackPacket, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import NackPacket, Packet
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
 

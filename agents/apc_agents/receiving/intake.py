@@ -14,9 +14,9 @@ from apc_bus.errors import DeadLetter
 from apc_bus.port import Delivery
 from apc_bus.telemetry import packet_ids
 from apc_bus.tracing import trace_headers
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
+from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import Channel
 
 _log = structlog.get_logger("apc_agents")

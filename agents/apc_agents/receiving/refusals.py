@@ -4,8 +4,8 @@ from typing import Any
 
 import structlog
 
-from apc_contracts.envelope.packet import NackPacket, Packet
-from apc_contracts.judging.remedies import remedy_of
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.packet import NackPacket, Packet
 
 _log = structlog.get_logger("apc_agents")
 

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 
 MOST = 128
 MOST_BYTES = 16 * 1024

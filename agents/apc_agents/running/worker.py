@@ -47,8 +47,8 @@ from apc_bus.telemetry import leave_locals_out
 from apc_bus.topology import INTER_AGENT, agent_queue
 from apc_bus.tracing import current_trace
 from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import shard_of
+from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
 MIDDLEWARE_GRACE_SECONDS = 1.0

@@ -14,7 +14,7 @@ from apc_agents.scheduling.schedule import Misfire, Schedule, Tick, tick_id
 from apc_agents.signature import AnyHandler, check_typed
 from apc_agents.typed.handlers import typed_handler
 from apc_contracts.contract_model import ID_PATTERN
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 
 

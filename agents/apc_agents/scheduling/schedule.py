@@ -13,8 +13,8 @@ from apc_agents.emitting.draft import Draft
 from apc_agents.scheduling.cron import CronLine
 from apc_agents.typed.message import message
 from apc_agents.waiting.inquiry import LONGEST_TTL
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import keyed_id
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal

@@ -9,8 +9,8 @@ from typing import Any
 from apc_agents.agent import Agent
 from apc_agents.agent_context.messages import context_message, message_of
 from apc_agents.handling.handler_context import HandlerContext
-from apc_contracts.agent.context import AgentContext, ContextMessage
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import AgentContext, ContextMessage
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import PacketType
 

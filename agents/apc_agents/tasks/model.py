@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import Field, JsonValue
 
-from apc_contracts.agent.actions import ActionType, SecurityLevel
+from apc_contracts.agent import ActionType, SecurityLevel
 from apc_contracts.contract_model import Model, OpenMap
 
 MAX_LOST_LEASES = 5

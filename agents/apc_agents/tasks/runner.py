@@ -21,7 +21,7 @@ from apc_agents.tools.knowledge import KnowledgeScope
 from apc_agents.tools.tool_registry import Runnable, ToolRegistry
 from apc_agents.tools.variable_references import lookup, substitute
 from apc_bus.concurrency import cancelled, first_of, unasked_cancel_fails
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 
 Announce = Callable[[TaskEvent], Awaitable[None]]
 """Tells of an event; raises EmitUnconfirmed when it is to be told again, another EmitError when it never will be."""

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from apc_agents.tools.errors import ActionError
 from apc_agents.tools.knowledge import KnowledgeScope
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from apc_agents.clearance import SenderRule, Trigger
 from apc_agents.tools.call import ToolCall
 from apc_agents.tools.errors import Problem, ToolInvalid
 from apc_agents.tools.knowledge import ReadKnowledge
-from apc_contracts.agent.actions import ActionType, SecurityLevel
-from apc_contracts.wire.schema_errors import mistakes_of
+from apc_contracts.agent import ActionType, SecurityLevel
+from apc_contracts.wire.parsing import mistakes_of
 
 DEFAULT_TIME_LIMIT = timedelta(seconds=60)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from apc_agents.errors import AgentInvalid, Reject
 from apc_agents.signature import AnyHandler, check_typed, leaves_of_return
 from apc_agents.typed.message import content_of, payload_of, schema_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import Payload
 
 _TAKES: Final = "__apc_model__"

@@ -8,10 +8,10 @@ from pydantic.errors import PydanticUserError
 
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_contracts.contract_model import SchemaId
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AgentRequest
-from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import CommitmentLevel
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

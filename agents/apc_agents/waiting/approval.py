@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from apc_agents.emitting.draft import Destination, Draft
 from apc_agents.errors import AskTimeout
 from apc_agents.waiting.inquiry import LONGEST_TTL, End, digest_of, names_of, outcome_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.questions import AnswerOutcome, OnTimeout, Question
 from apc_contracts.vocabulary import Signal

@@ -10,8 +10,7 @@ import orjson
 
 from apc_agents.emitting.draft import Destination, Draft
 from apc_agents.waiting.recorded_outcomes import decode_error
-from apc_contracts.envelope.packet import Packet, Recipient
-from apc_contracts.envelope.parts import MAX_TTL_MS
+from apc_contracts.packet import MAX_TTL_MS, Packet, Recipient
 from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)

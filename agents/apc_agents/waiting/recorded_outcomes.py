@@ -7,13 +7,12 @@ from typing import Any
 import orjson
 
 from apc_agents.errors import AgentError
-from apc_contracts.agent.context import AgentContext
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.agent import AgentContext
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase
-from apc_contracts.wire.parsing import parse_packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import parse_packet, seal
 
 _PACKET = "$packet"
 

@@ -7,9 +7,8 @@ from uuid import UUID
 import orjson
 
 from apc_agents.errors import AgentError
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.wire.parsing import parse_packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.packet import Packet
+from apc_contracts.wire.parsing import parse_packet, seal
 
 MAX_WAITS = 64
 MAX_RECORD_BYTES = 1 << 20

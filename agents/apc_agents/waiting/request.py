@@ -12,12 +12,12 @@ from apc_agents.errors import AgentError, AskTimeout, RequestFailed
 from apc_agents.typed.message import payload_of, schema_of
 from apc_agents.waiting.inquiry import LONGEST_TTL, End, digest_of, names_of, outcome_of
 from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import MAX_TEXT, AgentRequest, AnswerOutcome, AnswerSpec
-from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import Signal
-from apc_contracts.wire.sealing import payload_hash
+from apc_contracts.wire.parsing import payload_hash
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 

@@ -6,7 +6,7 @@ from apc_agents.emitting.draft import Draft
 from apc_agents.errors import AgentError
 from apc_agents.waiting.inquiry import LONGEST_TTL
 from apc_contracts.payloads.by_type import SignalPayload
-from apc_contracts.payloads.wakes import MAX_KEY, WakeSpec
+from apc_contracts.payloads.session_signals import MAX_KEY, WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 _MILLISECOND = timedelta(milliseconds=1)

@@ -25,7 +25,7 @@ from apc_automl.training.search import Place, Trial
 from apc_automl.training.spaces import families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.envelope.packet import Packet, SomePayload
+from apc_contracts.packet import Packet, SomePayload
 from apc_contracts.payloads.by_type import (
     ClaimPayload,
     EvalPayload,

@@ -9,7 +9,7 @@ from apc_automl.swarm import role_payloads
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.envelope.packet import Packet, ProofBundle
+from apc_contracts.packet import Packet, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase

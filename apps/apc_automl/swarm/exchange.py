@@ -7,7 +7,7 @@ from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import SWARMS
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.file import TransferWindow
-from apc_contracts.envelope.packet import Lineage, Packet
+from apc_contracts.packet import Lineage, Packet
 from apc_contracts.payloads.by_type import TransferPayload, TransferPolicy
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase, TransferMode

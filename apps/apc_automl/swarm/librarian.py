@@ -28,7 +28,7 @@ from apc_automl.training.preparing import prepare_table
 from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     DecisionPayload,

@@ -13,9 +13,8 @@ from apc_automl.swarm.briefs import Brief
 from apc_automl.swarm.forecast import Forecast
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES
-from apc_contracts.contract.contract import load_contract
-from apc_contracts.contract.promotion import passes_promotion
-from apc_contracts.envelope.packet import GateScores, ProofBundle
+from apc_contracts.contract.contract import load_contract, passes_promotion
+from apc_contracts.packet import GateScores, ProofBundle
 from apc_contracts.payloads.by_type import (
     ArtifactPayload,
     ClaimPayload,

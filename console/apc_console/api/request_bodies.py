@@ -8,7 +8,7 @@ from starlette.requests import Request
 from apc_console.api.error_answers import RequestRefused
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import DocumentLimits
-from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 MAX_BODY_BYTES = 1_048_576

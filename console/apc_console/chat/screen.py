@@ -17,8 +17,7 @@ from apc_console.output.cells import show
 from apc_console.output.safe_console import SafeConsole
 from apc_console.output.standard_input import StandardInput
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
-from apc_contracts.terminal_text import printable, printable_json
+from apc_contracts.text import numbered, printable, printable_json
 
 BAR_WIDTH = 24
 PRESSURED = 0.7

@@ -10,7 +10,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from apc_console.chat.commands import COMMANDS
-from apc_contracts.terminal_text import printable
+from apc_contracts.text import printable
 
 PROMPT = "> "
 

@@ -50,7 +50,7 @@ from apc_console.output.output import tell
 from apc_console.output.settings_errors import sentence_of
 from apc_console.output.terminal import echo
 from apc_contracts.errors import ApcError
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import one_line
 
 __all__ = ["app", "main"]
 

@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from apc_console.output.terminal import echo
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import one_line
 
 GROUP = "apc.commands"
 

@@ -9,7 +9,7 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_console.commands.agent.agents_view import inbox_depths, listed
 from apc_console.doctor.finding import Finding, ok, warning
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 
 async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -> list[Finding]:

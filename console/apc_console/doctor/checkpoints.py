@@ -5,7 +5,7 @@ from datetime import timedelta
 import asyncpg
 
 from apc_console.doctor.finding import Finding, ok, wrong
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries.health import read_exports
 
 TOLERANCE = timedelta(seconds=10)

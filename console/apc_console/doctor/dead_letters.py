@@ -8,7 +8,7 @@ import asyncpg
 from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_console.doctor.finding import Finding, ok, warning
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries.health import count_dead_by_reason, count_set_aside
 
 FIX = (

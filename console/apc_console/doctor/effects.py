@@ -9,7 +9,7 @@ from apc_agents.effects import EffectRecord, PostgresEffectStore
 from apc_agents.effects.model import UNSETTLED
 from apc_agents.effects.store import MAX_LISTED
 from apc_console.doctor.finding import Finding, ok, warning
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 FIX = "`apc effect list --state unknown --state result_lost` shows them; say what happened with `apc effect settle`"
 

@@ -8,7 +8,7 @@ from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.topology import gate_queue
 from apc_console.connections.broker import CONNECT_PATIENCE
 from apc_console.doctor.finding import Finding, ok, wrong
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.placement import check_places, read_open_sessions, split_sessions
 
 CHECK = "shards"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from apc_console.output.safe_console import SafeConsole
-from apc_contracts.judging.remedies import remedy_of
-from apc_contracts.terminal_text import one_line
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.text import one_line
 
 INDENT = 10
 """Columns before a sentence: as wide as a time and two spaces."""

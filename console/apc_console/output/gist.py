@@ -21,12 +21,11 @@ from apc_contracts.payloads.by_type import (
     TaskIrPayload,
     TransferPayload,
 )
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import IrClaim
-from apc_contracts.payloads.typed import Result
-from apc_contracts.plurals import numbered
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import numbered, one_line
 
 LONGEST = 200
 """Characters of a packet's line; what is cut ends with an ellipsis."""

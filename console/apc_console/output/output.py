@@ -12,7 +12,7 @@ import typer
 from apc_console.errors import InputUnusable
 from apc_console.output.cells import as_text
 from apc_console.output.terminal import echo, standard_output
-from apc_contracts.terminal_text import one_line, printable_json
+from apc_contracts.text import one_line, printable_json
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from apc_contracts.terminal_text import printable
+from apc_contracts.text import printable
 
 
 class SafeConsole(Console):

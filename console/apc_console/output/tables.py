@@ -10,7 +10,7 @@ from rich.text import Text
 
 from apc_console.output.cells import show
 from apc_console.output.safe_console import SafeConsole
-from apc_contracts.terminal_text import printable
+from apc_contracts.text import printable
 
 GAP = 2
 """Columns between two cells."""

@@ -7,7 +7,7 @@ from typing import IO, Any
 import typer
 
 from apc_console.errors import InputUnusable
-from apc_contracts.terminal_text import printable, printable_json
+from apc_contracts.text import printable, printable_json
 
 
 def ask_whether(what: str) -> None:

@@ -12,7 +12,7 @@ from apc_bus.chaos import Score
 from apc_bus.folders import make_private_folder
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries.health import count_conflicts, count_deliveries, count_retried, count_verdicts, find_logged
 
 SCORES = "chaos"

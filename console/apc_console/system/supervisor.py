@@ -16,7 +16,7 @@ import structlog
 
 from apc_bus.backoff import Backoff
 from apc_bus.folders import make_private_folder
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import one_line
 
 log = structlog.get_logger(__name__)
 

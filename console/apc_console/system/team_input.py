@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from apc_agents.typed.team import Team
 from apc_console.errors import InputUnusable
-from apc_contracts.payloads.typed import Result
+from apc_contracts.payloads.measurements import Result
 
 
 def read_input(team: Team, body: bytes) -> BaseModel:

@@ -11,7 +11,7 @@ from apc_client import Client
 from apc_console.errors import InputUnusable
 from apc_console.output.standard_input import StandardInput
 from apc_console.output.terminal import echo
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import one_line
 from apc_log.queries.questions import QuestionRow
 
 PAUSE: Final = timedelta(milliseconds=100)

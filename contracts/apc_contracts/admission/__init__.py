@@ -5,12 +5,10 @@ replay all call `admit`.
 """
 
 from apc_contracts.admission.admit import admit, judge_held, judge_transfer, transfer_record
-from apc_contracts.admission.case import Case, Rule
+from apc_contracts.admission.case import Case, Rule, Stage
 from apc_contracts.admission.record import facts_record, note_place
-from apc_contracts.admission.recorded import judge_in_session, judge_recorded
+from apc_contracts.admission.recorded import SessionSnapshot, judge_in_session, judge_recorded
 from apc_contracts.admission.rules.order import RULES
-from apc_contracts.admission.session_values import SessionSnapshot
-from apc_contracts.admission.stage import Stage
 
 __all__ = [
     "RULES",

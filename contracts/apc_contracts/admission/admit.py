@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.admission.case import Case, Ruling, Stage
 from apc_contracts.admission.record import facts_record, note_warnings
 from apc_contracts.admission.rules.budget import budget_is_left
 from apc_contracts.admission.rules.capacity import bytes_have_room, session_has_room
@@ -10,12 +10,11 @@ from apc_contracts.admission.rules.drift import warnings_of
 from apc_contracts.admission.rules.loop_guard import ends_no_loop
 from apc_contracts.admission.rules.order import plan
 from apc_contracts.admission.rules.quota import quota_is_left
-from apc_contracts.admission.stage import Stage
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.packet import Packet
 
 
 def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:

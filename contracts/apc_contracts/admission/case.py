@@ -2,18 +2,28 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Flag, auto
+from enum import Flag, StrEnum, auto
 from typing import TypeAlias
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.facts import Facts
-from apc_contracts.judging.loop_state import NO_LOOP, LoopState
-from apc_contracts.judging.session_view import Identity, SessionView
+from apc_contracts.judging.session_view import NO_LOOP, Identity, LoopState, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+
+# When a packet is judged.
+
+
+class Stage(StrEnum):
+    """When a packet is judged: on arrival; at RESUME, if a pause held it; at its barrier (TRANSFER)."""
+
+    ARRIVAL = "arrival"
+    RESUME = "resume"
+    BARRIER = "barrier"
+
 
 Ruling: TypeAlias = Refusal | VerdictKind | None
 """None: the rule has no objection. A kind (held, repeat, rerun) ends the judgement like a refusal."""

@@ -9,20 +9,18 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from apc_contracts.admission.case import Case, Ruling
+from apc_contracts.admission.case import Case, Ruling, Stage
 from apc_contracts.admission.rules.capacity import bytes_have_room, first_full, session_has_room
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.admission.rules.phase import content_fault
 from apc_contracts.admission.rules.routing import asks_role, is_ask, swarm_of, why_unreachable
 from apc_contracts.admission.rules.task import places_of, unready_members
 from apc_contracts.admission.rules.waits import is_answer, places_read, wake_of, wake_places
-from apc_contracts.admission.stage import Stage
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Right
 from apc_contracts.judging.facts import SignatureState
-from apc_contracts.judging.loop_state import NO_LOOP
-from apc_contracts.judging.session_view import Identity, Part, SessionView
+from apc_contracts.judging.session_view import NO_LOOP, Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType

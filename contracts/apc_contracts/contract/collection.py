@@ -11,10 +11,10 @@ from apc_contracts.contract.contract import (
     contract_from_bytes,
     deployed_contract,
     load_contract,
+    read_contract_folder,
     task_contract,
 )
-from apc_contracts.contract.contract_files import read_contract_folder
-from apc_contracts.contract.limit_sections import Limits
+from apc_contracts.contract.file import Limits
 from apc_contracts.errors import ContractInvalid
 
 DEPLOYMENT_WIDE = (

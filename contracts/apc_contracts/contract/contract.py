@@ -7,26 +7,26 @@ not stall at its first packet calls `check_guards(contract)` while it starts.
 """
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from stat import S_ISREG
+from typing import Any, BinaryIO, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from apc_contracts.contract import file as shape
-from apc_contracts.contract.contract_checks import LIFECYCLE_MACHINE, check_contract, check_deployable
-from apc_contracts.contract.contract_files import read_contract_file
+from apc_contracts.contract.contract_checks import LIFECYCLE_MACHINE, check_contract, check_deployable, fact_types
 from apc_contracts.contract.coordinators import Coordinator
-from apc_contracts.contract.file import ContractFile
-from apc_contracts.contract.guards import Guard
-from apc_contracts.contract.limit_sections import Limits
-from apc_contracts.contract.machine import Machine
-from apc_contracts.contract.policies import (
+from apc_contracts.contract.file import ContractFile, Limits
+from apc_contracts.contract.machines import (
     DriftChecks,
+    Guard,
+    Machine,
     PhasePolicy,
     PromotionGate,
     build_drift_checks,
@@ -35,7 +35,62 @@ from apc_contracts.contract.policies import (
     build_promotion_gate,
 )
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.payloads.by_type import OpenEvalPayload
 from apc_contracts.vocabulary import PacketType, RunPhase
+
+# Read files of contracts: at most so many bytes, and of a folder only what really stands in it.
+
+MAX_BYTES: Final = 256 * 1024
+"""Of one file, thirteen times the packaged one: a session's log message carries its contract."""
+MAX_FILES: Final = 100
+"""In one folder."""
+
+
+def read_contract_file(path: Path) -> bytes:
+    """Return the bytes of a file that an operator names. Raises OSError, ContractInvalid: it is too large."""
+    with path.open("rb") as opened:
+        return _bounded(opened)
+
+
+def read_contract_folder(folder: Path) -> list[tuple[Path, bytes]]:
+    """Return the `*.json` of a folder, sorted by name, with their bytes.
+
+    A link may lead to another place in the folder (Kubernetes mounts files so), never out of it.
+
+    Raises:
+        ContractInvalid: it is no folder, has too many files, or one is too large, no file, or a link that leads out.
+    """
+    if not folder.is_dir():
+        raise ContractInvalid("$", "APC_CONTRACTS is no folder: name one that exists", str(folder))
+    paths = sorted(folder.glob("*.json"))
+    if len(paths) > MAX_FILES:
+        raise ContractInvalid("$", f"it has {len(paths)} files, {MAX_FILES} are allowed: move some out", str(folder))
+    return [(path, _read_inside(folder, path)) for path in paths]
+
+
+def _read_inside(folder: Path, path: Path) -> bytes:
+    try:
+        real = path.resolve(strict=True)
+        if not real.is_relative_to(folder.resolve()):
+            raise ContractInvalid("$", "it is a link that leads out of the folder: put the file there", str(path))
+        # Not a moment is waited for the writer of a pipe; what is opened is what is looked at.
+        with os.fdopen(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as opened:
+            if not S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise ContractInvalid("$", "it is no file: move it out of the folder", str(path))
+            return _bounded(opened)
+    except (OSError, RuntimeError) as error:  # a loop of links is a RuntimeError in Python 3.11 and 3.12
+        said = getattr(error, "strerror", None) or error
+        raise ContractInvalid("$", f"cannot read it: {said}", str(path)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(path)) from error
+
+
+def _bounded(opened: BinaryIO) -> bytes:
+    body = opened.read(MAX_BYTES + 1)
+    if len(body) > MAX_BYTES:
+        raise ContractInvalid("$", f"it has more than {MAX_BYTES} bytes: shorten it")
+    return body
+
 
 PACKAGED_CONTRACT = "data/apc-1.0.json"
 PACKAGED_TASK_CONTRACT = "data/task-1.1.json"
@@ -269,3 +324,42 @@ def _place(location: tuple[int | str, ...]) -> str:
 
 def _end(window: shape.TransferWindow) -> int:
     return -1 if window.last_generation is None else window.last_generation
+
+
+# The promotion gate (docs/specification/contract.md section 7): what an EVAL's metrics must reach.
+#
+# A missing metric fails it.
+
+MetricSet = BaseModel | Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionResult:
+    """Whether the gate is passed; `failed` names the metrics that fell short, in the gate's order."""
+
+    passed: bool
+    failed: tuple[str, ...] = ()
+
+
+def passes_promotion(metric_set: MetricSet, contract: Contract) -> PromotionResult:
+    """Judge an EVAL's `metric_set`; the EVAL's own `pass` and `thresholds` do not count."""
+    facts = metric_facts(metric_set)
+    if contract.promotion_gate.whole.holds(facts):
+        return PromotionResult(passed=True)
+    failed = tuple(metric for metric, guard in contract.promotion_gate.criteria if not guard.holds(facts))
+    return PromotionResult(passed=False, failed=failed)
+
+
+def passes_open_metrics(payload: OpenEvalPayload, contract: Contract) -> bool:
+    """Judge open metrics: each within its limits, and the contract's promotion gate, if it has criteria."""
+    if payload.missed:
+        return False
+    declared = fact_types(contract.file, "promotion")
+    named = {name: value for name, value in payload.metrics.items() if name in declared}
+    return not contract.promotion_gate.criteria or passes_promotion(named, contract).passed
+
+
+def metric_facts(metric_set: MetricSet) -> dict[str, Any]:
+    """Return the metrics as facts for guards; absent ones are left out."""
+    metrics = metric_set.model_dump() if isinstance(metric_set, BaseModel) else metric_set
+    return {name: value for name, value in metrics.items() if value is not None}

@@ -13,7 +13,7 @@ from apc_contracts.identity.signing import read_public_key
 from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType
 from apc_contracts.wire.canonical import canonical_json
-from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class AgentRevoked(Model):
 
 
 def _is_usable(document: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    from apc_contracts.schemas.schema import register_schema
+    from apc_contracts.schemas import register_schema
 
     try:
         register_schema("", dict(document))

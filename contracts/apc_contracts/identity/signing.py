@@ -15,9 +15,8 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.envelope.parts import Endorsement
 from apc_contracts.errors import SignatureInvalid
+from apc_contracts.packet import Endorsement, Packet
 
 SIGNED_PREFIX = "apc-packet-v1"
 ENDORSED_PREFIX = "apc-endorsement-v1"

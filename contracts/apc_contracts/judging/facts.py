@@ -1,7 +1,9 @@
 """What `admit` needs beside packet and session: passed in, never fetched."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -9,7 +11,8 @@ from uuid import UUID
 import msgspec
 
 from apc_contracts.identity.registry import Registration
-from apc_contracts.schemas.schema import ContentFault, RegisteredSchema
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
+from apc_contracts.schemas import ContentFault, RegisteredSchema
 
 
 class SignatureState(StrEnum):
@@ -73,3 +76,43 @@ class Facts(msgspec.Struct, frozen=True):
     def proven_cause(self) -> UUID | None:
         """The cause, if it was delivered to this sender; any other cause is recorded as a claim only."""
         return self.cause if self.is_cause_delivered else None
+
+
+# Agents that the spec of a session names and that nobody has registered.
+
+MOST_NAMED = 3
+"""Registered ids that are proposed for an unknown one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistered:
+    """One agent id of a SessionSpec without a registration."""
+
+    path: str
+    """`swarms[0].agents[1]`"""
+    agent_id: str
+    nearest: tuple[str, ...]
+    """Registered ids that look like it, the nearest first."""
+
+    @property
+    def sentence(self) -> str:
+        """Return where it stands, and what may be meant."""
+        meant = f": do you mean {' or '.join(self.nearest)}?" if self.nearest else ""
+        return f"{self.path}: agent {self.agent_id} is not registered{meant}"
+
+
+def find_unregistered(spec: SessionSpec | TaskSessionSpec, registered: Collection[str]) -> list[Unregistered]:
+    """Return the agents of a SessionSpec that are not among the registered ones, in the order of the document."""
+    return [
+        Unregistered(path, agent, tuple(get_close_matches(agent, registered, n=MOST_NAMED)))
+        for path, agent in _named(spec)
+        if agent not in registered
+    ]
+
+
+def _named(spec: SessionSpec | TaskSessionSpec) -> Iterator[tuple[str, str]]:
+    for place, swarm in enumerate(() if isinstance(spec, TaskSessionSpec) else spec.swarms):
+        for index, agent in enumerate(swarm.agents):
+            yield f"swarms[{place}].agents[{index}]", agent
+    for index, agent in enumerate(spec.members):
+        yield f"members[{index}]", agent

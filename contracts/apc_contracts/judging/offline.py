@@ -5,10 +5,10 @@ There is no session and no registry; now = the packet's own created_at.
 
 from apc_contracts.admission import admit
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.wire.parsing import parse_packet
 
 

@@ -1,5 +1,6 @@
 """The gate's verdict on a packet."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -53,3 +54,67 @@ class Verdict(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
     warnings: tuple[Refusal, ...] = ()
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+# What corrects a refused packet, by the code of its refusal.
+
+REMEDIES: Mapping[str, str] = {
+    "TOO_LARGE": "put long texts into the artifact store and send their hash; split the session",
+    "TOO_DEEP": "flatten the payload, or send it as an artifact",
+    "MALFORMED": "serialize with a JCS library (RFC 8785)",
+    "SCHEMA_INVALID": "compare with `contracts/schemas/packet.schema.json`, or run `apc packet validate`",
+    "SENDER_MISMATCH": "publish as the agent's own broker user with user_id set, without CC and BCC",
+    "UNKNOWN_SENDER": "register it with `apc agent add`",
+    "BAD_SIGNATURE": "set APC_AGENT_KEY_FILE, and register the public key",
+    "DUPLICATE_CONFLICT": "use a fresh id; send `apc-cause` and `apc-ordinal` with a derived id",
+    "EXPIRED": "raise ttl_ms, or send earlier",
+    "CLOCK_SKEW": "synchronize the clock of the sender",
+    "UNKNOWN_SESSION": (
+        "send SIGNAL START first; compute the shard from the session_id with the deployment's APC_SHARDS"
+    ),
+    "UNKNOWN_CONTRACT": (
+        "register the file with `apc contract register`, or without a broker put it into the folder of APC_CONTRACTS; "
+        "give the fields that the contract's coordinator needs"
+    ),
+    "SESSION_TERMINAL": "open another session",
+    "SESSION_PAUSED": "wait for RESUME, then send a new packet",
+    "NOT_AUTHORIZED": "correct the registration, the SessionSpec or the rights",
+    "UNROUTABLE": (
+        "correct the recipients; `apc agent list` shows who handles what. If nobody has the role that is asked: "
+        "`apc agent add NAME --person --role ROLE --via USER`, or `--person NAME:ROLE` of `apc run` and `apc up`"
+    ),
+    "PHASE_MISMATCH": "use the phase from the delivery headers or from SYNC",
+    "GENERATION_MISMATCH": "use the generation from the delivery headers or from SYNC",
+    "PHASE_FORBIDS_TYPE": "send it in a phase that allows it (phase table)",
+    "CONTENT_INVALID": "compare the content with `apc schema show`; register the schema with `apc schema register`",
+    "LINEAGE_REQUIRED": "add `lineage`",
+    "PROOF_REQUIRED": "add `proof_bundle`",
+    "TRANSFER_WINDOW_CLOSED": "wait for a generation whose window is open, or for min_generation",
+    "THROTTLE_MODE": "use a mode that the phase allows",
+    "THROTTLE_CROSS_USE_CASE": "wait for a generation whose window allows it",
+    "THROTTLE_SCORE": "transfer only clearly better protocols; verified scores take precedence over declared ones",
+    "THROTTLE_TOP_K": "set top_k to at most the window's limit; send fewer or better transfers",
+    "PROTOCOL_DECAYED": "use another protocol, or wait for its recovery; `apc protocol list` shows which are blocked",
+    "NOT_RETRACTABLE": "check target_packet_id",
+    "DRIFT_CHECK_FAILED": (
+        "correct the field at the path, so that the check that the message names holds; `apc contract explain NAME` "
+        "lists the checks"
+    ),
+    "LOOP_DETECTED": "add evidence, or stop",
+    "QUOTA_EXCEEDED": "send a new packet after retry_after_ms, or raise `limits.quota`",
+    "OVERLOADED": "send a new packet after retry_after_ms; add replicas of the recipient",
+    "BUDGET_EXHAUSTED": "open a session with a larger budget, or ask for less",
+}
+"""The remedies of docs/reference/refusals.md."""
+CONFLICT_REMEDIES: Mapping[str, str] = {
+    "rerun": (
+        "the first packet stands and nothing is to be sent again; let the handler give the same in each attempt: "
+        "get what may change, such as a model's answer or the time, with `ctx.once`"
+    ),
+}
+"""What prevents a conflict that has no code, by its kind."""
+
+
+def remedy_of(code: str, kind: str = "") -> str:
+    """Return what corrects a packet that was refused with this code, or a conflict of this kind; "" when unknown."""
+    return REMEDIES.get(code) or CONFLICT_REMEDIES.get(kind, "")

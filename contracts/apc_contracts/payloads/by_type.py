@@ -21,12 +21,10 @@ from apc_contracts.contract_model import (
     Uuid,
     broken,
 )
-from apc_contracts.payloads.measurements import Measurements, Thresholds
+from apc_contracts.payloads.measurements import Measurements, Result, Thresholds
 from apc_contracts.payloads.questions import AgentRequest, AnswerSpec, Question
-from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
+from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec, WakeSpec
 from apc_contracts.payloads.task_ir import FormulaBundle, IrHeader, IrObject, Normalization
-from apc_contracts.payloads.typed import Result
-from apc_contracts.payloads.wakes import WakeSpec
 from apc_contracts.vocabulary import (
     FIELDS_OF_SIGNAL,
     SIGNALS_OF_1_1,

@@ -5,7 +5,17 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from apc_contracts.contract_model import Fraction, Model, Name, Ratio, broken
+from apc_contracts.contract_model import Fraction, Model, Name, OpenMap, Ratio, SchemaId, broken
+
+# Typed data of apc/1.1 that travels inside another payload.
+
+
+class Result(Model):
+    """What work, or a request, came to: `content` fits the registered schema. In JSON `schema_id` is `schema`."""
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+
 
 MAX_METRICS: Final = 256
 

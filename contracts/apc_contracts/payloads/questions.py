@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from apc_contracts.contract_model import Model, OpenMap, SchemaId, Sha256, broken
-from apc_contracts.payloads.typed import Result
+from apc_contracts.payloads.measurements import Result
 
 MAX_TEXT = 8_192
 """Characters of a question, and of the note of its answer."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.vocabulary import TransferMode
 

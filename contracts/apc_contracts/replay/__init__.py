@@ -4,8 +4,14 @@ The gate's own `judge` and `advance` run over the recorded inputs; their results
 reads the entries and passes them in, one log batch at a time.
 """
 
-from apc_contracts.replay.entries import Entry, RecordedHop, RecordedPacket, RecordedTransition
-from apc_contracts.replay.errors import ReplayDiffers, ReplayImpossible
+from apc_contracts.replay.entries import (
+    Entry,
+    RecordedHop,
+    RecordedPacket,
+    RecordedTransition,
+    ReplayDiffers,
+    ReplayImpossible,
+)
 from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.replay.what_if import Change
 

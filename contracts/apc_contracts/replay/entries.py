@@ -6,6 +6,54 @@ from datetime import datetime
 from typing import Any, ClassVar
 from uuid import UUID
 
+import orjson
+
+from apc_contracts.errors import ContractError
+from apc_contracts.packet import Packet
+
+# Errors of a replay whose log does not contain what it should.
+
+
+class ReplayDiffers(ContractError):
+    """The first place where the record differs from the recomputation.
+
+    `place` is shard/seq, `what` the table and column, `recorded` and `recomputed` the two values.
+    """
+
+    def __init__(self, shard: int, seq: int, what: str, recorded: Any, recomputed: Any) -> None:
+        super().__init__(f"entry {shard}/{seq}, {what}: recorded {_short(recorded)}, recomputed {_short(recomputed)}")
+        self.shard = shard
+        self.seq = seq
+        self.what = what
+        self.recorded = recorded
+        self.recomputed = recomputed
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the difference as a JSON object."""
+        place = {"shard": self.shard, "seq": self.seq, "what": self.what}
+        return place | {"recorded": _short(self.recorded), "recomputed": _short(self.recomputed)}
+
+
+class ReplayImpossible(ContractError):
+    """Something that a replay needs is missing: an erased body, an unknown contract."""
+
+    def __init__(self, shard: int, seq: int, message: str) -> None:
+        super().__init__(f"entry {shard}/{seq}: {message}")
+        self.shard = shard
+        self.seq = seq
+        self.message = message
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return what is missing, as a JSON object."""
+        return {"shard": self.shard, "seq": self.seq, "what": "impossible", "message": self.message}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 300 else f"{text[:300]}…"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
@@ -77,3 +125,53 @@ class RecordedTransition(LogEntry):
 
 
 Entry = RecordedPacket | RecordedHop | RecordedTransition
+
+
+# The columns of an entry that follow from its packet, and values in the form that JSON gives them.
+
+
+def envelope_columns(packet: Packet) -> dict[str, Any]:
+    """Return the columns of agent_packets that repeat the packet."""
+    trace, sender = packet.trace, packet.sender
+    return {
+        "packet_type": packet.packet_type.value,
+        "channel": packet.channel.value,
+        "run_phase": packet.run_phase.value,
+        "session_id": trace.session_id,
+        "run_id": trace.run_id,
+        "task_id": trace.task_id,
+        "root_packet_id": trace.root_packet_id,
+        "parent_packet_id": trace.parent_packet_id,
+        "sender_agent_id": sender.agent_id,
+        "sender_role": sender.role,
+        "sender_swarm_id": sender.swarm_id,
+        "generation": trace.generation,
+        "confidence": packet.confidence,
+        "created_at": packet.created_at,
+        "expires_at": packet.expires,
+    }
+
+
+ENVELOPE_COLUMNS = (
+    "packet_type",
+    "channel",
+    "run_phase",
+    "session_id",
+    "run_id",
+    "task_id",
+    "root_packet_id",
+    "parent_packet_id",
+    "sender_agent_id",
+    "sender_role",
+    "sender_swarm_id",
+    "generation",
+    "confidence",
+    "created_at",
+    "expires_at",
+)
+"""The names that `envelope_columns` returns."""
+
+
+def as_json(value: Any) -> Any:
+    """Return the value as it comes back from a JSON column."""
+    return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))

@@ -5,14 +5,12 @@ Orchestrator, replay and tests call the same functions; nothing here reads a clo
 
 from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.session.advance import Advanced, advance, confirm_substrate, halted_by_refusal
-from apc_contracts.session.delivery.recipients import handles, resolve_recipients
 from apc_contracts.session.document import SessionDocument, decode_document
 from apc_contracts.session.emissions import timer
-from apc_contracts.session.knowledge.decay_packets import decay_packet
-from apc_contracts.session.knowledge.loop_memory import recount_contents
+from apc_contracts.session.knowledge import decay_packet, recount_contents
+from apc_contracts.session.lifecycle import handles, resolve_recipients
 from apc_contracts.session.opening import open_session
-from apc_contracts.session.path.promotion_path import completion_of
-from apc_contracts.session.path.verification import Verification
+from apc_contracts.session.promotion import completion_of
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
 from apc_contracts.session.session_effects import (
     Denial,
@@ -24,9 +22,10 @@ from apc_contracts.session.session_effects import (
     ReleaseInput,
     Route,
     Transition,
+    Verification,
 )
 from apc_contracts.session.timers import timer_kind
-from apc_contracts.session.without_session import hops_without_session, identity_without_session
+from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 
 __all__ = [
     "Advanced",

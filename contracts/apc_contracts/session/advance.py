@@ -6,19 +6,26 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.judging.loop_state import read_loop
-from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Verdict, VerdictKind
-from apc_contracts.session import budgets, emissions, verdicts
-from apc_contracts.session.conditions import settle
-from apc_contracts.session.counting import count
-from apc_contracts.session.delivery import acknowledgements, failures, receipts
-from apc_contracts.session.knowledge import staleness, superseding
-from apc_contracts.session.knowledge.loop_memory import note_content, query_loop
+from apc_contracts.packet import Packet
+from apc_contracts.session import (
+    acknowledgements,
+    barrier,
+    budgets,
+    completion,
+    emissions,
+    knowledge,
+    promotion,
+    receipts,
+    session_effects,
+    task,
+    verdicts,
+)
+from apc_contracts.session.events import count_packet, settle
+from apc_contracts.session.knowledge import note_content, query_loop
 from apc_contracts.session.movement import Advance
-from apc_contracts.session.path import barrier, completion, promotion_path, verification
-from apc_contracts.session.path.candidates import register_outcome
+from apc_contracts.session.promotion import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
 from apc_contracts.session.session_effects import (
     Effects,
@@ -27,9 +34,7 @@ from apc_contracts.session.session_effects import (
     ReleaseInput,
     Transition,
 )
-from apc_contracts.session.task import wakes
-from apc_contracts.session.task.conditions import watch
-from apc_contracts.session.task.counting import note_failure
+from apc_contracts.session.task import note_failure, watch
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import ReceiptKind
@@ -149,12 +154,12 @@ def _accept(
         note=note,
     )
     acknowledgements.expect(moment, opened)
-    staleness.judge_arrival(moment, opened)
+    knowledge.judge_arrival(moment, opened)
     if not session.is_terminal:
         budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
-    for earlier in superseding.enter(session, opened, moment.rights, contract):
+    for earlier in knowledge.enter(session, opened, moment.rights, contract):
         completion.complete(session, earlier, moment.now, moment.effects, contract)
-    count(moment, opened)
+    count_packet(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     verdicts.apply_locally(session, opened, moment.now, moment.effects, contract)
     _note_verified(session, opened, contract)
@@ -195,7 +200,7 @@ def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
     if opened is not None:
         _note_verified(session, opened, moment.contract)
         if opened.verification == "failed":
-            promotion_path.note_falsified(session, opened.packet.packet_id)
+            promotion.note_falsified(session, opened.packet.packet_id)
 
 
 def _tell_of_failure(moment: Advance) -> None:
@@ -206,7 +211,7 @@ def _tell_of_failure(moment: Advance) -> None:
     for hop in moment.effects.hops[:1]:
         opened = moment.session.open.get(hop.packet_id)
         if hop.to_state == "DEAD_LETTERED" and opened is not None:
-            failures.tell_sender(moment, opened, hop)
+            receipts.tell_sender(moment, opened, hop)
             note_failure(moment, opened, hop)
 
 
@@ -225,7 +230,7 @@ def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> 
     opened.is_evidence_counted = True
     if opened.packet.packet_type is PacketType.EVAL and not session.is_terminal:
         register_outcome(session, opened.packet)
-        promotion_path.judge(session, opened.packet, contract)
+        promotion.judge(session, opened.packet, contract)
 
 
 def _remember(session: Session, given: PacketInput, packet_round: int, contract: Contract) -> None:
@@ -252,8 +257,8 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
-        verification.note_claims(session, packet)
-        staleness.note(session, packet, contract)
+        session_effects.note_claims(session, packet)
+        knowledge.note(session, packet, contract)
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:
@@ -321,6 +326,6 @@ def _end(moment: Advance) -> None:
     """Clean up at CLOSED or HALTED: nothing stays held, nothing waits."""
     state = moment.session.state
     acknowledgements.forget_all(moment.session)
-    wakes.end_all(moment)
+    task.end_all(moment)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
     completion.release_rest(moment.session, moment.now, moment.effects, moment.contract)

@@ -6,16 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import (
-    PACKET_TYPES,
-    Actor,
-    Lineage,
-    Packet,
-    Recipient,
-    Routing,
-    Trace,
-)
 from apc_contracts.identity.ids import reply_id, timer_id
+from apc_contracts.packet import PACKET_TYPES, Actor, Lineage, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.session.document import SessionDocument, TaskDocument, VerifiedCandidate

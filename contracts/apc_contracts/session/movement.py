@@ -8,10 +8,30 @@ import msgspec
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session import budgets
-from apc_contracts.session.document import RoundState, WinnerExecution
+from apc_contracts.session.document import RoundState, WinnerExecution, Work
 from apc_contracts.session.session import Session
 from apc_contracts.session.session_effects import Effects, Transition
-from apc_contracts.session.task.pausing import move_all
+
+# What a pause does to the waits and timers of a session of the coordinator `task`.
+
+WAKE = "wake:"
+"""How the kind of the deadline of an agent's timer begins."""
+
+
+def timer_of(packet_id: UUID) -> str:
+    """Return the kind of the deadline of a timer."""
+    return f"{WAKE}{packet_id}"
+
+
+def move_all(work: Work, stood_still: timedelta) -> frozenset[str]:
+    """Move what a pause has held up; return the deadlines that it does not move: those of timers set by `at`."""
+    for question in work.questions.values():
+        question.due_at += stood_still
+    for wake in work.wakes.values():
+        if not wake.is_absolute:
+            wake.due_at += stood_still
+    return frozenset(timer_of(packet_id) for packet_id, wake in work.wakes.items() if wake.is_absolute)
+
 
 COORDINATION = "inter_agent_coordination"
 GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_CONVERGENCE"})

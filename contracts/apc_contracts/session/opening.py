@@ -6,8 +6,8 @@ from typing import Any
 
 from apc_contracts.admission.rules.task import resolve_places
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.session.document import SessionDocument, TaskDocument, Work

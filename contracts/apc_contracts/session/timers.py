@@ -5,14 +5,12 @@ Source: docs/specification/contract.md section 10, Timers are packets.
 
 from collections.abc import Callable
 
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import timer_id
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalFields
-from apc_contracts.session.delivery import acknowledgements
+from apc_contracts.session import acknowledgements, promotion, task
 from apc_contracts.session.movement import Advance
-from apc_contracts.session.path import candidates
 from apc_contracts.session.session import Session
-from apc_contracts.session.task import questions, wakes
 
 _REASON = "deadline "
 """How the reason of a timer packet begins; its kind follows."""
@@ -33,12 +31,12 @@ def expire(moment: Advance, packet: Packet) -> None:
         return
     del moment.session.document.deadlines[kind]
     awaited, asked, wake = (
-        find(kind) for find in (acknowledgements.packet_of_timer, questions.question_of_timer, wakes.wake_of_timer)
+        find(kind) for find in (acknowledgements.packet_of_timer, task.question_of_timer, task.wake_of_timer)
     )
     if asked is not None:
-        questions.expire(moment, asked)
+        task.expire_question(moment, asked)
     elif wake is not None:
-        wakes.expire(moment, wake)
+        task.expire_wake(moment, wake)
     elif awaited is not None:
         acknowledgements.expire(moment, awaited)
     else:
@@ -66,7 +64,7 @@ def _search(moment: Advance) -> None:
 
 
 def _veto(moment: Advance) -> None:
-    moment.session.document.halt_reason = candidates.end_veto_window(moment)
+    moment.session.document.halt_reason = promotion.end_veto_window(moment)
 
 
 def _deadline(moment: Advance) -> None:

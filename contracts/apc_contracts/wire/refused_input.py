@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 
-from apc_contracts.contract.limit_sections import RefusedInput
-from apc_contracts.judging.token_buckets import Pace, TokenBuckets
+from apc_contracts.contract.file import RefusedInput
+from apc_contracts.judging.quotas import Pace, TokenBuckets
 
 _GRAIN = 64
 """Bytes are drawn in units of this size, so that the time of one is a whole number of microseconds."""

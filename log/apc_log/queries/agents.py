@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
+from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
 from apc_contracts.contract.contract import Contract
 from apc_contracts.vocabulary import PRESENCE_SESSION
 

@@ -20,7 +20,7 @@ from apc_contracts.replay import (
     ReplayImpossible,
     SessionReplay,
 )
-from apc_contracts.replay.columns import ENVELOPE_COLUMNS
+from apc_contracts.replay.entries import ENVELOPE_COLUMNS
 from apc_contracts.replay.what_if import WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed

@@ -11,8 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.protocol.decay import DecayDecision
-from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
+from apc_contracts.protocol.effectiveness import DecayDecision, EvalTally, ProtocolTally, measure
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.heads import AnyConnection
 from apc_log.registry import read_ledger

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.protocol.decay import DecayDecision
+from apc_contracts.packet import Packet
+from apc_contracts.protocol.effectiveness import DecayDecision
 from apc_contracts.session import Advanced, Effects, FinalVerdict, HeldPacket, OpenPacket, Progress, Route, Session
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing

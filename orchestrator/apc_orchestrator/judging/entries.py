@@ -2,9 +2,9 @@
 
 import orjson
 
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import TransferPayload
 from apc_contracts.session import Hop, Session, Transition
 from apc_contracts.vocabulary import PacketType

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.port import Message
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.identity.signing import verify
 from apc_contracts.judging.facts import Facts, SignatureState
+from apc_contracts.packet import Packet
 from apc_contracts.session import HeldPacket
 from apc_contracts.session.opening import contract_named
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT, PacketType

@@ -12,10 +12,10 @@ from uuid import UUID
 from apc_bus import headers
 from apc_bus.port import Message
 from apc_contracts.admission import judge_held
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry_change import AnyChange
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import Packet
 from apc_contracts.session import (
     Denial,
     FinalVerdict,
@@ -26,10 +26,9 @@ from apc_contracts.session import (
     confirm_substrate,
     decay_packet,
 )
-from apc_contracts.session.delivery.repeats import confirm_all, confirm_delivery
-from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.session.lifecycle import confirm_all, confirm_delivery
+from apc_contracts.wire.parsing import ReceivedPacket, payload_hash, seal
 from apc_contracts.wire.receipts import Receipt, encode_receipt
-from apc_contracts.wire.sealing import payload_hash, seal
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.deliveries import (

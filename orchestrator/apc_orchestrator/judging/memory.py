@@ -7,9 +7,8 @@ from uuid import UUID
 
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
-from apc_contracts.judging.outstanding import Outstanding
-from apc_contracts.judging.quotas import Quotas
+from apc_contracts.judging.quotas import Outstanding, Quotas
+from apc_contracts.packet import Packet
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.session import Identity, Session
 from apc_contracts.session.opening import contract_named

@@ -4,11 +4,11 @@ from datetime import datetime
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.contract.limit_sections import RefusedInput
-from apc_contracts.envelope.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
+from apc_contracts.contract.file import RefusedInput
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import NackPayload
 from apc_contracts.session import Denial
 from apc_contracts.vocabulary import (
@@ -20,9 +20,8 @@ from apc_contracts.vocabulary import (
     PacketType,
     RunPhase,
 )
-from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.parsing import ReceivedPacket, seal
 from apc_contracts.wire.refused_input import Flood, RefusedQuotas, kept_of
-from apc_contracts.wire.sealing import seal
 from apc_log.batch import ConflictEntry
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing

@@ -5,10 +5,10 @@ from time import perf_counter
 
 from apc_contracts.admission import admit, note_place
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import is_key_of_another
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.session import (
     Identity,
     PacketInput,
@@ -20,7 +20,7 @@ from apc_contracts.session import (
     open_session,
     resolve_recipients,
 )
-from apc_contracts.session.delivery.repeats import deliveries_to_repeat
+from apc_contracts.session.lifecycle import deliveries_to_repeat
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch

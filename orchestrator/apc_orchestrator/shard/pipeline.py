@@ -11,7 +11,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Publication, Subscription
 from apc_bus.topology import agent_queue, inbox_capacity
-from apc_contracts.session.delivery.failures import OVERFLOW
+from apc_contracts.session.receipts import OVERFLOW
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import ShardLost

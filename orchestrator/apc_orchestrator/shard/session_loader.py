@@ -9,7 +9,7 @@ import structlog
 
 from apc_bus.database import DATABASE_AWAY
 from apc_contracts.session import Hop, Session
-from apc_contracts.session.path.verification import repeated
+from apc_contracts.session.session_effects import repeated
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import KeyRing
 from apc_log.heads import read_head

@@ -11,8 +11,8 @@ from apc_agents import Agent, AgentInvalid, AgentTestClient, HandlerContext, Rej
 from apc_agents.memory import InMemoryMemoryStore, UnknownSession
 from apc_agents.situation import BaseAgent, ContextAssembler, SessionManager, SituationSettings
 from apc_contracts import IdeaPayload, Packet, PacketType, Payload, SignalPayload
-from apc_contracts.agent.context import AgentContext, ContextMessage, context_uuid
-from apc_contracts.envelope.packet import Recipient
+from apc_contracts.agent import AgentContext, ContextMessage, context_uuid
+from apc_contracts.packet import Recipient
 from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from apc_contracts.agent.context import AgentContext, context_uuid
+from apc_contracts.agent import AgentContext, context_uuid
 
 ID = "0190a5a0-0000-7000-8000-000000000001"
 TIME = "2026-01-01T12:00:00Z"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apc_agents import Agent
 from apc_agents.situation import RelevanceSettings, Resonance, resonance
-from apc_contracts.agent.context import AgentContext, ContextMessage
+from apc_contracts.agent import AgentContext, ContextMessage
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PART = st.floats(0, 1)

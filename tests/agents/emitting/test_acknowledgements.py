@@ -29,7 +29,7 @@ from apc_contracts import (
     RetractionPayload,
     reply_id,
 )
-from apc_contracts.judging.remedies import REMEDIES
+from apc_contracts.judging.verdict import REMEDIES
 
 GRACE = timedelta(milliseconds=50)
 

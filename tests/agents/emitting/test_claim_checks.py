@@ -14,7 +14,7 @@ from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
 from apc_contracts import Packet, PacketType, ReceiptKind, payload_hash
-from apc_contracts.envelope.claim_check import check_in, redeem, references_of
+from apc_contracts.claim_check import check_in, redeem, references_of
 from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayload
 
 TEXT = "a long story " * 40_000

@@ -13,7 +13,7 @@ from apc_agents import Agent, AgentError, AgentTestClient, EmitRefused, EmitTime
 from apc_agents.handling.coordination import LocalCoordination, LocalTransition
 from apc_bus.topology import AgentQueues, agent_queue, build_topology, intra_exchange
 from apc_contracts import AckPayload, Channel, ClaimPayload, IdeaPayload, Packet, PacketType, load_contract
-from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE
+from apc_contracts.agent import INTRA_AGENT_MACHINE
 
 MACHINE = load_contract().machine(INTRA_AGENT_MACHINE)
 LAP = (

@@ -21,7 +21,7 @@ from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
 from apc_agents.memory import InMemoryMemoryStore
 from apc_contracts import Packet, PacketType, ReceiptKind, RunPhase, Signal, SignalPayload
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayload
 
 from .models import document, model_of, model_saying, silent_model

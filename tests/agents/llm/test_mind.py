@@ -23,7 +23,7 @@ from apc_agents.llm import (
     Persona,
     Recording,
 )
-from apc_contracts.agent.context import ResponseConstraints
+from apc_contracts.agent import ResponseConstraints
 
 from .models import Answer, data_of, document, last_told, model_of, model_saying, silent_model, silent_named
 

@@ -8,7 +8,7 @@ from apc_agents import Agent, AgentInvalid, HandlerContext
 from apc_bus.port import Message, Publication
 from apc_bus.topology import SUBSTRATE, SUBSTRATE_STREAM
 from apc_contracts import IdeaPayload, Packet, PacketType, reply_id
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 
 def listening_agent(heard: list[str]) -> Agent:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, create_model
 
 from apc_agents import Agent, AgentInvalid, AgentNotFound, HandlerContext, Team, load_agent, load_team, message
 from apc_agents.agent_loading import load_documents, load_members
-from apc_contracts.schemas.schema import register_schema
+from apc_contracts.schemas import register_schema
 
 MODULE = """
 from apc_agents import Agent, Team

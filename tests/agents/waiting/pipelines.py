@@ -28,10 +28,10 @@ from apc_contracts import (
     ReceiptKind,
     SignalPayload,
 )
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
-from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import PROTOCOL_1_1, Signal
-from apc_contracts.wire.sealing import payload_hash
+from apc_contracts.wire.parsing import payload_hash
 
 HOUR = timedelta(hours=1)
 PAUSES = (0.0, 0.0, 0.001, 0.002)

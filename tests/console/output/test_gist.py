@@ -5,9 +5,9 @@ from tests.support.traffic.packets import make_idea, make_start
 
 from apc_console.output.gist import LONGEST, gist_of
 from apc_contracts.payloads.by_type import ClaimPayload, DecisionPayload, MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.payloads.typed import Result
 from apc_contracts.vocabulary import Signal
 
 PAID = Result.model_validate({"schema": "shop.paid/1", "content": {"paid": 700}})

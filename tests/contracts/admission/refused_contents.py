@@ -1,8 +1,7 @@
 """Packets refused for phase, proof, policy, history, budgets and size."""
 
 from apc_contracts import PacketType, RunPhase
-from apc_contracts.judging.loop_state import IdleChain, LoopState
-from apc_contracts.judging.session_view import Part
+from apc_contracts.judging.session_view import IdleChain, LoopState, Part
 
 from ..scene import PARENT_ID, TARGET_ID, Scene, identity, under_parent
 from .refused_scenes import OTHER, POLICY, Expected, idea, signal, task_ir, transfer, with_policy

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from apc_contracts import ORCHESTRATOR, PacketType, Registration, Right, RunPhase, SignatureState, reply_id
 from apc_contracts.admission import admit, judge_recorded
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.judging.loop_state import NO_LOOP, IdleChain, LoopState
-from apc_contracts.judging.session_view import Part
+from apc_contracts.judging.session_view import NO_LOOP, IdleChain, LoopState, Part
 
 from ..scene import (
     CREATED,

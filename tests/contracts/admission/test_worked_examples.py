@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from apc_contracts import PacketType
-from apc_contracts.contract.contract import Contract
-from apc_contracts.contract.promotion import passes_promotion
+from apc_contracts.contract.contract import Contract, passes_promotion
 from apc_contracts.judging.offline import validate_offline
-from apc_contracts.protocol.decay import half_lives, is_decayed
-from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, measure
+from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, half_lives, is_decayed, measure
 from apc_contracts.protocol.transfers import score_transfer
 from apc_contracts.session import Session, open_session
 

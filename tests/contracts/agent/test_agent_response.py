@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from apc_contracts import AgentResponse, Execution, ResponseInvalid, SecurityLevel, parse_response
-from apc_contracts.agent.actions import KNOWN_STATUSES, KNOWN_THOUGHTS, MAX_ACTIONS, MAX_SUB_LEVELS, ActionType
+from apc_contracts.agent import KNOWN_STATUSES, KNOWN_THOUGHTS, MAX_ACTIONS, MAX_SUB_LEVELS, ActionType
 from apc_contracts.schema_export import agent_response_schema
 
 FOLDER = Path(__file__).parent

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_contracts.agent.local_walk import INTRA_AGENT_MACHINE, Answer, walk_from_log
+from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, walk_from_log
 from apc_contracts.contract.contract import load_contract
 
 MACHINE = load_contract().machine(INTRA_AGENT_MACHINE)

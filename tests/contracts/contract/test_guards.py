@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_contracts.contract.file import FactType
-from apc_contracts.contract.guards import Guard, conjunction, identifiers, macro_variables, refuse_long_runs
+from apc_contracts.contract.machines import Guard, conjunction, identifiers, macro_variables, refuse_long_runs
 from apc_contracts.errors import ContractInvalid
 
 TYPES: dict[str, FactType] = {"score": "float", "limit": "float", "is_open": "bool", "mode": "string"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from apc_contracts import TransitionRefused
 from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.contract.machine import Machine
+from apc_contracts.contract.machines import Machine
 
 LIFECYCLE = """
 DRAFT -emit-> NORMALIZED

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apc_contracts import MetricSet
-from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.contract.promotion import passes_promotion
+from apc_contracts.contract.contract import Contract, load_contract, passes_promotion
 
 BARS = {
     "rtf": 1.0,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.contracts.conftest import Documents
 
 from apc_contracts import parse_packet, payload_hash, seal
-from apc_contracts.envelope.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
-from apc_contracts.envelope.packet import Packet
+from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import IdeaPayload
 from apc_contracts.wire.canonical import canonical_json
 

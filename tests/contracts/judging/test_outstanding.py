@@ -3,7 +3,7 @@
 from collections import Counter
 from random import Random
 
-from apc_contracts.judging.outstanding import Outstanding
+from apc_contracts.judging.quotas import Outstanding
 
 
 def test_it_counts_what_has_no_end_and_remembers_nobody_else() -> None:

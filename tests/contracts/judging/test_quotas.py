@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from apc_contracts import PacketType, VerdictKind
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, Contract, contract_from_bytes, load_contract
-from apc_contracts.contract.limit_sections import Quota, QuotaRules
+from apc_contracts.contract.file import Quota, QuotaRules
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.judging.quotas import Quotas
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR

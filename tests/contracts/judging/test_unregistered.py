@@ -1,6 +1,6 @@
 """Agents of a SessionSpec that nobody has registered, with the ids that may be meant."""
 
-from apc_contracts.judging.unregistered import find_unregistered
+from apc_contracts.judging.facts import find_unregistered
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 
 

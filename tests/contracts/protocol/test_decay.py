@@ -9,19 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.protocol.decay import (
+from apc_contracts.protocol.effectiveness import (
     DecayDecision,
     DecayKind,
     DecayScope,
+    EvalTally,
+    ProtocolFigures,
+    ProtocolTally,
     Subject,
     half_lives,
     is_decayed,
+    measure,
     read_decision,
     recovers_at,
 )
-from apc_contracts.protocol.effectiveness import EvalTally, ProtocolFigures, ProtocolTally, measure
-from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger
-from apc_contracts.protocol.lineage import ProtocolLineage
+from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger, ProtocolLineage
 
 RULES = load_contract().effectiveness
 HALF_LIFE = timedelta(milliseconds=RULES.half_life_ms)

@@ -4,8 +4,8 @@ import pytest
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol import ledger as protocol_ledger
-from apc_contracts.protocol import lineage as protocol_lineage
-from apc_contracts.protocol.decay import DecayScope, Subject
+from apc_contracts.protocol import ledger as protocol_lineage
+from apc_contracts.protocol.effectiveness import DecayScope, Subject
 from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger
 
 

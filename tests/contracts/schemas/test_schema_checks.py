@@ -8,8 +8,13 @@ from tests.contracts.conftest import Documents
 
 from apc_contracts.errors import PacketRefused, SchemaUnusable
 from apc_contracts.identity.registry_change import parse_registry_change
-from apc_contracts.schemas.schema import MAX_SCHEMA_BYTES, RegisteredSchema, known_schema, register_schema
-from apc_contracts.schemas.schema_checks import MAX_CHECKS_OF_A_PLACE
+from apc_contracts.schemas import (
+    MAX_CHECKS_OF_A_PLACE,
+    MAX_SCHEMA_BYTES,
+    RegisteredSchema,
+    known_schema,
+    register_schema,
+)
 from apc_contracts.wire.canonical import canonical_json
 
 

@@ -25,10 +25,10 @@ from apc_contracts import (
 )
 from apc_contracts.admission import admit, judge_held
 from apc_contracts.contract.contract import Contract
-from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import (
@@ -56,8 +56,8 @@ from apc_contracts.vocabulary import (
     PacketType,
     Signal,
 )
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
-from apc_contracts.wire.sealing import seal
 
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 

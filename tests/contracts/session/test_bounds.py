@@ -10,8 +10,8 @@ from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session import ReceiptsInput, advance, decode_document
 from apc_contracts.session.emissions import sync
 from apc_contracts.vocabulary import PacketType, Signal
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
-from apc_contracts.wire.sealing import seal
 
 from .path.way import brief, evaluation, generation, lineage, model, research, to_arbitration, to_validation, transfer
 

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from apc_contracts import SignalPayload
-from apc_contracts.explanation import AgentPresence, Explanation, HeldNote, OpenDelivery, Surroundings, explain
-from apc_contracts.explanation.states import RESEARCH_RULES
+from apc_contracts.explanation import (
+    RESEARCH_RULES,
+    AgentPresence,
+    Explanation,
+    HeldNote,
+    OpenDelivery,
+    Surroundings,
+    explain,
+)
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.session import Session
 from apc_contracts.vocabulary import Signal

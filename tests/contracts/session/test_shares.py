@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from apc_contracts.session.shares import BudgetShare, budget_shares, memberships
+from apc_contracts.session.budgets import BudgetShare, budget_shares, memberships
 
 from .conftest import Simulation
 from .test_budgets import IDEA, Tree

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.coordinators import TERMS, Coordinator
-from apc_contracts.explanation.states import TASK_RULES
+from apc_contracts.explanation import TASK_RULES
 from apc_contracts.session.document import OpenQuestion
 
 from .conftest import Simulation

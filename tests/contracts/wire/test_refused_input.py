@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 
-from apc_contracts.contract.limit_sections import RefusedInput
+from apc_contracts.contract.file import RefusedInput
 from apc_contracts.wire.refused_input import Flood, RefusedQuotas, kept_of
 
 BEGIN = datetime(2026, 2, 19, tzinfo=UTC)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apc_contracts import PacketRefused, parse_packet
-from apc_contracts.wire.schema_errors import MAX_MESSAGE_LENGTH, MAX_PATH_LENGTH
+from apc_contracts.wire.parsing import MAX_MESSAGE_LENGTH, MAX_PATH_LENGTH
 
 from ..conftest import OTHER_ID, PACKET_ID, Change, Documents, put
 

@@ -17,7 +17,7 @@ from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.payloads.session_signals import Budgets, SwarmSpec
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.vocabulary import AckStatus, Signal
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 JUDGED = """
 SELECT refusal ->> 'code' || ' at ' || (refusal ->> 'path') AS place, refusal ->> 'message' AS message

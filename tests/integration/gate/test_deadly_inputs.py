@@ -15,7 +15,7 @@ from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.last_resort import ATTEMPTS
 from apc_contracts import Packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 ROOT = Path(__file__).parents[3]
 CONFLICTS = "SELECT kind, raw FROM apc_log.packet_conflicts"

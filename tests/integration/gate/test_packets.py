@@ -13,7 +13,7 @@ from apc_bus.topology import agent_queue
 from apc_contracts import ReceiptKind, parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode, PacketType
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 
 async def test_a_packet_from_end_to_end(running: House) -> None:

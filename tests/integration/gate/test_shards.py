@@ -22,7 +22,7 @@ from apc_bus.topology import INGRESS, build_topology, gate_queue, log_queue
 from apc_contracts import AckPayload, Lineage, Packet, SignalPayload, TransferPayload, TransferPolicy
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.vocabulary import ORCHESTRATOR, AckStatus, Signal, TransferMode
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 
 SESSIONS = [f"session-{number}" for number in range(8)]

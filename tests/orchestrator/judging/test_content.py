@@ -15,7 +15,7 @@ from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts import CommitmentLevel, DecisionPayload, MessagePayload, Packet, Result, new_packet_id
 from apc_contracts.identity.registry_change import AgentAdded, SchemaAdded, encode_registry_change
-from apc_contracts.schemas.schema import register_schema
+from apc_contracts.schemas import register_schema
 from apc_contracts.vocabulary import ALL_RECIPIENTS, DeliveryMode, PacketType, Signal
 
 from .test_task_sessions import begin, decision, open_task, refusal_of, work

@@ -11,7 +11,7 @@ from apc_bus.port import Delivery, Message, SetAside
 from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, reports_of, unread_reports_of
 
 Build = Callable[..., Packet]

@@ -25,8 +25,7 @@ from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.payloads.by_type import DecisionPayload, MetricSet
 from apc_contracts.payloads.measurements import Thresholds
-from apc_contracts.protocol.decay import read_decision
-from apc_contracts.protocol.effectiveness import EvalTally
+from apc_contracts.protocol.effectiveness import EvalTally, read_decision
 from apc_contracts.vocabulary import TransferMode
 from apc_log.queries import list_protocols
 from apc_orchestrator.gate import OtherShards, load_protocols

@@ -10,8 +10,8 @@ from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet, load_contract
 from apc_contracts.identity.ids import reply_id
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.refused_input import kept_of
-from apc_contracts.wire.sealing import seal
 
 Build = Callable[..., Packet]
 

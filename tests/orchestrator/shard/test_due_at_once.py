@@ -8,7 +8,7 @@ from tests.orchestrator.conftest import House, make_brief
 from tests.orchestrator.judging.test_task_sessions import open_task, work
 
 from apc_contracts import SignalPayload
-from apc_contracts.payloads.wakes import WakeSpec
+from apc_contracts.payloads.session_signals import WakeSpec
 from apc_contracts.vocabulary import Signal
 from apc_orchestrator.shard import timers
 from apc_orchestrator.shard.timers import Deadlines

@@ -24,8 +24,8 @@ from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.session import Session, decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, encode_receipts
-from apc_contracts.wire.sealing import seal
 from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_log.body_encryption import KeyRing, MasterKey
 from apc_log.session_loading import load_session

@@ -11,7 +11,7 @@ from tests.orchestrator.conftest import House
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactError
 from apc_contracts import ArtifactPayload, Packet
-from apc_contracts.envelope.packet import ProofBundle
+from apc_contracts.packet import ProofBundle
 from apc_contracts.payloads.by_type import ClaimPayload
 from apc_contracts.vocabulary import ArtifactKind
 

@@ -15,11 +15,11 @@ from apc_bus.errors import ArtifactError
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, RECEIPTS, agent_queue
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, ProofBundle, SignalPayload
-from apc_contracts.envelope.parts import Endorsement
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.identity.signing import encode_public_key, endorse, new_private_key
+from apc_contracts.packet import Endorsement
 from apc_contracts.vocabulary import PacketType, Signal
-from apc_contracts.wire.sealing import payload_hash
+from apc_contracts.wire.parsing import payload_hash
 from apc_orchestrator import dead_letters
 
 Build = Callable[..., Packet]

@@ -8,7 +8,7 @@ from pathlib import Path
 from apc_agents import Agent, HandlerContext
 from apc_contracts import DecisionPayload, Packet, PacketType, SignalPayload, TaskIrPayload
 from apc_contracts.contract.contract import PACKAGED_CONTRACT
-from apc_contracts.payloads.wakes import WakeSpec
+from apc_contracts.payloads.session_signals import WakeSpec
 from apc_contracts.vocabulary import Signal
 
 from ..judging.test_task_sessions import work

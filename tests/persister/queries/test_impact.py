@@ -13,8 +13,8 @@ import pytest
 from tests.support.log import LogBench, packet_entry, session_row
 
 from apc_contracts import load_contract
-from apc_contracts.session.delivery.lifecycle import ADVANCE
-from apc_contracts.session.knowledge.grounds import Grounds
+from apc_contracts.session.lifecycle import ADVANCE
+from apc_contracts.session.session import Grounds
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import HopEntry, PacketEntry
 from apc_log.queries import get_packet_grounds, get_packet_impact, trace

@@ -12,7 +12,7 @@ import pytest
 from tests.support.log import LogBench, packet_entry, session_row
 
 from apc_contracts import parse_packet
-from apc_contracts.envelope.references import defines, refers_to
+from apc_contracts.packet import defines, refers_to
 from apc_log.batch import PacketEntry
 
 COLUMNS = "SELECT packet_id, refers_to, defines FROM apc_log.agent_packets"

@@ -15,9 +15,9 @@ from apc_agents.clearance import Clearance, SenderRule
 from apc_agents.llm import LLMAgent, LLMSettings
 from apc_agents.tasks import ENDED
 from apc_contracts import IdeaPayload, PacketType, Signal, SignalPayload
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.envelope.packet import Actor
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Actor
 from apc_contracts.vocabulary import CONTROL_TYPES
 
 SWARM = "red"

@@ -15,8 +15,8 @@ from tests.security.agents.obedient import FORBIDDEN, WAYS
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import PROVENANCE, Trigger
 from apc_agents.tools.tool_registry import Tool
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.envelope.packet import Actor
+from apc_contracts.agent import SecurityLevel
+from apc_contracts.packet import Actor
 
 Channel = Callable[[House, str, str], Awaitable[None]]
 

@@ -15,9 +15,9 @@ from apc_agents import AgentTestClient, message
 from apc_agents.clearance import SenderRule
 from apc_agents.pydantic_ai import PydanticAgent, ToolRule
 from apc_agents.pydantic_ai.permitting import Permitted
-from apc_contracts.agent.actions import SecurityLevel
-from apc_contracts.envelope.packet import Actor
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.registry import Right
+from apc_contracts.packet import Actor
 
 STRANGER = Actor(agent_id="stranger-1", role="guest", swarm_id="outside")
 COLLEAGUE = Actor(agent_id="colleague-1", role="lead", swarm_id="agents")

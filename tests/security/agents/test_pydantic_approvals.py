@@ -14,7 +14,7 @@ from tests.orchestrator.waiting.test_pydantic_approvals import RESULT, Change, R
 from apc_agents.pydantic_ai import Approvers, PydanticAgent, ToolRule
 from apc_agents.pydantic_ai.marking import Marked
 from apc_agents.pydantic_ai.permitting import Permitted
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 
 __all__ = ["house", "office"]
 STEPS = (("fetch", "deploy"), ("pay",))

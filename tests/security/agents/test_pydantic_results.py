@@ -23,7 +23,7 @@ from apc_agents.pydantic_ai.marking import Marked
 from apc_agents.pydantic_ai.permitting import Permitted
 from apc_agents.session_phase import KnownSessions
 from apc_contracts import Actor, Packet, RunPhase
-from apc_contracts.agent.actions import SecurityLevel
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.vocabulary import Signal

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from apc_contracts import terminal_text
+from apc_contracts import text
 
 AT_ONCE = 12
 """Most of them wait for a broker that is away."""
@@ -24,7 +24,7 @@ def main() -> None:
     asked = json.load(sys.stdin)
     lines: list[list[str]] = asked["lines"]
     if "--unguarded" in sys.argv:
-        terminal_text.printable = str  # type: ignore[assignment]
+        text.printable = str  # type: ignore[assignment]
     from apc_console import commands as cli
 
     for module in asked["imported"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apc_contracts.contract import contract_files
+from apc_contracts.contract import contract
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.errors import ContractInvalid
@@ -35,7 +35,7 @@ def pipe(folder: Path) -> object:
 
 
 def large_file(folder: Path) -> object:
-    return (folder / "a.json").write_bytes(CONTRACT + b" " * contract_files.MAX_BYTES)
+    return (folder / "a.json").write_bytes(CONTRACT + b" " * contract.MAX_BYTES)
 
 
 def many_files(folder: Path) -> object:
@@ -46,9 +46,9 @@ Act = Callable[[Path], object]
 Guard = tuple[Any, str, Any]
 ACTS: dict[Act, tuple[Guard, str]] = {
     link_that_leads_out: ((Path, "is_relative_to", lambda *_: True), "it is a link that leads out of the folder"),
-    pipe: ((contract_files, "S_ISREG", lambda _: True), "it is no file"),
-    large_file: ((contract_files, "MAX_BYTES", 1 << 30), "it has more than 262144 bytes"),
-    many_files: ((contract_files, "MAX_FILES", 1 << 30), "it has 3 files, 2 are allowed"),
+    pipe: ((contract, "S_ISREG", lambda _: True), "it is no file"),
+    large_file: ((contract, "MAX_BYTES", 1 << 30), "it has more than 262144 bytes"),
+    many_files: ((contract, "MAX_FILES", 1 << 30), "it has 3 files, 2 are allowed"),
 }
 """Act -> what takes its guard away, and what the guard says."""
 
@@ -63,7 +63,7 @@ def test_a_hostile_folder_is_refused(
     guard, said = ACTS[act]
     try:
         if is_guarded:
-            monkeypatch.setattr(contract_files, "MAX_FILES", 2)
+            monkeypatch.setattr(contract, "MAX_FILES", 2)
             with pytest.raises(ContractInvalid, match=said):
                 load_contracts(folder=folder)
             return
@@ -98,5 +98,5 @@ def test_a_batch_is_full_of_the_contracts_that_it_carries(monkeypatch: pytest.Mo
     batch = Batch(1, datetime.now(UTC))
     for number in range(20):
         if not batch.is_full():
-            batch.contracts.add(bytes([number]) * contract_files.MAX_BYTES)
+            batch.contracts.add(bytes([number]) * contract.MAX_BYTES)
     assert (len(encode(batch.seal(0, 1))) < LARGEST_MESSAGE) is is_guarded

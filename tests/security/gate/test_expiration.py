@@ -11,7 +11,7 @@ from apc_bus import headers
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import DEAD_QUEUE, INGRESS, RECEIPTS, agent_queue, gate_queue
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 from apc_orchestrator import dead_letters
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON
 from apc_orchestrator.judging.judge import Unreadable

@@ -6,7 +6,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.judging.outstanding import Outstanding
+from apc_contracts.judging.quotas import Outstanding
 
 Build = Callable[..., Packet]
 BOUND = 8

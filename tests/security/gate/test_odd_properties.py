@@ -11,7 +11,7 @@ from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 Build = Callable[..., Packet]
 NAMES = [name for key, name in vars(headers).items() if key.isupper() and isinstance(name, str)]

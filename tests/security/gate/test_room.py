@@ -10,7 +10,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.envelope.parts import ProofBundle
+from apc_contracts.packet import ProofBundle
 from apc_contracts.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator import tracing

@@ -35,7 +35,7 @@ from apc_console.connections.door import find_door
 from apc_contracts import SignalPayload
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.vocabulary import Signal
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 from apc_web.errors import InputUnusable
 
 PATIENCE = 30.0

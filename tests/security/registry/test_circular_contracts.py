@@ -10,7 +10,7 @@ from tests.contracts.session.test_task import AGENTS, DONE, TASK, decision
 from apc_contracts import SignalPayload
 from apc_contracts.contract.contract import check_deployment, contract_from_bytes, task_contract
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.session import conditions
+from apc_contracts.session import events
 from apc_contracts.session.movement import Advance
 from apc_contracts.vocabulary import Signal
 
@@ -36,16 +36,16 @@ def circular() -> Simulation:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_a_circle_halts_the_session_and_no_gate(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
-    moves, work = count(), conditions._settle_state
+    moves, work = count(), events._settle_state
 
     def counted(moment: Advance) -> None:
         if next(moves) > 1000:
             raise StillMovingError
         work(moment)
 
-    monkeypatch.setattr(conditions, "_settle_state", counted)
+    monkeypatch.setattr(events, "_settle_state", counted)
     if not is_guarded:
-        monkeypatch.setattr(conditions, "MAX_MOVES", 1 << 30)
+        monkeypatch.setattr(events, "MAX_MOVES", 1 << 30)
     simulation = circular()
     task, _ = simulation.send("librarian", TASK, "red-1")
     if is_guarded:

@@ -8,7 +8,7 @@ from tests.orchestrator.conftest import House
 from tests.orchestrator.registering.test_contract_registration import change_of, own, send
 from tests.support.traffic.packets import make_start
 
-from apc_contracts.contract import collection, guards
+from apc_contracts.contract import collection, machines
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity import registry_change
@@ -106,8 +106,8 @@ LONG_RUNS = {
 def test_a_guard_that_may_run_long_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, is_guarded: bool) -> None:
     text, said = LONG_RUNS[name]
     if not is_guarded:
-        monkeypatch.setattr(guards, "refuse_long_runs", lambda *_: None)
-        monkeypatch.setattr(guards, "macro_variables", lambda _: frozenset({"x"}))
+        monkeypatch.setattr(machines, "refuse_long_runs", lambda *_: None)
+        monkeypatch.setattr(machines, "macro_variables", lambda _: frozenset({"x"}))
     objection = Registry("orchestrator", {}, set()).objection(guarded_by(text))
     if is_guarded:
         assert objection is not None and said in objection
@@ -123,6 +123,6 @@ def test_a_guard_that_raises_stops_no_gate(monkeypatch: pytest.MonkeyPatch, text
     if is_guarded:
         assert "cannot be evaluated" in str(registry.objection(guarded_by(text)))
     else:
-        monkeypatch.setattr(guards, "_UNEVALUABLE", (TypeError, ValueError, RuntimeError))
+        monkeypatch.setattr(machines, "_UNEVALUABLE", (TypeError, ValueError, RuntimeError))
         with pytest.raises((LookupError, ArithmeticError)):
             registry.objection(guarded_by(text))

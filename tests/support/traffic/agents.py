@@ -10,13 +10,13 @@ from tests.support.traffic.packets import AGENTS, ROLE, SESSION, Cast
 from apc_bus import headers
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import PROTOCOL_VERSIONS, PacketType
+from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_contracts.wire.sealing import seal
 
 HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME)
 """The receipts of a delivery that was handled."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from apc_contracts.envelope.packet import PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
 from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import ExpectedImpact, IdeaPayload, Payload, SignalPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal

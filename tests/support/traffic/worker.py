@@ -14,8 +14,8 @@ from apc_bus import headers
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import RECEIPTS, agent_queue
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import NackPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import parse_packet

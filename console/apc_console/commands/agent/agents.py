@@ -28,8 +28,7 @@ from apc_console.connections.broker import apply, broker_user, open_bus
 from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.people import voice_objection
-from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right, voice_objection
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
 from apc_log.registry import read_registry, registered_agents

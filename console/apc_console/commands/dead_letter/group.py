@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.output import AsJson, print_rows
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_contracts.wire.receipts import ReceiptKind
 
 app = typer.Typer(help="List, show, requeue and discard dead letters.", no_args_is_help=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 app = typer.Typer(help="Prepare a deployment.", no_args_is_help=True)
 

@@ -4,7 +4,7 @@ import sys
 
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_persister.encryption import erase_subject
 
 

@@ -14,7 +14,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import packaged_contract_bytes
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.heads import read_epochs
 from apc_persister.evidence.checkpoint import ensure_key, load_signer
 from apc_persister.evidence.documents import (

@@ -14,7 +14,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, parse_note, split_notes
 from apc_persister.evidence.export import folder_of, name_of

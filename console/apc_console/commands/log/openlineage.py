@@ -13,7 +13,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.files import write_bytes
 from apc_console.output.terminal import echo, standard_output
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_persister.openlineage import openlineage_events
 
 ENDPOINT = "/api/v1/lineage"

@@ -7,7 +7,7 @@ from pathlib import Path
 from apc_console.connections.database import open_log
 from apc_console.output.terminal import echo
 from apc_contracts import load_contract
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_persister.rebuild import rebuild_projections
 
 _MOST_NAMED = 10

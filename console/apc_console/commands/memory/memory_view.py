@@ -14,7 +14,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import opened, print_json, print_rows
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
 _FOUND = ("session_id", "last_updated", "message_count", "excerpt")

@@ -17,8 +17,8 @@ from apc_console.output.cells import show
 from apc_console.output.cursors import read_cursor, write_cursor
 from apc_console.output.output import opened, print_json, tell
 from apc_console.output.terminal import echo
-from apc_contracts.judging.remedies import remedy_of
-from apc_contracts.plurals import numbered
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import (

@@ -14,8 +14,8 @@ from apc_console.output.blocks import BlockPrinter, place_of, refusal_sentences
 from apc_console.output.cells import show
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
-from apc_contracts.judging.remedies import remedy_of
-from apc_contracts.terminal_text import printable_json
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.text import printable_json
 from apc_log.watching import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
 
 POLL = timedelta(milliseconds=500)

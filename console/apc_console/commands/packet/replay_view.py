@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from apc_console.output.cells import show
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries import ConflictRow, CoordinationRow, LogRow, PacketRow, TransitionRow
 
 USUAL_STATES = frozenset(

@@ -11,7 +11,7 @@ from apc_console.output.files import read_bytes, write_bytes
 from apc_console.output.output import print_json, print_rows, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries import BundleRecords, Replayed, read_recorded, verify_run
 
 

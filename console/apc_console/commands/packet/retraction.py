@@ -13,11 +13,11 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_rows
 from apc_contracts.contract.contract import Contract, load_contract
-from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
+from apc_contracts.packet import Packet, Trace
 from apc_contracts.payloads.by_type import RetractionPayload
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_log.queries import PacketImpact, PacketRow, get_packet_grounds, get_packet_impact
 from apc_log.registry import registered_agents

@@ -12,9 +12,9 @@ from apc_console.connections.broker import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.cells import show
 from apc_console.output.terminal import echo
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.errors import PacketRefused
-from apc_contracts.terminal_text import one_line, printable_json
+from apc_contracts.packet import Packet
+from apc_contracts.text import one_line, printable_json
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.strict_json import read_strict_json
 

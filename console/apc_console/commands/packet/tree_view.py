@@ -10,7 +10,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 from apc_log.queries import PacketTree, TreeRow, get_packet_tree
 
 

@@ -12,7 +12,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_contracts.errors import PacketRefused
-from apc_contracts.schemas.schema import MAX_SCHEMA_BYTES, RegisteredSchema
+from apc_contracts.schemas import MAX_SCHEMA_BYTES, RegisteredSchema
 from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.registry import read_schemas
 

@@ -12,7 +12,7 @@ from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation import Explanation, explain
-from apc_contracts.terminal_text import one_line
+from apc_contracts.text import one_line
 from apc_log.queries import get_session
 from apc_log.session_loading import contract_of_session
 from apc_log.watching import read_surroundings

@@ -17,10 +17,10 @@ from apc_console.output.output import print_json
 from apc_console.output.terminal import echo
 from apc_console.system.team_input import result_document
 from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AgentRequest
-from apc_contracts.payloads.typed import Result
 from apc_contracts.session.document import TaskDocument
-from apc_contracts.terminal_text import one_line, printable_json
+from apc_contracts.text import one_line, printable_json
 from apc_log.queries import get_session
 from apc_log.watching import list_stale_decisions
 

@@ -9,9 +9,9 @@ from apc_console.connections.database import open_log
 from apc_console.connections.door import Door, find_door
 from apc_console.errors import InputUnusable
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.envelope.packet import Packet, Trace
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
+from apc_contracts.packet import Packet, Trace
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import version_of
 from apc_contracts.session import SessionDocument

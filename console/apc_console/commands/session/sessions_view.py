@@ -10,7 +10,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
 from apc_contracts.payloads.budget_expression import RESOURCES
 from apc_contracts.session import SessionDocument
-from apc_contracts.session.shares import budget_shares, memberships
+from apc_contracts.session.budgets import budget_shares, memberships
 from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
 
 Row = dict[str, Any]

@@ -19,12 +19,12 @@ from apc_console.output.files import read_bytes
 from apc_console.system.team_input import read_input
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.judging.remedies import remedy_of
-from apc_contracts.judging.unregistered import find_unregistered
+from apc_contracts.judging.facts import find_unregistered
+from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.vocabulary import RunPhase, Signal
-from apc_contracts.wire.schema_errors import refusal_of
+from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.registry import registered_agents
 

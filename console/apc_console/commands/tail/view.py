@@ -13,7 +13,7 @@ from apc_console.errors import InputUnusable
 from apc_console.output.blocks import BlockPrinter, place_of, refusal_sentences
 from apc_console.output.cells import show
 from apc_console.output.terminal import echo
-from apc_contracts.terminal_text import printable_json
+from apc_contracts.text import printable_json
 from apc_contracts.vocabulary import PacketType
 from apc_log.heads import read_ends
 from apc_log.queries import get_session

@@ -11,7 +11,7 @@ from apc_console.connections.database import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import print_json, print_rows
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 _SHOWN = ("task_id", "action", "status", "progress", "attempt", "agent_id", "session_id", "created_at", "error")
 

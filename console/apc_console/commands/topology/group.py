@@ -7,7 +7,7 @@ import typer
 
 from apc_console.output.output import AsJson, print_rows, tell
 from apc_console.output.terminal import echo
-from apc_contracts.plurals import numbered
+from apc_contracts.text import numbered
 
 app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
 

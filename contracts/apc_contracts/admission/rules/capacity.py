@@ -6,9 +6,9 @@ Hahne 1998).
 """
 
 from apc_contracts.admission.case import Case
-from apc_contracts.envelope.packet import Packet
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalFields
 from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, Signal
 

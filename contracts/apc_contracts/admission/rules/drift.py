@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from apc_contracts.admission.case import Case
-from apc_contracts.contract.guards import FactValue
-from apc_contracts.contract.policies import DriftRule, DriftRules
+from apc_contracts.contract.machines import DriftRule, DriftRules, FactValue
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import ArtifactPayload, TransferPayload
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType

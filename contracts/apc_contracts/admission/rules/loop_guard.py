@@ -5,7 +5,7 @@ idle turns.
 """
 
 from apc_contracts.admission.case import Case
-from apc_contracts.judging.loop_state import LoopState
+from apc_contracts.judging.session_view import LoopState
 from apc_contracts.judging.verdict import Refusal
 
 

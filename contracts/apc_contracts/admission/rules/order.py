@@ -6,7 +6,7 @@ The first rule that objects decides.
 from collections.abc import Callable
 from functools import cache
 
-from apc_contracts.admission.case import Case, Rule, Ruling, Scope
+from apc_contracts.admission.case import Case, Rule, Ruling, Scope, Stage
 from apc_contracts.admission.rules import (
     authority,
     budget,
@@ -27,7 +27,6 @@ from apc_contracts.admission.rules import (
 from apc_contracts.admission.rules import (
     newness as identity,
 )
-from apc_contracts.admission.stage import Stage
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
 _ALL = frozenset(PacketType)

@@ -7,9 +7,9 @@ from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, MessagePayload, SignalPayload
+from apc_contracts.payloads.measurements import Result
 from apc_contracts.payloads.questions import AgentRequest
-from apc_contracts.payloads.typed import Result
-from apc_contracts.schemas.schema import ContentFault
+from apc_contracts.schemas import ContentFault
 from apc_contracts.vocabulary import SIGNALS_OF_1_1, PacketType
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from apc_contracts.admission.case import Case
-from apc_contracts.envelope.packet import Packet, Recipient
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import Packet, Recipient
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload, TransferPayload
 from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.session_signals import ROLE_PREFIX

@@ -15,7 +15,7 @@ from apc_automl.training.material import Prepared
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
-from apc_contracts.envelope.packet import Lineage, Packet, ProofBundle
+from apc_contracts.packet import Lineage, Packet, ProofBundle
 from apc_contracts.payloads.by_type import (
     ArtifactPayload,
     ClaimPayload,

@@ -18,7 +18,7 @@ from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES, default_settings
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.envelope.packet import Actor, ProofBundle
+from apc_contracts.packet import Actor, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload, SignalFields, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal

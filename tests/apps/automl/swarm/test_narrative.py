@@ -16,7 +16,7 @@ from apc_automl.swarm.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import AutomlSettings
-from apc_contracts.envelope.packet import Actor
+from apc_contracts.packet import Actor
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     Candidate,

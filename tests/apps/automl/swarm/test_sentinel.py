@@ -17,7 +17,7 @@ from apc_automl.training.measuring import measure, refit
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.search import Place, next_recipe
 from apc_automl.training.workbench import Workbench
-from apc_contracts.envelope.packet import Actor, Packet, ProofBundle
+from apc_contracts.packet import Actor, Packet, ProofBundle
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     Candidate,

@@ -14,8 +14,8 @@ from tests.contracts.session.conftest import Simulation
 from apc_contracts import Contract, Packet, RetractionPayload, load_contract
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.contract.file import RetryBackoff
-from apc_contracts.envelope.parts import MAX_TTL_MS
-from apc_contracts.session.delivery.retries import backoff_ms
+from apc_contracts.packet import MAX_TTL_MS
+from apc_contracts.session.receipts import backoff_ms
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import ReceiptKind
 

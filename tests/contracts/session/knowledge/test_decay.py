@@ -7,8 +7,7 @@ from tests.contracts.session.conftest import Simulation
 from apc_contracts.admission import judge_recorded
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.vocabulary import PacketType
-from apc_contracts.wire.parsing import read_packet
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import read_packet, seal
 
 from ..path.way import generation, lineage, research, transfer
 

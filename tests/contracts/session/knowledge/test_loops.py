@@ -11,7 +11,7 @@ from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_
 from apc_contracts.admission import judge_recorded
 from apc_contracts.payloads.by_type import ExpectedImpact, SignalFields
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 from ..conftest import Simulation
 from ..path.way import generation, research

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from apc_contracts import Packet, TransferPayload, read_packet
 from apc_contracts.admission import judge_recorded
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
-from apc_contracts.envelope.packet import Lineage
+from apc_contracts.packet import Lineage
 from apc_contracts.payloads.by_type import ArbitrationPayload, TransferPolicy
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, TransferMode
-from apc_contracts.wire.sealing import seal
+from apc_contracts.wire.parsing import seal
 
 from ..conftest import REGISTRY, Simulation
 from .way import generation, research

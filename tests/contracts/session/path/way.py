@@ -12,7 +12,7 @@ from apc_contracts import (
     TaskIrPayload,
     TransferPayload,
 )
-from apc_contracts.envelope.packet import Lineage
+from apc_contracts.packet import Lineage
 from apc_contracts.payloads.by_type import MetricSet, TransferPolicy
 from apc_contracts.payloads.measurements import Thresholds
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader

@@ -1,1 +1,0 @@
-"""What an agent receives and answers: its context, its response, its path through local coordination."""

@@ -1,1 +1,0 @@
-"""The envelope of a packet: its parts, the concrete packets, and the claim check."""

@@ -1,0 +1,513 @@
+"""The parts of a packet's envelope (docs/specification/contract.md section 1)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Annotated, Any, Generic, Literal, Self, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from typing_extensions import TypeVar
+
+from apc_contracts.contract_model import Count, Fraction, Id, Model, Name, OpenMap, Ratio, Sha256, Time, Uuid, broken
+from apc_contracts.payloads.by_type import (
+    AckPayload,
+    ArbitrationPayload,
+    ArtifactPayload,
+    ClaimPayload,
+    DecisionPayload,
+    ErrorPayload,
+    EvalPayload,
+    HeartbeatPayload,
+    IdeaPayload,
+    MessagePayload,
+    NackPayload,
+    OpenEvalPayload,
+    Payload,
+    RetractionPayload,
+    SignalPayload,
+    TaskIrPayload,
+    TransferPayload,
+)
+from apc_contracts.payloads.session_signals import first_new_field
+from apc_contracts.payloads.task_ir import FalsifierCost, IrClaim
+from apc_contracts.vocabulary import (
+    PROTOCOL_1_1,
+    PROTOCOL_VERSION,
+    SIGNALS_OF_1_1,
+    Channel,
+    DeliveryMode,
+    PacketType,
+    RunPhase,
+    TransferMode,
+)
+
+MAX_TTL_MS = 86_400_000
+MAX_ACK_TIMEOUT_MS = 3_600_000
+MAX_RETRY_LIMIT = 10
+MAX_PRIORITY = 9
+MAX_SYMBOLIC_KEYS = 32
+
+
+def _unique(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(keys)) < len(keys):
+        raise broken("", "a key is listed twice: list each key once")
+    return keys
+
+
+SymbolicKeys = Annotated[
+    tuple[Name, ...],
+    Field(max_length=MAX_SYMBOLIC_KEYS, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_unique),
+]
+
+
+class Actor(Model):
+    """The sender."""
+
+    agent_id: Id
+    role: Name
+    swarm_id: Id
+    dialect_id: str | None = None
+    dialect_hash: str | None = None
+    model_id: str | None = None
+    capabilities: tuple[str, ...] | None = None
+
+
+class Recipient(Model):
+    """A recipient. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet."""
+
+    agent_id: Id
+    role: Name | None = None
+    swarm_id: Id | None = None
+
+
+class Trace(Model):
+    """The packet's position: its session, run and task, its ancestors, the generation and step."""
+
+    session_id: Id
+    run_id: Id
+    task_id: Id
+    root_packet_id: Uuid
+    parent_packet_id: Uuid | None = None
+    generation: Count
+    step: Count
+    vector_clock: Mapping[Id, Count] | None = None
+
+
+class Routing(Model):
+    """How the packet travels. Priority >= 5 uses the urgent queue."""
+
+    delivery_mode: DeliveryMode
+    priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
+    ttl_ms: Annotated[int, Field(ge=1, le=MAX_TTL_MS)]
+    requires_ack: bool
+    ack_timeout_ms: Annotated[int, Field(ge=1, le=MAX_ACK_TIMEOUT_MS)] | None = None
+    retry_limit: Annotated[int, Field(ge=0, le=MAX_RETRY_LIMIT)] | None = None
+
+
+class Lineage(Model):
+    """Which protocol the packet carries and where it comes from."""
+
+    protocol_id: Name
+    parent_protocol_ids: tuple[Name, ...] = ()
+    ancestor_swarms: tuple[Id, ...] = ()
+    cross_use_case: bool = False
+    transfer_mode: TransferMode | None = None
+
+
+class Falsifier(Model):
+    """A test that would refute a claim."""
+
+    id: Name
+    target_claim_id: Name
+    test: str
+    fail_if: str
+    cost: FalsifierCost
+
+
+class GateScores(Model):
+    """Measured gates beside a claim; all optional."""
+
+    rtf: Fraction | None = None
+    stability: Fraction | None = None
+    audit: Fraction | None = None
+    outcome: Fraction | None = None
+    learnability: Fraction | None = None
+    generalization_ratio: Ratio | None = None
+    symbol_coverage: Fraction | None = None
+    drift_risk: Fraction | None = None
+
+
+class Endorsement(Model):
+    """An agent's endorsement of a payload; `payload_hash` is the hex SHA-256 of its canonical form."""
+
+    agent_id: Id
+    payload_hash: Sha256
+    signature: str | None = None
+
+
+class ProofBundle(Model):
+    """Why a packet may be believed."""
+
+    evidence_refs: tuple[str, ...] = ()
+    falsifiers: tuple[Falsifier, ...] = ()
+    gate_scores: GateScores | None = None
+    signatures: tuple[Endorsement, ...] = ()
+
+
+# The packet envelope (docs/specification/contract.md section 1) and its concrete packets.
+
+PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
+"""What a packet carries. `Packet` without brackets may carry any payload: check before reading it."""
+
+SomePayload = TypeVar("SomePayload", bound=Payload)
+
+
+class Packet(Model, Generic[PayloadT]):
+    """A packet. Build one of its concrete classes; `parse_packet` returns one of them."""
+
+    # Built on first use: most console commands read no packet, and building 28 schemas takes 0.1 s.
+    model_config = ConfigDict(defer_build=True)
+
+    protocol_version: Literal["apc/1.0", "apc/1.1"]
+    packet_id: Uuid
+    packet_type: PacketType
+    channel: Channel
+    run_phase: RunPhase
+    created_at: Time
+    expires_at: Time | None = None
+    sender: Actor
+    recipients: Annotated[tuple[Recipient, ...], Field(min_length=1)]
+    trace: Trace
+    routing: Routing
+    confidence: Fraction
+    symbolic_keys: SymbolicKeys
+    capability_tags: tuple[str, ...] | None = None
+    lineage: Lineage | None = None
+    proof_bundle: ProofBundle | None = None
+    payload: PayloadT
+    metadata: OpenMap | None = None
+
+    @property
+    def expires(self) -> datetime:
+        """When the packet ends: expires_at, or created_at + ttl_ms."""
+        return self.expires_at or self.created_at + timedelta(milliseconds=self.routing.ttl_ms)
+
+    def payload_as(self, kind: type[SomePayload]) -> SomePayload:
+        """Return the payload as this class. Raises TypeError when it is of another class."""
+        payload = self.payload
+        if isinstance(payload, kind):
+            return payload
+        raise TypeError(f"packet {self.packet_id} carries {type(payload).__name__}, not {kind.__name__}")
+
+    @property
+    def is_root(self) -> bool:
+        """Whether the packet has no parent."""
+        return self.trace.parent_packet_id is None
+
+    @model_validator(mode="after")
+    def _envelope_agrees(self) -> Self:
+        if self.channel is Channel.INTRA_AGENT and len(self.recipients) != 1:
+            raise broken("recipients", "INTRA_AGENT has exactly one recipient: name one, or use INTER_AGENT")
+        _check_ancestors(self.packet_id, self.trace)
+        return self
+
+
+def _check_ancestors(packet_id: UUID, trace: Trace) -> None:
+    is_own_root = trace.root_packet_id == packet_id
+    if trace.parent_packet_id is None:
+        if not is_own_root:
+            raise broken(
+                "trace.root_packet_id",
+                "a packet without parent is its own root: use packet_id, or name the parent",
+            )
+    elif is_own_root:
+        raise broken("trace.root_packet_id", "a packet with a parent keeps its parent's root: use that one")
+    elif trace.parent_packet_id == packet_id:
+        raise broken("trace.parent_packet_id", "a packet cannot be its own parent: name the packet that caused it")
+
+
+class TaskIrPacket(Packet[TaskIrPayload]):
+    packet_type: Literal[PacketType.TASK_IR] = PacketType.TASK_IR
+
+
+class IdeaPacket(Packet[IdeaPayload]):
+    packet_type: Literal[PacketType.IDEA] = PacketType.IDEA
+
+
+class ClaimPacket(Packet[ClaimPayload]):
+    packet_type: Literal[PacketType.CLAIM] = PacketType.CLAIM
+
+
+class ArtifactPacket(Packet[ArtifactPayload]):
+    packet_type: Literal[PacketType.ARTIFACT] = PacketType.ARTIFACT
+
+
+class SignalPacket(Packet[SignalPayload]):
+    packet_type: Literal[PacketType.SIGNAL] = PacketType.SIGNAL
+
+    @model_validator(mode="after")
+    def _session_fits_version(self) -> Self:
+        session = self.payload.session
+        if self.protocol_version != PROTOCOL_VERSION:
+            return self
+        if self.payload.signal in SIGNALS_OF_1_1:
+            raise broken("payload.signal", f"{PROTOCOL_VERSION} has no {self.payload.signal}: send {PROTOCOL_1_1}")
+        if session is None:
+            return self
+        name = first_new_field(session)
+        if name is not None:
+            raise broken(f"payload.session.{name}", f"unknown field of {PROTOCOL_VERSION}: send {PROTOCOL_1_1}")
+        return self
+
+
+EVAL_TAG = "EVAL"
+OPEN_EVAL_TAG = "OPEN_EVAL"
+
+
+def _eval_kind(value: Any) -> str:
+    """Return the tag of an EVAL's payload: everything of apc/1.0 has a metric_set, or is refused for want of one."""
+    is_mapping = isinstance(value, Mapping)
+    if isinstance(value, OpenEvalPayload) or (is_mapping and "metrics" in value and "metric_set" not in value):
+        return OPEN_EVAL_TAG
+    return EVAL_TAG
+
+
+class EvalPacket(Packet[EvalPayload | OpenEvalPayload]):
+    packet_type: Literal[PacketType.EVAL] = PacketType.EVAL
+    payload: Annotated[
+        Annotated[EvalPayload, Tag(EVAL_TAG)] | Annotated[OpenEvalPayload, Tag(OPEN_EVAL_TAG)],
+        Discriminator(_eval_kind),
+    ]
+
+    @model_validator(mode="after")
+    def _metrics_fit_version(self) -> Self:
+        if self.protocol_version == PROTOCOL_VERSION and isinstance(self.payload, OpenEvalPayload):
+            raise broken("payload.metric_set", f"required field is missing: add it, or send metrics in {PROTOCOL_1_1}")
+        return self
+
+
+class TransferPacket(Packet[TransferPayload]):
+    """A TRANSFER; lineage and payload agree on the protocol and, where the lineage names one, on the mode."""
+
+    packet_type: Literal[PacketType.TRANSFER] = PacketType.TRANSFER
+
+    @model_validator(mode="after")
+    def _lineage_agrees(self) -> Self:
+        if self.lineage is None:
+            return self
+        if self.lineage.protocol_id != self.payload.protocol_id:
+            raise broken("lineage.protocol_id", "lineage and payload disagree: use payload.protocol_id in both")
+        if self.lineage.transfer_mode not in (None, self.payload.transfer_policy.mode):
+            raise broken(
+                "lineage.transfer_mode",
+                "lineage and payload disagree: use payload.transfer_policy.mode in both",
+            )
+        return self
+
+
+class ArbitrationPacket(Packet[ArbitrationPayload]):
+    packet_type: Literal[PacketType.ARBITRATION] = PacketType.ARBITRATION
+
+
+class DecisionPacket(Packet[DecisionPayload]):
+    packet_type: Literal[PacketType.DECISION] = PacketType.DECISION
+
+    @model_validator(mode="after")
+    def _result_fits_version(self) -> Self:
+        if self.payload.result is not None and self.protocol_version == PROTOCOL_VERSION:
+            raise broken("payload.result", "unknown field: remove it")
+        return self
+
+
+class RetractionPacket(Packet[RetractionPayload]):
+    packet_type: Literal[PacketType.RETRACTION] = PacketType.RETRACTION
+
+
+class AckPacket(Packet[AckPayload]):
+    packet_type: Literal[PacketType.ACK] = PacketType.ACK
+
+
+class NackPacket(Packet[NackPayload]):
+    packet_type: Literal[PacketType.NACK] = PacketType.NACK
+
+
+class ErrorPacket(Packet[ErrorPayload]):
+    packet_type: Literal[PacketType.ERROR] = PacketType.ERROR
+
+
+class HeartbeatPacket(Packet[HeartbeatPayload]):
+    packet_type: Literal[PacketType.HEARTBEAT] = PacketType.HEARTBEAT
+
+
+class MessagePacket(Packet[MessagePayload]):
+    packet_type: Literal[PacketType.MESSAGE] = PacketType.MESSAGE
+
+    @model_validator(mode="after")
+    def _is_of_its_version(self) -> Self:
+        if self.protocol_version == PROTOCOL_VERSION:
+            raise broken("packet_type", f"{PROTOCOL_VERSION} has no MESSAGE: send {PROTOCOL_1_1}")
+        return self
+
+
+AnyPacket = Annotated[
+    TaskIrPacket
+    | IdeaPacket
+    | ClaimPacket
+    | ArtifactPacket
+    | SignalPacket
+    | EvalPacket
+    | TransferPacket
+    | ArbitrationPacket
+    | DecisionPacket
+    | RetractionPacket
+    | AckPacket
+    | NackPacket
+    | ErrorPacket
+    | HeartbeatPacket
+    | MessagePacket,
+    Field(discriminator="packet_type"),
+]
+"""One of the packets, discriminated by packet_type."""
+
+PACKET_TYPES: Mapping[PacketType, type[Packet]] = MappingProxyType(
+    {
+        PacketType.TASK_IR: TaskIrPacket,
+        PacketType.IDEA: IdeaPacket,
+        PacketType.CLAIM: ClaimPacket,
+        PacketType.ARTIFACT: ArtifactPacket,
+        PacketType.SIGNAL: SignalPacket,
+        PacketType.EVAL: EvalPacket,
+        PacketType.TRANSFER: TransferPacket,
+        PacketType.ARBITRATION: ArbitrationPacket,
+        PacketType.DECISION: DecisionPacket,
+        PacketType.RETRACTION: RetractionPacket,
+        PacketType.ACK: AckPacket,
+        PacketType.NACK: NackPacket,
+        PacketType.ERROR: ErrorPacket,
+        PacketType.HEARTBEAT: HeartbeatPacket,
+        PacketType.MESSAGE: MessagePacket,
+    }
+)
+"""The concrete class of each packet type."""
+
+
+def _payload_type(packet: type[Packet]) -> type[Payload]:
+    annotation = packet.model_fields["payload"].annotation
+    if annotation is not None and get_origin(annotation) is Union:
+        annotation = get_args(get_args(annotation)[0])[0]
+    assert isinstance(annotation, type) and issubclass(annotation, Payload)
+    return annotation
+
+
+PAYLOAD_TYPES: Mapping[PacketType, type[Payload]] = MappingProxyType(
+    {kind: _payload_type(packet) for kind, packet in PACKET_TYPES.items()}
+)
+"""The payload class of each packet type."""
+
+TYPE_OF_PAYLOAD: Mapping[type[Payload], PacketType] = MappingProxyType(
+    {payload: kind for kind, payload in PAYLOAD_TYPES.items()} | {OpenEvalPayload: PacketType.EVAL}
+)
+"""The packet type that carries a payload class."""
+
+__all__ = [
+    "PACKET_TYPES",
+    "PAYLOAD_TYPES",
+    "TYPE_OF_PAYLOAD",
+    "AckPacket",
+    "Actor",
+    "AnyPacket",
+    "ArbitrationPacket",
+    "ArtifactPacket",
+    "ClaimPacket",
+    "DecisionPacket",
+    "Endorsement",
+    "ErrorPacket",
+    "EvalPacket",
+    "Falsifier",
+    "GateScores",
+    "HeartbeatPacket",
+    "IdeaPacket",
+    "Lineage",
+    "MessagePacket",
+    "NackPacket",
+    "Packet",
+    "PayloadT",
+    "ProofBundle",
+    "Recipient",
+    "RetractionPacket",
+    "Routing",
+    "SignalPacket",
+    "TaskIrPacket",
+    "Trace",
+    "TransferPacket",
+]
+
+
+# What a packet refers to and what it defines, by name (docs/explanation/governance.md, References).
+#
+# The log derives the same two lists from the stored bytes (columns `refers_to` and `defines` of agent_packets); a test
+# keeps both equal.
+
+PACKET_PREFIX = "packet:"
+ARTIFACT_PREFIX = "sha256:"
+CLAIM_PREFIX = "claim:"
+_DEFINING = frozenset({PacketType.ARTIFACT, PacketType.CLAIM, PacketType.TASK_IR})
+_PACKET = re.compile(r"(?:packet:)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
+_ARTIFACT = re.compile(r"sha256:[0-9a-fA-F]{64}")
+
+
+def reference_of(text: str) -> str | None:
+    """Return an evidence_ref in canonical form, `packet:<uuid>` or `sha256:<hex>` in lower case; None for other text.
+
+    None for any other text.
+    """
+    found = _PACKET.fullmatch(text)
+    if found is not None:
+        return PACKET_PREFIX + found[1].lower()
+    return text.lower() if _ARTIFACT.fullmatch(text) else None
+
+
+def refers_to(packet: Packet) -> tuple[str, ...]:
+    """Return the packets and artifacts that a packet rests on beside its parent, each once, in the packet's order.
+
+    They come from evidence_refs, the packet_ref_ids of an ARBITRATION's candidates, and the hash of an ARTIFACT
+    (another ARTIFACT with the same bytes stands and falls with it).
+    """
+    return tuple(dict.fromkeys(_referred(packet)))
+
+
+def defines(packet: Packet) -> tuple[str, ...]:
+    """Return the names that others can refer to: an ARTIFACT's hash, the claims of a CLAIM or TASK_IR."""
+    # The types first: isinstance costs a microsecond where it says no (pydantic's metaclass runs Python).
+    if packet.packet_type not in _DEFINING:
+        return ()
+    payload = packet.payload
+    if isinstance(payload, ArtifactPayload):
+        return (payload.artifact_hash,)
+    if isinstance(payload, ClaimPayload):
+        return (CLAIM_PREFIX + payload.claim_id,)
+    if isinstance(payload, TaskIrPayload):
+        claims = (CLAIM_PREFIX + one.id for one in payload.objects if isinstance(one, IrClaim))
+        return tuple(dict.fromkeys(claims))
+    return ()
+
+
+def packet_named(reference: str) -> UUID | None:
+    """Return the packet_id in a reference `packet:<uuid>`; None in any other reference."""
+    return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
+
+
+def _referred(packet: Packet) -> Iterator[str]:
+    if packet.proof_bundle is not None:
+        for text in packet.proof_bundle.evidence_refs:
+            reference = reference_of(text)
+            if reference is not None:
+                yield reference
+    if packet.packet_type is PacketType.ARBITRATION:
+        for candidate in packet.payload_as(ArbitrationPayload).candidates:
+            yield from (f"{PACKET_PREFIX}{packet_id}" for packet_id in candidate.packet_ref_ids)
+    elif packet.packet_type is PacketType.ARTIFACT:
+        yield packet.payload_as(ArtifactPayload).artifact_hash

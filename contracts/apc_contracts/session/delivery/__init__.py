@@ -1,1 +1,0 @@
-"""The delivery of a packet to its recipients: receipts, acknowledgements, retries, failures."""

@@ -1,1 +1,0 @@
-"""What a session knows: what is new, what rests on what, what is stale or superseded, and loops."""

@@ -1,1 +1,0 @@
-"""The way from ideas to a promotion: barriers, arbitration, transfers, verification, completion."""

@@ -1,0 +1,404 @@
+"""Deliveries that failed permanently: the sender is told, once for each recipient.
+
+Source: docs/specification/contract.md section 8.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from hashlib import sha256
+from math import ceil
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.file import RetryBackoff
+from apc_contracts.packet import Packet
+from apc_contracts.payloads.by_type import ErrorPayload
+from apc_contracts.session import budgets, emissions
+from apc_contracts.session.completion import complete, verify
+from apc_contracts.session.lifecycle import HANDED_OVER, LIFECYCLE, Record, end_delivery, move
+from apc_contracts.session.movement import Advance
+from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.session_effects import Effects, Hop, ReceiptsInput, Route
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, PacketType
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
+
+HANDLER_ERROR = "handler_error"
+"""The recipient gave the delivery up; its SDK has sent an ERROR already."""
+OVERFLOW = "overflow"
+"""The recipient's inbox was full: a later packet may find room."""
+DELIVERY_FAILED = "DELIVERY_FAILED"
+_MAX_REASON = 1_000
+
+
+def tell_sender(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
+    """Send an ERROR of the orchestrator for a dead letter that its recipient could not report.
+
+    Causes are crashes, a full or missing inbox, and retries beyond the limit. No ERROR is sent about packets that are
+    never answered, nor to the orchestrator about its own.
+    """
+    packet, contract = opened.packet, moment.contract
+    reason = str((hop.metadata or {}).get("error") or "no reason given")[:_MAX_REASON]
+    sender = packet.sender.agent_id
+    if reason == HANDLER_ERROR or sender == ORCHESTRATOR or packet.packet_type in contract.refusals.never_answered:
+        return
+    error = ErrorPayload(
+        error_code=DELIVERY_FAILED,
+        message=f"{hop.recipient} has not handled packet {packet.packet_id}: {reason}",
+        retryable=reason == OVERFLOW,
+        details={
+            "packet_id": str(packet.packet_id),
+            "recipient": hop.recipient,
+            "attempt": hop.attempt,
+            "reason": reason,
+        },
+    )
+    emissions.emit(moment, PacketType.ERROR, error, parent=packet.packet_id, recipient=sender)
+
+
+# Retries: how often, and when the next attempt is due (docs/specification/contract.md section 8).
+#
+# A pure function of contract, packet, recipient and attempt: a replay finds the same delay, and deliveries that failed
+# together are not retried together.
+
+MILLISECOND = timedelta(milliseconds=1)
+_GROWTH_ENDS = 64
+"""A back-off that has not reached its longest delay by this attempt never does; beyond it a power could overflow."""
+
+
+def backoff_ms(backoff: RetryBackoff, packet_id: UUID, recipient: str, attempt: int) -> int:
+    """Return the milliseconds to wait after an attempt whose handler named no delay: the back-off, less its jitter."""
+    grown = backoff.first_ms * backoff.factor ** min(attempt - 1, _GROWTH_ENDS)
+    longest = min(grown, backoff.longest_ms)
+    return max(1, round(longest * (1 - backoff.jitter * _share(packet_id, recipient, attempt))))
+
+
+def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contract) -> Receipt:
+    """Return the receipt, turned from `retry` into dead_lettered when it is beyond the limit.
+
+    The first attempt is no retry.
+    """
+    if receipt.kind is not ReceiptKind.RETRY:
+        return receipt
+    named = packet.routing.retry_limit
+    limit = contract.session.delivery_retry_limit if named is None else named
+    if attempt <= limit:
+        return receipt
+    error = f"retry_limit {limit} reached: {receipt.error or 'no reason given'}"
+    return replace(receipt, kind=ReceiptKind.DEAD_LETTERED, error=error)
+
+
+def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
+    """Return what the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
+
+    At the packet's end it is not handled again: its delivery then ends as expired. None: it is due at once.
+    """
+    delay = _delay_ms(contract.session.retry_backoff, packet.packet_id, receipt)
+    if delay is None:
+        return None
+    delay = min(delay, max(0, ceil((packet.expires - now) / MILLISECOND)))
+    asked = {} if receipt.after_ms is None else {"asked_ms": receipt.after_ms}
+    return asked | {"delay_ms": delay, "due_at": (now + delay * MILLISECOND).isoformat()}
+
+
+def _delay_ms(backoff: RetryBackoff | None, packet_id: UUID, receipt: Receipt) -> int | None:
+    if receipt.after_ms:
+        return receipt.after_ms
+    return None if backoff is None else backoff_ms(backoff, packet_id, receipt.recipient, receipt.attempt)
+
+
+def due_at(planned: dict[str, Any] | None) -> datetime | None:
+    """Return when the planned attempt of a retry may begin."""
+    return None if planned is None else datetime.fromisoformat(planned["due_at"])
+
+
+def planned_at(planned: dict[str, Any]) -> datetime:
+    """Return when a retry was planned: the timestamp of its log batch."""
+    due, delay_ms = datetime.fromisoformat(planned["due_at"]), int(planned["delay_ms"])
+    return due - delay_ms * MILLISECOND
+
+
+def _share(packet_id: UUID, recipient: str, attempt: int) -> float:
+    """Return a fraction in 0..1, evenly distributed over deliveries and attempts."""
+    digest = sha256(f"{packet_id}/{recipient}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:6]) / 2**48
+
+
+# Deliver a packet to one recipient again: asked for by the recipient, an operator, or a deadline of the gate.
+
+_AGAIN = {
+    "ROUTED": ["dead_lettered", "requeued"],
+    "DELIVERED": ["retry_scheduled"],
+    "DEAD_LETTERED": ["requeued"],
+}
+"""How the gate itself begins a new attempt. ROUTED has no edge to itself: the delivery is given up, then requeued."""
+
+
+def route_again(
+    session: Session,
+    opened: OpenPacket,
+    recipient: str,
+    why: str,
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+) -> bool:
+    """Begin a new attempt for one recipient; return False when its machine cannot go back to ROUTED."""
+    progress = opened.recipients[recipient]
+    before, events = progress.state, _AGAIN.get(progress.state)
+    if events is None:
+        return False
+    for event in events:
+        progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
+    packet_id, times = opened.packet.packet_id, [now] * len(events)
+    metadata: Record = {"error": why}
+    if progress.is_open:
+        progress.given_up.add(progress.attempt)
+        metadata["given_up"] = progress.attempt
+    hop = Hop(packet_id, recipient, progress.attempt + 1, before, progress.state, events, times, ORCHESTRATOR, metadata)
+    effects.hops.append(hop)
+    reroute(session, opened, recipient, progress, effects)
+    return True
+
+
+def reroute(
+    session: Session,
+    opened: OpenPacket,
+    recipient: str,
+    progress: Progress,
+    effects: Effects,
+    not_before: datetime | None = None,
+) -> None:
+    """Begin a new attempt: the delivery before it has ended, so counters count one more."""
+    end_delivery(session, opened, recipient, effects)
+    progress.attempt += 1
+    progress.is_open = True
+    progress.not_before = not_before
+    session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
+    effects.routes.append(Route(opened.received, (recipient,), progress.attempt, not_before))
+
+
+def release_retry(
+    opened: OpenPacket, progress: Progress, receipt: Receipt, now: datetime, effects: Effects
+) -> Receipt | None:
+    """Deliver a deferred retry that is due, or expire it; return None when nothing is to be logged.
+
+    It may come twice, because a new lease holder re-arms every pending retry; the worker drops the second delivery.
+    """
+    if progress.not_before is None or not progress.is_open:
+        return None
+    if opened.packet.expires <= now:
+        return replace(receipt, kind=ReceiptKind.EXPIRED, at=now)
+    effects.due.append(Route(opened.received, (receipt.recipient,), progress.attempt, progress.not_before))
+    return None
+
+
+# How receipts change a delivery: they move its machine, end or restart it, and charge what handling it cost.
+
+REROUTING = frozenset({"retry_scheduled", "requeued"})
+"""Events that begin a new attempt."""
+ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
+
+
+def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
+    """Move one recipient's machine by its receipts; return None when they change nothing."""
+    first = given.receipts[0]
+    arrived = given.receipts
+    opened = session.open.get(first.packet_id)
+    if opened is None or first.recipient not in opened.recipients:
+        _note_misdirected(session, given.receipts, effects)
+        return None
+    progress = opened.recipients[first.recipient]
+    if first.attempt != progress.attempt:
+        _charge_late(session, opened, progress, given.receipts, effects, contract)
+        return None
+    if first.kind is ReceiptKind.RETRY_DUE:
+        expired = release_retry(opened, progress, first, given.now, effects)
+        if expired is None:
+            return None
+        arrived = (expired,)
+    moves = _take(session, opened, progress, arrived, given.now, effects, contract)
+    spent = {} if moves.told is None else _spend(session, opened, moves.told.usage, contract)
+    _log_moves(opened, first, progress, moves, spent, effects)
+    if not REROUTING.isdisjoint(moves.events):
+        reroute(session, opened, first.recipient, progress, effects, due_at(moves.planned))
+    elif moves.events:
+        progress.not_before = None
+    if progress.state == "APPLIED":
+        verify(session, opened, effects, contract)
+    complete(session, opened, given.now, effects, contract)
+    return opened
+
+
+class _Moves(msgspec.Struct):
+    """The effect of receipts on the machine of one delivery."""
+
+    before: str
+    events: list[str] = msgspec.field(default_factory=list)
+    times: list[datetime] = msgspec.field(default_factory=list)
+    ended: Receipt | None = None
+    """The receipt that ended the delivery."""
+    told: Receipt | None = None
+    """The receipt that ended the attempt."""
+    planned: Record | None = None
+    """When the next attempt is due, for a retry."""
+
+
+def _take(
+    session: Session,
+    opened: OpenPacket,
+    progress: Progress,
+    arrived: Iterable[Receipt],
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+) -> _Moves:
+    """Move the machine of one delivery by its receipts, up to the end of its attempt."""
+    machine, moves = contract.machine(LIFECYCLE), _Moves(progress.state)
+    for received in arrived:
+        receipt = within_limit(received, opened.packet, progress.attempt, contract)
+        for event in _events_of(receipt.kind, progress.state):
+            progress.state = machine.step(progress.state, event)
+            moves.events.append(event)
+            moves.times.append(receipt.time_of(event))
+        if receipt.kind in ENDING_KINDS and progress.is_open:
+            moves.ended = moves.told = receipt
+            end_delivery(session, opened, receipt.recipient, effects)
+        if not REROUTING.isdisjoint(moves.events):
+            moves.told = receipt
+            if receipt.kind is ReceiptKind.RETRY:
+                moves.planned = plan(receipt, opened.packet, now, contract)
+            break  # later receipts are about an attempt that is over
+        if receipt.kind is ReceiptKind.DISCARD and moves.events[-1:] == ["discarded"]:
+            moves.told = receipt
+    return moves
+
+
+def confirm_substrate(
+    session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
+) -> OpenPacket | None:
+    """Mark a delivery confirmed by the stream as applied. None when that is known already."""
+    opened = session.open.get(packet_id)
+    progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
+    if opened is None or progress is None or not progress.is_open:
+        return None
+    end_delivery(session, opened, SUBSTRATE_RECIPIENT, effects)
+    move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
+    verify(session, opened, effects, contract)
+    complete(session, opened, now, effects, contract)
+    return opened
+
+
+def _events_of(kind: ReceiptKind, state: str) -> Iterable[str]:
+    """Return the lifecycle events that a receipt raises in a state; a later receipt implies the earlier ones."""
+    handed = ["delivery_ack"] if state == "ROUTED" else []
+    if kind is ReceiptKind.DELIVERY_ACK:
+        return handed
+    if kind in (ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUTCOME):
+        return [*handed, "consumer_apply"] if state in ("ROUTED", "DELIVERED") else []
+    if kind is ReceiptKind.EXPIRED:
+        return {"ROUTED": ["ttl_expired"], "DELIVERED": ["expired_before_handler"]}.get(state, [])
+    if kind is ReceiptKind.DEAD_LETTERED:
+        return ["dead_lettered"] if state in ("ROUTED", "DELIVERED") else []
+    if kind in (ReceiptKind.REQUEUE, ReceiptKind.DISCARD):
+        event = "requeued" if kind is ReceiptKind.REQUEUE else "discarded"
+        return [event] if state == "DEAD_LETTERED" else []
+    if kind not in (ReceiptKind.REJECT, ReceiptKind.RETRY):
+        return []
+    if state not in ("ROUTED", "DELIVERED"):
+        return []
+    return [*handed, "consumer_reject" if kind is ReceiptKind.REJECT else "retry_scheduled"]
+
+
+def _log_moves(
+    opened: OpenPacket, first: Receipt, progress: Progress, moves: _Moves, spent: Record, effects: Effects
+) -> None:
+    """Log the effect of receipts as one hop; `spent` is what handling the packet has cost."""
+    events, times, after, ended = moves.events, moves.times, progress.state, moves.ended
+    if not events:
+        if ended is None:
+            return
+        events, times, after = [str(ended.kind)], [ended.at], ""
+    metadata: Record = {}
+    if ended is not None:
+        metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
+    if moves.told is not None:
+        metadata |= spent | _error_of(moves.told)
+    if moves.planned is not None:
+        metadata["retry"] = moves.planned
+    attempt = first.attempt
+    is_new_attempt = after == "ROUTED"
+    if is_new_attempt:
+        attempt += 1
+    hop = Hop(
+        opened.packet.packet_id,
+        first.recipient,
+        attempt,
+        moves.before,
+        after,
+        events,
+        times,
+        _actor_of(first),
+        metadata or None,
+    )
+    effects.hops.append(hop)
+
+
+def _actor_of(receipt: Receipt) -> str:
+    """Return who moved a delivery: the operator whom a requeue or a discard names, else the recipient."""
+    by = receipt.by if receipt.kind in OPERATOR_KINDS else None
+    return by or receipt.recipient
+
+
+def _error_of(receipt: Receipt) -> Record:
+    return {} if receipt.error is None else {"error": receipt.error}
+
+
+def _charge_late(
+    session: Session,
+    opened: OpenPacket,
+    progress: Progress,
+    receipts: Iterable[Receipt],
+    effects: Effects,
+    contract: Contract,
+) -> None:
+    """Charge the usage of a handler that ended after the gate had given its attempt up, once; nothing moves."""
+    for receipt in receipts:
+        usage = receipt.usage
+        if receipt.attempt not in progress.given_up or usage is None:
+            continue
+        progress.given_up.remove(receipt.attempt)
+        spent = _spend(session, opened, usage, contract)
+        metadata = {"late": str(receipt.kind)} | spent | _error_of(receipt)
+        packet_id, recipient, kind = opened.packet.packet_id, receipt.recipient, str(receipt.kind)
+        effects.hops.append(
+            Hop(packet_id, recipient, receipt.attempt, progress.state, "", [kind], [receipt.at], recipient, metadata)
+        )
+
+
+def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: Contract) -> Record:
+    """Draw what handling a packet has cost from the budget of its task; the caller counts each receipt once.
+
+    Returns the log's record: `usage` as reported; `usage_refused` is the part that was neither accepted nor drawn.
+    """
+    if usage is None:
+        return {}
+    document, task_id = session.document, opened.packet.trace.task_id
+    told: Record = usage.amounts()
+    refused: Record = {}
+    for name, amount in told.items():
+        believed = budgets.believable(document, task_id, name, amount, contract.limits.usage)
+        if believed < amount:
+            refused[name] = amount - believed
+        budgets.draw(document, task_id, name, float(believed))
+    return {"usage": told} | ({"usage_refused": refused} if refused else {})
+
+
+def _note_misdirected(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:
+    for receipt in receipts:
+        identity = session.identities.get(receipt.packet_id)
+        if identity is None or receipt.recipient not in identity.recipients:
+            effects.misdirected.append(receipt)

@@ -1,1 +1,0 @@
-"""The coordinator `task`: work, review, an end (docs/explanation/contracts.md)."""

@@ -5,7 +5,6 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 """
 
 from apc_agents.agent import Agent
-from apc_agents.agent_loading import load_agent, load_team
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
 from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions, Role
 from apc_agents.errors import (
@@ -30,14 +29,14 @@ from apc_agents.errors import (
     WaitError,
 )
 from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.inquiry import Approval
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import Tick
+from apc_agents.team import Team, load_agent, load_team
 from apc_agents.testing import AgentTestClient
-from apc_agents.typed.message import content_of, message
-from apc_agents.typed.team import Team
-from apc_agents.waiting.approval import Approval
+from apc_agents.typed import content_of, message
 from apc_bus.settings import WorkerSettings
 
 __all__ = [

@@ -1,27 +1,278 @@
 """An agent: who it is and which function handles which packets. Pure description; a Worker runs it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from apc_agents.agent_context.relevance import resonance
 from apc_agents.clearance import Clearance
-from apc_agents.errors import AgentInvalid
-from apc_agents.handler_table import HandlerEntry, HandlerTable, Kind, handler_for
-from apc_agents.signature import AnyHandler, check_handler, check_listener, check_start
-from apc_agents.timed import HandlerT, TimedHandlers, check_retries
-from apc_agents.tools.tool_registry import ToolRegistry
-from apc_agents.typed.handlers import models_of
+from apc_agents.errors import AgentError, AgentInvalid, Reject
+from apc_agents.relevance import resonance
+from apc_agents.scheduling.cron import CronInvalid, parse_cron
+from apc_agents.scheduling.schedule import TICK_SCHEMA, Misfire, Schedule, Tick, tick_id
+from apc_agents.tools import ToolRegistry
+from apc_agents.typed import (
+    AnyHandler,
+    check_handler,
+    check_listener,
+    check_start,
+    check_typed,
+    models_of,
+    schema_handled,
+    typed_handler,
+)
 from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent import AgentContext, ContextMessage, SecurityLevel
 from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration, Right
-from apc_contracts.packet import Actor, Packet
+from apc_contracts.packet import MAX_RETRY_LIMIT, Actor, Packet
+from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
+from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
+
+# The handlers of an agent: which one takes a packet.
+
+WAKE_PREFIX = "wake:"
+"""Before the key of a timer, in the kind of the handler that takes it."""
+TICK_PREFIX = "tick:"
+"""Before the name of a schedule, in the kind of the handler that takes its Ticks."""
+
+Kind = Signal | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerEntry:
+    """A registered handler."""
+
+    function: AnyHandler
+    packet_type: PacketType
+    kind: Kind = None
+    """The signal, the schema of a MESSAGE, a timer or a schedule; None = those without their own handler."""
+    min_relevance: float | None = None
+    retries: int = 0
+
+
+class HandlerTable:
+    """Handlers by packet type and kind."""
+
+    def __init__(self, agent_id: str) -> None:
+        self._agent_id = agent_id
+        self._entries: dict[tuple[PacketType, Kind], HandlerEntry] = {}
+
+    def add(self, entry: HandlerEntry, what: str) -> None:
+        """Add a handler. Raises AgentInvalid when another takes the same; `what` says what in words."""
+        if (entry.packet_type, entry.kind) in self._entries:
+            raise AgentInvalid(f"agent {self._agent_id} has two {what}")
+        self._entries[entry.packet_type, entry.kind] = entry
+
+    @property
+    def entries(self) -> Mapping[tuple[PacketType, Kind], HandlerEntry]:
+        """Every handler by its packet type and its kind."""
+        return self._entries
+
+    @property
+    def schemas(self) -> frozenset[str | None]:
+        """The schemas whose MESSAGEs are taken; None among them when every schema is."""
+        kinds = {kind for packet_type, kind in self._entries if packet_type is PacketType.MESSAGE}
+        return frozenset(TICK_SCHEMA if kind and kind.startswith(TICK_PREFIX) else kind for kind in kinds)
+
+    def find(self, packet: Packet) -> HandlerEntry | None:
+        """Return the handler that takes a packet; None when there is none."""
+        packet_type = packet.packet_type
+        entry = None
+        if packet_type in (PacketType.SIGNAL, PacketType.HEARTBEAT):
+            return self._find_for_signal(packet_type, packet.payload_as(SignalFields))
+        elif packet_type is PacketType.MESSAGE:
+            entry = self._entries.get((packet_type, _kind_of(packet.payload_as(MessagePayload))))
+        return entry or self._entries.get((packet_type, None))
+
+    def _find_for_signal(self, packet_type: PacketType, payload: SignalFields) -> HandlerEntry | None:
+        entry = None
+        if isinstance(payload, SignalPayload) and payload.request is not None:
+            return self._entries.get((PacketType.MESSAGE, payload.request.schema_id))
+        if isinstance(payload, SignalPayload) and payload.wake is not None:
+            entry = self._entries.get((packet_type, f"{WAKE_PREFIX}{payload.wake.key}"))
+        return entry or self._entries.get((packet_type, payload.signal)) or self._entries.get((packet_type, None))
+
+
+def handler_for(
+    function: AnyHandler, taken: PacketType | type[BaseModel], signal: Signal | None
+) -> tuple[AnyHandler, PacketType, Kind]:
+    """Return what a worker calls for a packet, and what it is registered for. Raises AgentInvalid."""
+    if isinstance(taken, PacketType):
+        check_handler(function, taken)
+        return function, taken, signal
+    if not (isinstance(taken, type) and issubclass(taken, BaseModel)):
+        raise AgentInvalid(f"@agent.on takes a PacketType or a model that is decorated with @message, not {taken!r}")
+    schema_id = schema_handled(taken)
+    return typed_handler(function, taken), PacketType.MESSAGE, schema_id
+
+
+def _kind_of(payload: MessagePayload) -> str:
+    """Return what takes a MESSAGE: a Tick is its schedule's."""
+    return f"{TICK_PREFIX}{payload.content.get('name')}" if payload.schema_id == TICK_SCHEMA else payload.schema_id
+
+
+# What `@agent.every` makes: the schedule, and the handler that takes its Ticks and nobody else's.
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What `@agent.every` is told beside the cron line."""
+
+    timezone: str
+    misfire: str
+    members: tuple[str, ...]
+    contract: str
+    deadline: timedelta
+
+
+def make_schedule(agent_id: str, name: str, line: str, options: ScheduleOptions) -> Schedule:
+    """Return the schedule. Raises AgentInvalid, which names the schedule and says what is wrong."""
+    what = f"agent {agent_id}: schedule {name!r}"
+    if not re.match(ID_PATTERN, name):
+        raise AgentInvalid(f"{what} has a name that is no id: 1 to 64 letters, digits, '.', '_', ':' or '-'")
+    try:
+        cron = parse_cron(line, options.timezone, datetime.now(UTC))
+        policy = Misfire(options.misfire)
+        spec = TaskSessionSpec(
+            contract=options.contract,
+            members=tuple(dict.fromkeys((agent_id, *options.members))),
+            deciders=(agent_id,),
+            deadline_ms=round(options.deadline / timedelta(milliseconds=1)),
+        )
+    except CronInvalid as error:
+        raise AgentInvalid(f"{what}: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise AgentInvalid(f"{what}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    except ValueError as error:
+        raise AgentInvalid(f"{what}: misfire {options.misfire!r} is none of {', '.join(Misfire)}") from error
+    return Schedule(name, cron, policy, spec)
+
+
+def tick_handler(agent_id: str, function: AnyHandler) -> AnyHandler:
+    """Return the handler of a schedule's Ticks; it rejects a Tick that the agent itself has not published.
+
+    Raises:
+        AgentInvalid: the function is not `async def handler(tick: Tick, ctx: HandlerContext)`.
+    """
+    check_typed(function, Tick)
+
+    @wraps(function)
+    async def take(tick: Tick, ctx: Any) -> Any:
+        packet = ctx.packet
+        if not is_own_tick(agent_id, packet, tick):
+            raise Reject(
+                f"only {agent_id} itself sends its Ticks, each with its own id: this one is of "
+                f"{packet.sender.agent_id}, with the id {packet.packet_id}"
+            )
+        return await function(tick, ctx)
+
+    return typed_handler(take, Tick)
+
+
+def is_own_tick(agent_id: str, packet: Packet, tick: Tick) -> bool:
+    """Return whether an agent's schedule has published this Tick: the gate lets nobody else take the id."""
+    return packet.sender.agent_id == agent_id and packet.packet_id == tick_id(agent_id, tick)
+
+
+# Handlers that time calls: timers that the agent has set, and cron lines.
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Any]])
+
+
+class TimedHandlers:
+    """The part of an `Agent` that registers such handlers."""
+
+    agent_id: str
+    rights: frozenset[Right]
+    schedules: dict[str, Schedule]
+    """What `every` has registered, by name."""
+    _handlers: HandlerTable
+
+    def schedule(self, name: str) -> Schedule:
+        """Return a schedule of the agent by its name. Raises AgentError when it has no such schedule."""
+        if name not in self.schedules:
+            raise AgentError(
+                f"agent {self.agent_id} has no schedule {name!r}; it has {', '.join(self.schedules) or 'none'}"
+            )
+        return self.schedules[name]
+
+    def on_wake(self, key: str | None = None) -> Callable[[HandlerT], HandlerT]:
+        """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.
+
+        Args:
+            key: of the timer; None = those without their own handler.
+
+        Raises:
+            AgentInvalid: the function does not fit, or another handles this key already.
+        """
+        kind: Signal | str = Signal.WAKE if key is None else f"{WAKE_PREFIX}{key}"
+
+        def register(function: HandlerT) -> HandlerT:
+            check_handler(function, PacketType.SIGNAL)
+            entry = HandlerEntry(function, PacketType.SIGNAL, kind)
+            self._handlers.add(entry, f"on_wake handlers for {key or 'every key'}")
+            return function
+
+        return register
+
+    def every(
+        self,
+        line: str,
+        *,
+        timezone: str = "UTC",
+        name: str | None = None,
+        misfire: str = "once",
+        members: Iterable[str] = (),
+        contract: str = "task",
+        deadline: timedelta = timedelta(days=1),
+        retries: int = 0,
+    ) -> Callable[[HandlerT], HandlerT]:
+        """Register `async def handler(tick: Tick, ctx: HandlerContext)`: called at the times of a cron line.
+
+        Each firing opens a session, in which the agent decides, and comes once, however many processes of the agent run
+        (docs/how-to/timers.md). The agent needs the right `schedule`.
+
+        Args:
+            line: minute, hour, day of month, month and day of week, such as `0 7 * * 1-5`.
+            timezone: in which the line is read, such as `Europe/Berlin`.
+            name: of the schedule, unique in the agent; default the function's.
+            misfire: what comes of firings at which no process ran: `skip` none, `once` the newest, `all` each.
+            members: other agents that take part in the sessions.
+            contract: of the sessions; one of the coordinator `task`.
+            deadline: of each session.
+            retries: as of `on`.
+
+        Raises:
+            AgentInvalid: the function does not fit, the line or the zone is none, or the line never fires.
+        """
+        check_retries(retries)
+
+        def register(function: HandlerT) -> HandlerT:
+            called = name or str(getattr(function, "__name__", ""))
+            options = ScheduleOptions(timezone, misfire, tuple(members), contract, deadline)
+            schedule = make_schedule(self.agent_id, called, line, options)
+            handler = tick_handler(self.agent_id, function)
+            entry = HandlerEntry(handler, PacketType.MESSAGE, f"{TICK_PREFIX}{called}", retries=retries)
+            self._handlers.add(entry, f"schedules {called!r}")
+            self.schedules[called] = schedule
+            self.rights |= {Right.SCHEDULE}
+            return function
+
+        return register
+
+
+def check_retries(retries: int) -> None:
+    """Raise AgentInvalid for a number of retries that no packet may have."""
+    if not 0 <= retries <= MAX_RETRY_LIMIT:
+        raise AgentInvalid(f"retries {retries} is outside 0..{MAX_RETRY_LIMIT}")
 
 
 class Agent(TimedHandlers):

@@ -15,8 +15,8 @@ ApcError
       StateStale        another worker has saved this document since it was read
       StateUnavailable  the state store does not answer
     ContextError        apc_agents.context.errors
-    ActionError         apc_agents.tools.errors
-    EffectError         apc_agents.effects.errors
+    ActionError         apc_agents.tools
+    EffectError         apc_agents.effects.store
     WaitError
       AskTimeout            nobody has answered a question or request in time
       RequestFailed         the agent that was asked refused, failed, or gave no such result

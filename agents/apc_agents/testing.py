@@ -15,15 +15,14 @@ from pydantic import BaseModel
 
 from apc_agents.agent import Agent
 from apc_agents.effects import MemoryEffectStore
-from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_agents.emitting.draft import Draft, PacketOptions
 from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import sealed_to_fit
+from apc_agents.emitting.emitter import ClaimChecks, sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.receiving.dedupe import DeliveryKey
+from apc_agents.running.delivery import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling.schedule import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition

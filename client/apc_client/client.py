@@ -12,8 +12,8 @@ from apc_agents.emitting.draft import Draft, KnownParent
 from apc_agents.emitting.emission import Builder
 from apc_agents.keys import AgentKey
 from apc_agents.session_phase import KnownSessions
-from apc_agents.typed.message import payload_of
-from apc_agents.typed.team import Team
+from apc_agents.team import Team
+from apc_agents.typed import payload_of
 from apc_bus.port import Bus
 from apc_client.errors import KeyConflict, SessionRefused
 from apc_client.sending import PATIENCE, AnswerForm, answer_over, send_opening, until

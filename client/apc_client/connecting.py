@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError
 from apc_agents.scheduling import Tick
-from apc_agents.typed.team import Team
+from apc_agents.team import Team
 from apc_bus.database import open_pool
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings

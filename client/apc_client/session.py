@@ -13,7 +13,7 @@ import asyncpg
 from pydantic import BaseModel
 
 from apc_agents.patience import patiently
-from apc_agents.typed.message import schema_of
+from apc_agents.typed import schema_of
 from apc_client.errors import ResultUnusable, SessionHalted
 from apc_client.sending import until
 from apc_contracts.errors import PacketRefused

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from apc_agents.scheduling import Tick
-from apc_agents.typed.team import Team
+from apc_agents.team import Team
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.connecting import InProcessClient, connect_in_process
 from apc_client.errors import ResultUnusable

@@ -16,7 +16,7 @@ from tests.orchestrator.conftest import House, house
 from tests.orchestrator.judging.test_content import register
 
 from apc_agents import Agent, HandlerContext, Team, message
-from apc_agents.typed.message import payload_of
+from apc_agents.typed import payload_of
 from apc_bus.topology import gate_queue
 from apc_client import Client, KeyConflict, SessionRefused
 from apc_client import client as starting

@@ -17,9 +17,9 @@ from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, PostgresStateStore, WorkerSettings
 from apc_agents.effects import EffectId, EffectSettled, PostgresEffectStore
-from apc_agents.effects.model import EffectClaim
+from apc_agents.effects.store import EffectClaim
 from apc_agents.errors import StateStale, StateUnavailable
-from apc_agents.handling.state_cache import StateCache
+from apc_agents.handling.state import StateCache
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, MemoryUnavailable, StaleRevision
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore

@@ -16,7 +16,7 @@ from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.tasks import MemoryTaskStore
-from apc_agents.text.partial_answer import response_of
+from apc_agents.text import response_of
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
 from apc_web.chat_routes import chat_stream

@@ -15,7 +15,7 @@ from apc_agents.context import ContextError, ContextPressureError, ContextStale,
 from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, Props
 from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable
 from apc_agents.tasks import TaskStore
-from apc_agents.text.partial_answer import ActionProgress, ResponseText
+from apc_agents.text import ActionProgress, ResponseText
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_contracts.errors import ApcError
 from apc_contracts.identity.ids import new_packet_id

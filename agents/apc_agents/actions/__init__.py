@@ -5,24 +5,26 @@
 """
 
 from apc_agents.actions.action_context import ActionContext, ActionMemory, StateMemory
-from apc_agents.actions.executor import ActionExecutor
-from apc_agents.actions.report import ActionReport, Observation, ObservationStatus
+from apc_agents.actions.executor import ActionExecutor, ActionReport, Observation, ObservationStatus
 from apc_agents.actions.verbs import VERBS
-from apc_agents.tools.call import Effect, ToolCall
-from apc_agents.tools.errors import (
+from apc_agents.tools import (
     ActionError,
     ActionsRefused,
+    Effect,
     KnowledgeOutOfScope,
+    KnowledgeScope,
     Problem,
     ReferenceUnknown,
+    Script,
     TaskLost,
     TaskUnknown,
+    Tool,
+    ToolCall,
     ToolFailed,
     ToolInvalid,
+    ToolRegistry,
     ValueUnserialisable,
 )
-from apc_agents.tools.knowledge import KnowledgeScope
-from apc_agents.tools.tool_registry import Script, Tool, ToolRegistry
 
 __all__ = [
     "VERBS",

@@ -9,11 +9,9 @@ from pydantic import JsonValue
 
 from apc_agents.clearance import Trigger, lowest
 from apc_agents.handling.handler_context import HandlerContext
-from apc_agents.memory.storable_values import encoded
-from apc_agents.tasks.model import TaskOrigin
-from apc_agents.tasks.store import TaskStore
-from apc_agents.tools.call import Once
-from apc_agents.tools.errors import ActionError
+from apc_agents.memory.errors import encoded
+from apc_agents.tasks.store import TaskOrigin, TaskStore
+from apc_agents.tools import ActionError, Once
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import Payload

@@ -9,9 +9,7 @@ from pydantic import Field, JsonValue, ValidationError
 
 from apc_agents.actions.action_context import ActionContext, ActionMemory
 from apc_agents.clearance import PROVENANCE
-from apc_agents.tools.call import ToolCall
-from apc_agents.tools.errors import ActionError
-from apc_agents.tools.tool_registry import Tool, make_tool
+from apc_agents.tools import ActionError, Tool, ToolCall, make_tool
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract_model import Fraction, Name
 from apc_contracts.packet import PAYLOAD_TYPES, ProofBundle

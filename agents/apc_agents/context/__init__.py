@@ -4,8 +4,7 @@ Every compression is reversible from what was put away; nothing PRESERVED is eve
 Source: docs/reference/conformance/context-engineering.md; docs/specification/agents.md section 4.
 """
 
-from apc_agents.context.audit import CompressionAudit, FoldRecord, OnCompression, emit_compressions
-from apc_agents.context.compression.projector import (
+from apc_agents.context.compression import (
     CompressionConfig,
     CompressionResult,
     ContextProjector,
@@ -13,8 +12,13 @@ from apc_agents.context.compression.projector import (
     FoldedTurn,
     compress,
 )
-from apc_agents.context.context_session import ContextSession
-from apc_agents.context.conversation import SessionConfig
+from apc_agents.context.conversation import (
+    CompressionAudit,
+    FoldRecord,
+    OnCompression,
+    SessionConfig,
+    emit_compressions,
+)
 from apc_agents.context.errors import (
     ArchiveCorrupted,
     ArgumentInvalid,
@@ -31,7 +35,6 @@ from apc_agents.context.errors import (
     UnknownPath,
     UnknownResource,
 )
-from apc_agents.context.laws import verify_comonad_laws
 from apc_agents.context.operad import (
     CONTEXT_OPERAD,
     IDENTITY,
@@ -47,6 +50,7 @@ from apc_agents.context.operad import (
 from apc_agents.context.polynomial import (
     CONTEXT_POLYNOMIAL,
     VALID_DIRECTIONS,
+    ComponentRenderer,
     ContextInput,
     ContextOutput,
     ContextState,
@@ -54,18 +58,27 @@ from apc_agents.context.polynomial import (
     context_transition,
 )
 from apc_agents.context.prompt_assembly import PromptBuilder
-from apc_agents.context.render import ComponentRenderer
-from apc_agents.context.store import ContextStore, InMemoryContextStore
-from apc_agents.context.stored_context import MemoryContextStore
+from apc_agents.context.session import ContextSession
+from apc_agents.context.store import ContextStore, InMemoryContextStore, MemoryContextStore
 from apc_agents.context.stream_paths import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
-from apc_agents.context.window.classification import classify_by_content, classify_by_role
-from apc_agents.context.window.contents import Fold, Folding
-from apc_agents.context.window.linearity import LinearityMap, ProvenanceEvent, ResourceClass
-from apc_agents.context.window.threshold import AdaptiveThreshold
-from apc_agents.context.window.turns import Turn, TurnRole
-from apc_agents.context.window.window import ContextSnapshot, ContextWindow
-from apc_agents.text.summarizing import ExtractiveSummarizer, Summarizer
-from apc_agents.text.tokens import EstimatedTokens, TokenCounter
+from apc_agents.context.turns import (
+    LinearityMap,
+    ProvenanceEvent,
+    ResourceClass,
+    Turn,
+    TurnRole,
+    classify_by_content,
+    classify_by_role,
+)
+from apc_agents.context.window import (
+    AdaptiveThreshold,
+    ContextSnapshot,
+    ContextWindow,
+    Fold,
+    Folding,
+    verify_comonad_laws,
+)
+from apc_agents.text import EstimatedTokens, ExtractiveSummarizer, Summarizer, TokenCounter
 
 __all__ = [
     "CONTEXT_OPERAD",

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+from apc_agents.context.compression import PLACEHOLDER_ID
 from apc_agents.context.conversation import Conversation
 from apc_agents.context.errors import ArgumentInvalid, CompositionRefused, ContextError, LinearityError, UnknownResource
 from apc_agents.context.polynomial import KIND_OF_ROLE, VALID_DIRECTIONS, ContextState
-from apc_agents.context.window.comonad import checked_position
-from apc_agents.context.window.linearity import ResourceClass
-from apc_agents.context.window.placeholder import PLACEHOLDER_ID
-from apc_agents.context.window.threshold import checked_fraction
-from apc_agents.context.window.turns import TurnRole
+from apc_agents.context.turns import ResourceClass, TurnRole
+from apc_agents.context.window import checked_fraction, checked_position
 
 States = frozenset[ContextState]
 ANY: Final[States] = frozenset(ContextState)

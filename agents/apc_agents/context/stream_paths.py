@@ -11,12 +11,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 from pydantic_core import PydanticCustomError
 
-from apc_agents.context.context_session import ContextSession
 from apc_agents.context.errors import ArgumentInvalid, UnknownPath
-from apc_agents.context.window.linearity import ResourceClass
-from apc_agents.context.window.turns import Turn
-from apc_agents.context.window.window import ContextWindow
-from apc_agents.text.summarizing import ExtractiveSummarizer
+from apc_agents.context.session import ContextSession
+from apc_agents.context.turns import ResourceClass, Turn
+from apc_agents.context.window import ContextWindow
+from apc_agents.text import ExtractiveSummarizer
 
 Answer = dict[str, Any]
 Operation = Callable[..., Awaitable[Answer]]

@@ -1,11 +1,19 @@
 """Effects of handlers on the world outside, made once: claimed before, recorded after, reported when it is unknown."""
 
-from apc_agents.effects.database import PostgresEffectStore
-from apc_agents.effects.errors import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
 from apc_agents.effects.in_memory import MemoryEffectStore
 from apc_agents.effects.maker import EffectMaker, is_making_effect
-from apc_agents.effects.model import EffectId, EffectRecord, EffectState
-from apc_agents.effects.store import EffectStore
+from apc_agents.effects.postgres import PostgresEffectStore
+from apc_agents.effects.store import (
+    EffectError,
+    EffectId,
+    EffectNotMade,
+    EffectRecord,
+    EffectResultLost,
+    EffectSettled,
+    EffectState,
+    EffectStore,
+    EffectUnknown,
+)
 
 __all__ = [
     "EffectError",

@@ -7,8 +7,7 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from apc_agents.effects.model import EffectClaim, EffectId, EffectRecord, EffectState
-from apc_agents.effects.store import MAX_LISTED, check_unsettled
+from apc_agents.effects.store import MAX_LISTED, EffectClaim, EffectId, EffectRecord, EffectState, check_unsettled
 
 
 def _now() -> datetime:

@@ -13,13 +13,18 @@ from uuid import UUID, uuid4
 import structlog
 from pydantic import JsonValue
 
-from apc_agents.effects.errors import EffectNotMade, EffectResultLost, EffectUnknown
-from apc_agents.effects.model import EffectClaim, EffectId, EffectRecord, EffectState
-from apc_agents.effects.store import EffectStore
+from apc_agents.effects.store import (
+    EffectClaim,
+    EffectId,
+    EffectNotMade,
+    EffectRecord,
+    EffectResultLost,
+    EffectState,
+    EffectStore,
+    EffectUnknown,
+)
 from apc_agents.errors import AgentError, Reject, Retry
-from apc_agents.tools.errors import ValueUnserialisable
-from apc_agents.tools.invoking import storable
-from apc_agents.tools.result_values import result_value
+from apc_agents.tools import ValueUnserialisable, result_value, storable
 from apc_bus.backoff import Backoff
 from apc_bus.concurrency import running
 from apc_bus.crash_points import crash_point

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, JsonValue
 
-from apc_agents.typed.message import payload_of
+from apc_agents.typed import payload_of
 from apc_contracts.packet import Lineage, Packet, ProofBundle, Recipient
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import ROLE_PREFIX

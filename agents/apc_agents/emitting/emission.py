@@ -21,7 +21,7 @@ from apc_agents.emitting.draft import (
     Parent,
 )
 from apc_agents.errors import EmitRefused
-from apc_agents.receiving.delivery import is_refusal
+from apc_agents.running.delivery import is_refusal
 from apc_agents.session_phase import KnownSessions
 from apc_contracts.identity.ids import new_packet_id, reply_id
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace

@@ -1,40 +1,233 @@
 """Emits packets: judged locally, published confirmed, acknowledged where asked."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from logging import DEBUG
+from uuid import UUID
 
 import structlog
 from msgspec.structs import replace
 from opentelemetry.trace import SpanKind
 
-from apc_agents.emitting.acknowledgements import Acknowledgements, Expectation
-from apc_agents.emitting.claim_checks import ClaimChecks
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder, Built
-from apc_agents.emitting.outbox import ReceiptOutbox
-from apc_agents.emitting.publishing import publish_confirmed
-from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout
+from apc_agents.emitting.outbox import ReceiptOutbox, publish_confirmed
+from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout, Reject, Retry
 from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
 from apc_agents.metrics import counted_emit
 from apc_bus import headers
+from apc_bus.artifacts import ArtifactStore
+from apc_bus.backoff import Backoff
 from apc_bus.crash_points import crash_point
+from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.port import Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.telemetry import packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
 from apc_bus.tracing import current_trace, describe, in_span
 from apc_contracts.admission import admit
+from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
-from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet
+from apc_contracts.packet import TYPE_OF_PAYLOAD, AckPacket, NackPacket, Packet
 from apc_contracts.session.acknowledgements import wants_ack
-from apc_contracts.vocabulary import Channel, DeliveryMode, PacketType
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, Channel, DeliveryMode, PacketType
 from apc_contracts.wire.parsing import SealedPacket, seal
+
+# Emits that wait for their ACK or NACK.
+
+FIRST_LOOK, LONGEST_LOOK = 0.2, 2.0
+"""Seconds between two looks for answers that come another way."""
+_ANSWERS = frozenset({PacketType.ACK, PacketType.NACK})
+
+
+class Expectation:
+    """One emitted packet and those whose ACK is still missing."""
+
+    def __init__(self, packet: Packet) -> None:
+        self._packet_id = packet.packet_id
+        self._missing = {recipient.agent_id for recipient in packet.recipients}
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def answered(self, patience: timedelta, look: Callable[[], Awaitable[Iterable[Packet]]]) -> None:
+        """Wait for every recipient's ACK; of a BROADCAST for the first.
+
+        `look` finds the answers that do not come by this worker's inbox: now and then, for most come there.
+
+        Raises:
+            EmitRefused: the gate refused the packet.
+            EmitRejected: a recipient answered NACK.
+            EmitTimeout: not all have answered in time, as the gate says, or it says nothing either.
+        """
+        try:
+            async with asyncio.timeout(patience.total_seconds()):
+                pauses = Backoff(FIRST_LOOK, LONGEST_LOOK)
+                while not (await asyncio.wait((self._answered,), timeout=pauses.take()))[0]:
+                    for answer in await look():
+                        self.take(answer)
+                await self._answered
+        except TimeoutError:
+            why = f"nobody has answered within {patience.total_seconds():g} s"
+            raise EmitTimeout(self._packet_id, why) from None
+
+    def take(self, answer: Packet) -> None:
+        """Take an ACK or NACK of this packet."""
+        if self._answered.done():
+            return
+        if isinstance(answer, NackPacket):
+            self._answered.set_exception(_refusal(answer))
+            self._answered.exception()  # a caller that gave up waiting has not lost an exception
+            return
+        self._missing -= {answer.sender.agent_id, ALL_RECIPIENTS}
+        if not self._missing:
+            self._answered.set_result(None)
+
+
+class Acknowledgements:
+    """The waiting emits of a worker by packet_id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[UUID, Expectation] = {}
+        self._early: dict[UUID, dict[UUID, Packet]] = {}
+        """Packet -> its answers that have arrived and wait for their turn behind a handler."""
+
+    @contextmanager
+    def expect(self, packet: Packet) -> Iterator[Expectation]:
+        """Watch for the answers to a packet that is about to be published, which may be a repeat."""
+        expectation = self._waiting[packet.packet_id] = Expectation(packet)
+        for answer in self._early.get(packet.packet_id, {}).values():
+            expectation.take(answer)
+        try:
+            yield expectation
+        finally:
+            self._waiting.pop(packet.packet_id, None)
+
+    def take(self, packet: Packet) -> None:
+        """Pass an ACK or NACK on to the emit that waits for it, if one does."""
+        if packet.packet_type not in _ANSWERS or not isinstance(packet, AckPacket | NackPacket):
+            return
+        self._early.setdefault(packet.payload.acked_packet_id, {})[packet.packet_id] = packet
+        expectation = self._waiting.get(packet.payload.acked_packet_id)
+        if expectation is not None:
+            expectation.take(packet)
+
+    def forget(self, packet: Packet) -> None:
+        """Forget an answer whose delivery has ended: it is recorded, or comes again."""
+        if packet.packet_type not in _ANSWERS or not isinstance(packet, AckPacket | NackPacket):
+            return
+        packet_id = packet.payload.acked_packet_id
+        early = self._early.get(packet_id, {})
+        early.pop(packet.packet_id, None)
+        if not early:
+            self._early.pop(packet_id, None)
+
+
+def _refusal(nack: NackPacket) -> Exception:
+    if nack.sender.agent_id != ORCHESTRATOR:
+        return EmitRejected(nack)
+    told = nack.metadata or {}
+    refusal, overdue = told.get("refusal"), told.get("acknowledgement")
+    if isinstance(refusal, dict):
+        code, path, message = (str(refusal.get(name, "")) for name in ("code", "path", "message"))
+        wait = refusal.get("retry_after_ms")
+        return EmitRefused(code, path, message, wait if isinstance(wait, int) else None)
+    missing = overdue.get("missing") if isinstance(overdue, dict) else None
+    if isinstance(missing, dict):
+        states = {agent: str(state) for agent, state in missing.items()}
+        return EmitTimeout(nack.payload.acked_packet_id, nack.payload.reason or "time is up", states)
+    return EmitRejected(nack)
+
+
+# The claim check of a worker: long texts go to the artifact store before a packet is published, and come back before
+# its handler sees it.
+
+STORE_AWAY_AFTER = timedelta(seconds=5)
+"""When a packet is tried again whose texts could not be stored or fetched."""
+_ADVICE = (
+    "shorten it, or put the content into ctx.artifacts and send its hash, for instance as an ARTIFACT (claim check)"
+)
+
+
+class ClaimChecks:
+    """Makes packets fit, and whole again.
+
+    Args:
+        artifacts: where the texts lie; without a store nothing can be checked in or redeemed.
+        max_bytes: the texts that a packet may have in all.
+    """
+
+    def __init__(self, artifacts: ArtifactStore | None, max_bytes: int) -> None:
+        self._artifacts = artifacts
+        self._max_bytes = max_bytes
+
+    async def check_in(self, packet: Packet) -> Packet:
+        """Return the packet as it is published, its longest texts in the store.
+
+        Raises:
+            EmitRefused: TOO_LARGE, and how to mend it.
+            Retry: the store cannot take them now.
+        """
+        if self._artifacts is None:
+            raise _too_large(f"this worker has no artifact store for its texts (APC_ARTIFACTS_URL): {_ADVICE}")
+        try:
+            checked = check_in(packet, self._artifacts.uri)
+        except ClaimCheckInvalid as invalid:
+            raise EmitRefused("SCHEMA_INVALID", invalid.path, str(invalid)) from invalid
+        if checked is None:
+            raise _too_large(f"it stays larger than a packet may be without its long texts: {_ADVICE}")
+        size = sum(map(len, checked.texts.values()))
+        if size > self._max_bytes:
+            raise _too_large(f"its texts have {size} bytes; {self._max_bytes} are allowed: {_ADVICE}")
+        try:
+            for text in checked.texts.values():
+                await self._artifacts.put(text)
+        except ArtifactTooLarge as error:
+            raise _too_large(f"{error}: {_ADVICE}") from error
+        except ArtifactError as error:
+            raise Retry(STORE_AWAY_AFTER, str(error)) from error
+        return checked.packet
+
+    async def redeem(self, packet: Packet) -> Packet:
+        """Return the packet as its sender built it, each text verified against its hash.
+
+        Raises:
+            Reject: its claim check does not fit it, or asks for too much.
+            ArtifactMissing, ArtifactCorrupt: the store does not hold a text.
+            Retry: the store does not answer.
+        """
+        try:
+            references = references_of(packet)
+            if not references:
+                return packet
+            size = sum(reference.size for reference in references)
+            if size > self._max_bytes:
+                raise Reject(f"its texts have {size} bytes; {self._max_bytes} are allowed")
+            texts = {one.hash: await self._text(one.hash, one.size) for one in references}
+            return redeem(packet, texts)
+        except ClaimCheckInvalid as invalid:
+            raise Reject(f"claim check: {invalid}") from invalid
+
+    async def _text(self, artifact_hash: str, size: int) -> bytes:
+        if self._artifacts is None:
+            raise Retry(STORE_AWAY_AFTER, "this worker has no artifact store: set APC_ARTIFACTS_URL as its sender does")
+        try:
+            return await self._artifacts.get(artifact_hash, max_bytes=size)
+        except ArtifactTooLarge as error:
+            raise Reject(f"claim check: {error}, as its metadata says") from error
+        except (ArtifactMissing, ArtifactCorrupt):
+            raise
+        except ArtifactError as error:
+            raise Retry(STORE_AWAY_AFTER, str(error)) from error
+
+
+def _too_large(why: str) -> EmitRefused:
+    return EmitRefused("TOO_LARGE", "$", why)
+
 
 _log = structlog.get_logger("apc_agents")
 

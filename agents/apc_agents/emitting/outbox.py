@@ -12,15 +12,115 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import NamedTuple
 from uuid import UUID, uuid4
 
-from apc_agents.emitting.publishing import publish_confirmed
-from apc_agents.emitting.riding import RIDING_RECEIPTS, Riding, Settlement, WaitingReceipt, riding
+import structlog
+from msgspec.structs import replace
+
+from apc_agents.errors import EmitUnconfirmed
+from apc_agents.metrics import ENDS
+from apc_bus import headers
+from apc_bus.backoff import Backoff
+from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.errors import BusUnavailable, PublishError
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.receipts import Receipt, encode_receipts, merge
+
+# Confirmed publishing that does not give up at the first failure.
+
+FIRST_WAIT = 0.05
+LONGEST_WAIT = 5.0
+"""Seconds between two attempts."""
+
+_log = structlog.get_logger("apc_agents")
+
+
+async def publish_confirmed(bus: Bus, publication: Publication, deadline: timedelta | None) -> None:
+    """Publish until the broker confirms.
+
+    The same bytes go out again after each failure, never while an earlier attempt is in flight. That is safe even
+    when an earlier attempt was stored: the gate knows the packet by its id, a receipt by its packet and kind.
+
+    Args:
+        deadline: for all attempts together; None = try forever.
+
+    Raises:
+        EmitUnconfirmed: the deadline has passed.
+    """
+    loop = asyncio.get_running_loop()
+    end = None if deadline is None else loop.time() + deadline.total_seconds()
+    backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
+    while True:
+        try:
+            with unasked_cancel_fails():
+                return await bus.publish(publication)
+        except (PublishError, BusUnavailable) as error:
+            message_id = publication.message.message_id
+            if end is not None and loop.time() + backoff.pause > end:
+                raise EmitUnconfirmed(message_id, f"{type(error).__name__}: {error}") from error
+            _log.warning("publish_repeated", message_id=message_id, error=type(error).__name__, reason=str(error))
+        await backoff.wait()
+
+
+# Receipts that ride on a packet, in a header: one message to the gate and one batch there, instead of two.
+
+RIDING_RECEIPTS = 8
+RIDING_BYTES = 4_096
+"""Bounds of what rides on one packet. More of them cost the gate less in a separate message."""
+
+
+class WaitingReceipt(NamedTuple):
+    """A receipt of an outbox; `number` is its place among all that were added."""
+
+    number: int
+    due_at: float
+    """Loop time at which it leaves, alone if need be; 0 = at once."""
+    shard: int
+    receipt: Receipt
+
+
+class Settlement(NamedTuple):
+    """A delivery that waits for the receipts up to a number, and its end: None = acknowledge it, else raise this."""
+
+    after: int
+    due_at: float
+    done: asyncio.Future[None]
+    error: Exception | None
+
+
+class Riding(NamedTuple):
+    """Receipts on their way with a packet, and the deliveries that end when the broker has confirmed it."""
+
+    text: str
+    """The value of the header."""
+    receipts: list[WaitingReceipt]
+    settlements: list[Settlement]
+
+    def on(self, publication: Publication) -> Publication:
+        """Return the packet with these receipts on it."""
+        message = publication.message
+        return replace(publication, message=replace(message, headers={**message.headers, headers.RECEIPTS: self.text}))
+
+
+def riding(waiting: Sequence[WaitingReceipt], settlements: Sequence[Settlement], shard: int) -> Riding | None:
+    """Return the ends among the waiting receipts, for a packet to this shard; None when they had better go alone.
+
+    What waits for the end of its handler stays, and with it every delivery that was settled after it.
+    """
+    ends = [one for one in waiting if one.receipt.kind in ENDS]
+    if not ends or any(one.shard != shard for one in ends):
+        return None
+    text = encode_receipts([one.receipt for one in ends]).decode()
+    if len(text) > RIDING_BYTES:
+        return None
+    first_left = min((one.number for one in waiting if one.receipt.kind not in ENDS), default=None)
+    ended = [one for one in settlements if first_left is None or one.after < first_left]
+    return Riding(text, ends, ended)
+
 
 BATCH_RECEIPTS = 180
 """Receipts tried in one message; one with all times and without an error text is about 320 bytes."""

@@ -14,14 +14,11 @@ import structlog
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emitter import Emitter
 from apc_agents.errors import ContinuationDiverged, EmitRefused
+from apc_agents.handling.inquiry import end_of
 from apc_agents.handling.invocation import Invocation
-from apc_agents.handling.state import SavedWait
-from apc_agents.handling.state_cache import StateCache, StateDocument
-from apc_agents.receiving.delivery import Inbound, is_refusal
-from apc_agents.waiting.inquiry import end_of
-from apc_agents.waiting.journal import CallJournal
-from apc_agents.waiting.recorded_outcomes import encode_error
-from apc_agents.waiting.records import WaitRecord, decode_record
+from apc_agents.handling.journal import CallJournal, WaitRecord, decode_record, encode_error
+from apc_agents.handling.state import SavedWait, StateCache, StateDocument
+from apc_agents.running.delivery import Inbound, is_refusal
 from apc_bus.crash_points import crash_point
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload

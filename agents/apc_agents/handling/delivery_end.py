@@ -12,10 +12,10 @@ from apc_agents.effects import EffectError, EffectUnknown
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
+from apc_agents.handling.inquiry import failed
 from apc_agents.handling.invocation import Invocation
 from apc_agents.metrics import ENDS, FAILED, count_end
-from apc_agents.receiving.delivery import Inbound
-from apc_agents.waiting.request import failed
+from apc_agents.running.delivery import Inbound
 from apc_bus.errors import DeadLetter
 from apc_bus.tracing import fail
 from apc_contracts.admission.rules.routing import request_of

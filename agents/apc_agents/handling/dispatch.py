@@ -9,46 +9,67 @@ from typing import Any
 import structlog
 from opentelemetry.trace import SpanKind
 
-from apc_agents.agent_context.messages import context_message, message_of
-from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.agent_context import context_message, message_of
 from apc_agents.emitting.draft import Draft
+from apc_agents.emitting.emitter import ClaimChecks
 from apc_agents.emitting.outbox import ReceiptOutbox
 from apc_agents.errors import AgentError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handling.continuing import Continuation, Waits, diverged
 from apc_agents.handling.coordination import LocalCoordination, LocalTransition
 from apc_agents.handling.delivery_end import SILENT_TYPES, DeliveryEnds, FailureListener
 from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.inquiry import with_answer
 from apc_agents.handling.invocation import Invocation, Resources
-from apc_agents.handling.results import default_handler
-from apc_agents.handling.state_cache import StateCache, StateDocument
+from apc_agents.handling.journal import CallJournal, Suspended
+from apc_agents.handling.state import StateCache, StateDocument
 from apc_agents.metrics import time_handler
-from apc_agents.receiving.delivery import Inbound
+from apc_agents.running.delivery import Inbound
 from apc_agents.session_phase import KnownSessions
-from apc_agents.signature import AnyHandler
-from apc_agents.typed.handlers import payloads_of
-from apc_agents.waiting.journal import CallJournal
-from apc_agents.waiting.request import with_answer
-from apc_agents.waiting.suspended import Suspended
+from apc_agents.typed import AnyHandler, payloads_of
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
 from apc_bus.telemetry import begin_subject, end_subject
 from apc_bus.tracing import describe, in_span
+from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import AckPacket, NackPacket, Packet
-from apc_contracts.payloads.by_type import AckPayload
-from apc_contracts.vocabulary import AckStatus, DeliveryMode
+from apc_contracts.payloads.by_type import AckPayload, SignalPayload
+from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode
 from apc_contracts.wire.receipts import ReceiptKind
+
+# The handlers of packets for which an agent has none.
+
+_log = structlog.get_logger("apc_agents")
+
+
+def default_handler(packet: Packet) -> AnyHandler:
+    """Return what handles a packet for which the agent has no handler."""
+    if request_of(packet) is not None:
+        return _refuse
+    return _accept if packet.packet_type in CONTROL_TYPES else _refuse
+
+
+async def _accept(packet: Packet, context: HandlerContext) -> None:
+    """Accept control types without a handler: the SDK has used them already."""
+    payload = packet.payload
+    if isinstance(payload, SignalPayload) and payload.wake is not None:
+        _log.warning("wake_without_handler", agent_id=context.agent.agent_id, key=payload.wake.key)
+
+
+async def _refuse(packet: Packet, context: HandlerContext) -> None:
+    request = request_of(packet)
+    what = packet.packet_type if request is None else f"requests of {request.schema_id}"
+    raise Reject(f"{context.agent.agent_id} has no handler for {what}")
+
 
 MAX_STALE_RUNS = 5
 """Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
 
 InvocationListener = Callable[[Packet, tuple[LocalTransition, ...]], None]
 """(packet, the steps of intra_agent_coordination); told of every run of a handler that emitted something."""
-
-_log = structlog.get_logger("apc_agents")
 
 
 class Dispatcher:

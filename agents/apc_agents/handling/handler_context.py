@@ -1,26 +1,191 @@
 """What a handler is given beside the packet."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Unpack, overload
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar, Unpack, overload
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.emitting.draft import Draft, EmitOptions
+from apc_agents.emitting.draft import Destination, Draft, EmitOptions
 from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import LocalTransition
-from apc_agents.handling.waiting_calls import WaitingCalls
+from apc_agents.handling.inquiry import AgentAsked, Approval, Inquiry, ModelT, Pending, PeopleAsked, wake_draft
+from apc_agents.handling.invocation import Invocation
 from apc_agents.memory import BaseMemoryStore, ConversationMessage
 from apc_agents.tasks import TaskStore
-from apc_agents.typed.message import done_with
+from apc_agents.typed import done_with
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
 from apc_contracts.contract.contract import Contract
+from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet, Recipient, SomePayload
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload
-from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.payloads.questions import OnTimeout
+from apc_contracts.payloads.session_signals import SessionState
+from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+
+# What a handler reads of its packet and session; a run that goes on after a wait reads what the earlier run read.
+
+FactT = TypeVar("FactT")
+
+
+class SessionFacts:
+    """The facts of one invocation."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+
+    @property
+    def packet(self) -> Packet:
+        """The handled packet. Raises AgentError in on_start, where there is none."""
+        return self._invocation.packet
+
+    @property
+    def sender_rights(self) -> frozenset[Right]:
+        """The rights of the packet's sender, as the gate knows them."""
+        rights = self._invocation.sender_rights
+        return self._noted("sender_rights", lambda: rights)
+
+    @property
+    def session_id(self) -> str:
+        """The packet's session."""
+        return self.packet.trace.session_id
+
+    @property
+    def run_id(self) -> str:
+        """The packet's run."""
+        return self.packet.trace.run_id
+
+    @property
+    def task_id(self) -> str:
+        """The packet's task."""
+        return self.packet.trace.task_id
+
+    @property
+    def run_phase(self) -> RunPhase:
+        """The session's phase, as the newest delivery or SYNC told; it may change while the handler runs."""
+        return self._noted("run_phase", lambda: self._invocation.knowledge.moment.run_phase)
+
+    @property
+    def round(self) -> int:
+        """The session's round, as run_phase."""
+        return self._noted("round", lambda: self._invocation.knowledge.moment.round)
+
+    @property
+    def generation(self) -> int:
+        """The session's generation, as run_phase."""
+        return self._noted("generation", lambda: self._invocation.knowledge.moment.generation)
+
+    @property
+    def step(self) -> int:
+        """The session's step, as run_phase."""
+        return self._noted("step", lambda: self._invocation.knowledge.moment.step)
+
+    @property
+    def session_state(self) -> SessionState | None:
+        """What the last SYNC of the session said (scores, subjects, paused); None before the first one."""
+        return self._noted("session_state", lambda: self._invocation.knowledge.sync)
+
+    def _noted(self, fact: str, read: Callable[[], FactT]) -> FactT:
+        """Return a fact as this run of the handler found it."""
+        return self._invocation.journal.note(fact, str, read)
+
+
+# The calls by which a handler waits: for people, for other agents, for a time.
+
+WaitT = TypeVar("WaitT")
+REQUEST_TIMEOUT: Final = timedelta(minutes=1)
+
+
+class WaitingCalls(SessionFacts):
+    """What a handler may wait for."""
+
+    def ask(
+        self,
+        question: str,
+        *,
+        to: Destination,
+        timeout: timedelta,
+        on_timeout: str = "deny",
+        content: dict[str, JsonValue] | None = None,
+    ) -> Pending[Approval]:
+        """Ask people, and wait for the first answer: for days, and over restarts (docs/how-to/approvals.md).
+
+        The handler ends at `await ctx.ask(...)`. With the answer it runs again from its first line, over the same
+        packet: what it did through `ctx` so far returns what is recorded, without any effect, and `ctx.state` is as it
+        was then.
+
+        Args:
+            question: what they read; up to 8,192 characters.
+            to: people by their ids, or everybody with a role: `Role("release-manager")`.
+            timeout: how long to wait, within the session's deadline.
+            on_timeout: `deny` returns a denial when nobody has answered in time, `raise` raises AskTimeout.
+            content: data to be shown with the question.
+
+        Raises:
+            AskTimeout: with on_timeout="raise".
+            EmitRefused: the gate refuses the question: nobody has the role, or the session ends before the timeout.
+            AgentError: the handler cannot wait here.
+        """
+        return self._wait(PeopleAsked(question, to, timeout, OnTimeout(on_timeout), content))
+
+    def request(
+        self, content: BaseModel, *, to: Destination, returns: type[ModelT], timeout: timedelta = REQUEST_TIMEOUT
+    ) -> Pending[ModelT]:
+        """Ask another agent, and wait for its answer, as `ask` does.
+
+        Its handler of the content's model runs; the first result of type `returns` is the answer.
+
+        Args:
+            content: a model with `@message`.
+            to: an agent, several, or `Role("x")` for the members with a role; the first answer counts.
+            returns: a model with `@message`.
+            timeout: how long to wait, within the session's deadline; default a minute.
+
+        Raises:
+            AskTimeout: nobody has answered in time.
+            RequestFailed: the agent refused the request, failed, or returned no such result.
+            EmitRefused, AgentError: as `ask`.
+        """
+        return self._wait(AgentAsked(content, to, returns, timeout))
+
+    async def gather(self, *waits: Pending[Any]) -> tuple[Any, ...]:
+        """Ask several at once: `a, b = await ctx.gather(ctx.ask(...), ctx.request(...))`.
+
+        The handler goes on when the last of them has ended. It is one wait of the 64.
+
+        Raises:
+            AskTimeout, RequestFailed, EmitRefused: the first that failed, in the order given.
+            AgentError: the handler cannot wait here, or this is nothing to wait for.
+        """
+        inquiries = [one.take() for one in waits if isinstance(one, Pending)]
+        for one in waits:
+            if not isinstance(one, Pending):
+                raise AgentError(f"ctx.gather takes ctx.ask(...) and ctx.request(...), not {type(one).__name__}")
+        return tuple(await self._invocation.wait(inquiries)) if inquiries else ()
+
+    async def wake(self, key: str, *, after: timedelta | None = None, at: datetime | None = None) -> None:
+        """Set a durable timer, which comes back to `@agent.on_wake(key)` once, over restarts (docs/how-to/timers.md).
+
+        A pending timer of this agent with the same key, in the same session, is replaced.
+
+        Args:
+            key: names the timer; 1 to 200 characters.
+            after: how long from now on; a pause of the session is added.
+            at: when, with a time zone; a pause does not move it. One that has passed goes off at once.
+
+        Raises:
+            AgentError: not one of `after` and `at`, or `at` has no time zone.
+            EmitRefused, EmitUnconfirmed: as `emit`. A time beyond the session's deadline, and more timers than
+                `limits.wakes` of the contract, are refused by the gate: `on_refused` is told.
+        """
+        await self._invocation.emit(wake_draft(key, after, at))
+
+    def _wait(self, inquiry: Inquiry[WaitT]) -> Pending[WaitT]:
+        return Pending(inquiry, self._invocation.wait)
 
 
 class HandlerContext(WaitingCalls):

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from time import monotonic
@@ -14,27 +15,91 @@ from uuid import UUID, uuid5
 from pydantic import JsonValue
 
 from apc_agents.agent import Agent
+from apc_agents.agent_context import ContextAssembler
 from apc_agents.clearance import Trigger
 from apc_agents.effects import EffectMaker, is_making_effect
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emitter import Emitter
-from apc_agents.errors import AgentError
-from apc_agents.handling.context_snapshot import Snapshot
+from apc_agents.errors import AgentError, Retry
 from apc_agents.handling.coordination import NOT_FOLLOWED, LocalCoordination
-from apc_agents.handling.state_cache import StateDocument
-from apc_agents.memory import BaseMemoryStore, ConversationMessage, NewMessages
+from apc_agents.handling.inquiry import Inquiry
+from apc_agents.handling.journal import Asked, CallJournal, barred
+from apc_agents.handling.state import StateDocument
+from apc_agents.memory import BaseMemoryStore, ConversationMessage, MemoryUnavailable, NewMessages, StaleRevision
 from apc_agents.session_phase import SessionKnowledge
 from apc_agents.tasks import TaskStore
-from apc_agents.waiting.barring import barred
-from apc_agents.waiting.inquiry import Inquiry
-from apc_agents.waiting.journal import CallJournal
-from apc_agents.waiting.records import Asked
 from apc_bus.artifacts import ArtifactStore
+from apc_contracts.agent import AgentContext
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet, Recipient
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload
 from apc_contracts.wire.parsing import payload_hash
 from apc_contracts.wire.receipts import Usage
+
+# The context object of one run of a handler, and the conversation that it belongs to.
+
+MEMORY_AWAY_AFTER = timedelta(seconds=5)
+"""When a packet is tried again whose conversation could not be read or written."""
+
+
+class Snapshot:
+    """The context object of a packet: made when it is first asked for, and the same from then on.
+
+    Every method raises Retry when the memory store does not answer.
+    """
+
+    def __init__(self, agent: Agent, packet: Packet, memory: BaseMemoryStore, *, is_paused: bool) -> None:
+        self._agent = agent
+        self._packet = packet
+        self._assembler = ContextAssembler(memory)
+        self._anomalies = ("session_paused",) if is_paused else ()
+        self._context: AgentContext | None = None
+        self._is_recorded = False
+
+    async def preview(self) -> AgentContext:
+        """Return the context object without taking the packet into the conversation.
+
+        Raises:
+            Reject: `metadata.agent_context` of the packet does not fit the protocol.
+        """
+        if self._context is None:
+            focus = self._agent.actor.capabilities or ()
+            with _retried():
+                self._context = await self._assembler.assemble(
+                    self._packet, self._agent.agent_id, focus=focus, anomalies=self._anomalies
+                )
+        return self._context
+
+    async def take(self) -> AgentContext:
+        """Return the context object; the packet now belongs to the conversation. Raises as `preview`."""
+        context = await self.preview()
+        if not self._is_recorded:
+            await self._record(self._packet)
+            self._is_recorded = True
+        return context
+
+    async def follow(self, emitted: Packet) -> None:
+        """Take what the handler has emitted into the conversation, once the handled packet belongs to it."""
+        if self._is_recorded and emitted.trace.session_id == self._packet.trace.session_id:
+            await self._record(emitted)
+
+    async def pass_over(self) -> None:
+        """Leave the packet out of what this agent is told later."""
+        with _retried():
+            await self._assembler.pass_over(self._packet, self._agent.agent_id)
+
+    async def _record(self, packet: Packet) -> None:
+        with _retried():
+            await self._assembler.record(packet, self._agent.agent_id)
+
+
+@contextmanager
+def _retried() -> Iterator[None]:
+    """Raise Retry where the memory is away, or everybody writes to it: another attempt of the packet helps."""
+    try:
+        yield
+    except (MemoryUnavailable, StaleRevision) as error:
+        raise Retry(MEMORY_AWAY_AFTER, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

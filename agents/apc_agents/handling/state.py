@@ -1,23 +1,28 @@
 """Where an agent's state is kept: one JSON document per (agent, session), with a revision."""
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
 import orjson
+import structlog
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.memory.appending import load_state, save_state
 from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.statements import forget_states_with, insert_state, owned, read_states_with
+from apc_agents.memory.postgres import forget_states_with, insert_state, load_state, owned, read_states_with, save_state
 from apc_agents.memory.store import DEFAULT_OWNER
+from apc_agents.patience import patiently
+from apc_agents.running.delivery import DeliveryKey
+from apc_contracts.packet import AckPacket, NackPacket, Packet
+from apc_contracts.wire.parsing import parse_packet, seal
 
 STATE_KEY: Final = "ctx.state"
 """Under which the memory keeps an agent's state in a session (owner_id = session_id)."""
@@ -215,3 +220,185 @@ def _translated(agent_id: str, session_id: str) -> Iterator[None]:
         raise StateUnavailable(str(error)) from error
     except (ConversationInvalid, ValueInvalid, OwnerForeign) as error:  # such as U+0000 in a text
         raise StateInvalid(f"ctx.state of session {session_id} cannot be stored: {error}") from error
+
+
+# The state documents in use: kept between deliveries, saved when a handler changed them.
+#
+# Several workers of an agent share its documents. What a handler says follows from the document, so it may only use one
+# that was read for its delivery. A worker whose handlers do not use the state reads each document once.
+#
+# A saved document also names the deliveries that led to it. A worker that dies after the save and before its
+# receipts gets such a delivery again, and must not apply it to the state a second time.
+
+MAX_DOCUMENTS = 1_000
+MAX_HANDLED = 256
+"""Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
+FORGETTING_INTERVAL = timedelta(hours=1)
+
+_log = structlog.get_logger("apc_agents")
+ResultT = TypeVar("ResultT")
+
+
+class StateDocument:
+    """The state of an agent in one session. `value` is the handler's own dict."""
+
+    def __init__(self, agent_id: str, session_id: str, stored: bytes, revision: int) -> None:
+        loaded = orjson.loads(stored) if stored else {}
+        self.session_id = session_id
+        self._agent_id = agent_id
+        self.value: dict[str, Any] = loaded.get("state", {})
+        self.is_fresh = True
+        """Whether it was read for this delivery; another worker may have saved one that was kept."""
+        self._handled: list[str] = loaded.get("handled", [])
+        self._handled_packets = _packets(self._handled)
+        self._revision = revision
+        self._clean = _encode(self.value)
+        self.messages: NewMessages | None = None
+        """What was said meanwhile: saved with the value."""
+        self.waits: dict[str, list[str]] = loaded.get("waits", {})
+        """ASK -> the packet that started the handler that waits, and the one whose delivery led to this wait."""
+        self._clean_waits = dict(self.waits)
+
+    @property
+    def revision(self) -> int:
+        """How often it was saved when it was read or saved here."""
+        return self._revision
+
+    def use(self) -> None:
+        """Note that a handler looks into it. Raises StateStale: it was not read for this delivery, and has to be."""
+        if not self.is_fresh:
+            raise StateStale(self._agent_id, self.session_id, self._revision)
+
+    def was_handled(self, key: DeliveryKey) -> bool:
+        """Return whether the saved state has this packet, by this attempt or one that the gate gave up too early."""
+        return bool(self._handled_packets) and str(key[0]) in self._handled_packets
+
+    def wait_of(self, ask: UUID) -> UUID | None:
+        """Return the packet that started the handler that waits for this answer."""
+        found = self.waits.get(str(ask))
+        return None if found is None else UUID(found[0])
+
+    def wait_led_to(self, packet_id: UUID) -> UUID | None:
+        """Return the packet that started the handler whose open wait began when this packet was handled."""
+        led = (cause for cause, trigger in self.waits.values() if trigger == str(packet_id))
+        found = next(led, None)
+        return None if found is None else UUID(found)
+
+    def end_waits(self, cause: UUID) -> None:
+        """Forget the waits of a handler; saved with the value."""
+        self.waits = {ask: found for ask, found in self.waits.items() if found[0] != str(cause)}
+
+    def found_state(self) -> dict[str, Any]:
+        """Return a copy of the saved state."""
+        value: dict[str, Any] = orjson.loads(self._clean)
+        return value
+
+    def reset(self) -> None:
+        """Forget what a failed handler changed."""
+        self.value = self.found_state()
+        self.waits = dict(self._clean_waits)
+        self.messages = None
+
+    async def save(
+        self, store: StateStore, agent_id: str, key: DeliveryKey | None, wait: SavedWait | None = None
+    ) -> None:
+        """Save if the value has changed, or a wait. Raises StateInvalid, StateStale, StateUnavailable."""
+        encoded = _encode(self.value)
+        if encoded == self._clean and self.messages is None and wait is None:
+            return
+        handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
+        waits = b',"waits":%b' % orjson.dumps(self.waits) if self.waits else b""
+        document = b'{"handled":%b,"state":%b%b}' % (orjson.dumps(handled), encoded, waits)
+        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages, wait)
+        self.messages = None
+        self._clean_waits = dict(self.waits)
+        self._handled = handled
+        self._handled_packets = _packets(handled)
+        self._clean = encoded
+
+
+class StateCache:
+    """The documents of one agent; waits for a store that is away, because without its state no handler may run."""
+
+    def __init__(self, store: StateStore, agent_id: str) -> None:
+        self._store = store
+        self._agent_id = agent_id
+        self._documents: OrderedDict[str, StateDocument] = OrderedDict()
+        self._is_used = False
+        """Whether a handler of this process has used the state: then each document is read for each delivery."""
+
+    async def open(self, session_id: str, *, is_read: bool = False) -> StateDocument:
+        """Return the document of a session; read from the store, when `is_read`, whether handlers use it or not."""
+        document = self._documents.get(session_id)
+        if document is not None:
+            self._documents.move_to_end(session_id)
+            document.is_fresh = is_read or self._is_used
+            if not document.is_fresh:
+                return document
+        found = await self._patiently(lambda: self._store.load(self._agent_id, session_id))
+        stored, revision = found or (b"", 0)
+        if document is not None and document.revision == revision:
+            return document
+        document = StateDocument(self._agent_id, session_id, stored, revision)
+        self._documents[session_id] = document
+        if len(self._documents) > MAX_DOCUMENTS:
+            self._documents.popitem(last=False)
+        return document
+
+    async def save(self, document: StateDocument, key: DeliveryKey | None, wait: SavedWait | None = None) -> None:
+        """Save what a handler changed, and its wait. Raises StateInvalid, StateStale."""
+        before = document.revision
+        await self._patiently(lambda: document.save(self._store, self._agent_id, key, wait))
+        self._is_used |= document.revision != before
+
+    async def load_wait(self, session_id: str, cause: UUID) -> bytes | None:
+        """Return the records of a handler that waits."""
+        return await self._patiently(lambda: self._store.load_wait(self._agent_id, session_id, cause))
+
+    async def save_answer(self, packet: AckPacket | NackPacket) -> None:
+        """Keep an ACK or NACK for a handler that waits for it in another process, or waits again after a crash."""
+        answer = SavedAnswer(packet.payload.acked_packet_id, packet.packet_id, seal(packet).body)
+        await self._patiently(lambda: self._store.save_answer(self._agent_id, packet.trace.session_id, answer))
+
+    async def load_answers(self, packet: Packet) -> list[Packet]:
+        """Return the answers to a packet of this agent, as far as they are known now; ACKs first."""
+        try:
+            found = await self._store.load_answers(self._agent_id, packet.trace.session_id, packet.packet_id)
+        except StateUnavailable as error:
+            _log.warning("state_store_unavailable", agent_id=self._agent_id, reason=str(error))
+            return []
+        return sorted(map(parse_packet, found), key=lambda answer: answer.packet_type)
+
+    async def forget_answers(self, age: timedelta) -> None:
+        """Forget, until cancelled, the answers that no handler will wait for again."""
+        while True:
+            await self._patiently(lambda: self._store.forget_answers(self._agent_id, age))
+            await asyncio.sleep(FORGETTING_INTERVAL.total_seconds())
+
+    def forget(self, session_id: str) -> None:
+        """Read the document again next time: another worker has saved it, or may have."""
+        self._documents.pop(session_id, None)
+        self._is_used = True
+
+    async def _patiently(self, action: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        return await patiently(action, "state store", awaits=lambda error: isinstance(error, StateUnavailable))
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    if not isinstance(value, dict):
+        raise StateInvalid(f"ctx.state must be a dict, not {type(value).__name__}")
+    if not value:
+        return b"{}"
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
+    except TypeError as error:
+        raise StateInvalid(f"ctx.state holds something that is not JSON: {error}") from error
+
+
+def _packets(words: Iterable[str]) -> set[str]:
+    return {word.partition("/")[0] for word in words}
+
+
+def _word(key: DeliveryKey) -> str:
+    packet_id, attempt = key
+    return f"{packet_id}/{attempt}"

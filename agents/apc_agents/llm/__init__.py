@@ -5,18 +5,18 @@ takes a second.
 """
 
 from apc_agents.llm.agent import LLMAgent
-from apc_agents.llm.dialogue import Dialogue, DialogueBusy, DialogueOutput, Props
-from apc_agents.llm.errors import (
+from apc_agents.llm.asking import (
     AnswerInvalid,
     AnswerTooLong,
     LLMError,
     ModelAway,
     ModelRefused,
     ModelUnusable,
+    make_model,
 )
+from apc_agents.llm.dialogue import Dialogue, DialogueBusy, DialogueOutput, Props
 from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import Persona
-from apc_agents.llm.provider import make_model
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_bus.settings import LLMSettings
 

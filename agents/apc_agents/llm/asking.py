@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import orjson
 from pydantic_ai import Agent as ModelAgent
@@ -16,15 +17,120 @@ from pydantic_ai.exceptions import (
     UserError,
 )
 from pydantic_ai.messages import ModelMessage
-from pydantic_ai.models import Model
-from pydantic_ai.usage import RunUsage
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.providers import Provider, infer_provider
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage, RunUsage
 from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import TokenCounter
-from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
-from apc_agents.llm.provider import model_settings
+from apc_agents.errors import AgentError
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_SUCCESS, AgentResponse, ResponseConstraints, ResponseInvalid, parse_response
+
+# Errors of LLM agents.
+#
+# AgentError
+#   LLMError
+#     ModelUnusable     the setting names no model that can be asked: says which setting to change
+#     ModelAway         (retry_after): the provider does not answer, or not now; asking again may help
+#     ModelRefused      the provider refuses the request; asking again does not help
+#     AnswerInvalid     the model gave no AgentResponse, however often it was told how to mend its answer
+#     AnswerTooLong     (size, limit): an answer of more bytes than may be read
+#
+# Whatever raises one of them leaves the conversation as it was.
+
+
+class LLMError(AgentError):
+    """Something went wrong between an agent and its model."""
+
+
+class ModelUnusable(LLMError):
+    """The setting names no model that can be asked."""
+
+
+class ModelAway(LLMError):
+    """The provider does not answer, or not now."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds after which the provider wants to be asked again, if it said."""
+
+
+class ModelRefused(LLMError):
+    """The provider refuses the request."""
+
+
+class AnswerInvalid(LLMError):
+    """The model gave no AgentResponse."""
+
+
+class AnswerTooLong(LLMError):
+    """An answer of more bytes than may be read; `usage` is what it has cost all the same."""
+
+    def __init__(self, size: int, limit: int, usage: RequestUsage) -> None:
+        super().__init__(
+            f"the model answered with {size} bytes, {limit} are read: raise APC_LLM_ANSWER_BYTES if need be"
+        )
+        self.size = size
+        self.limit = limit
+        self.usage = usage
+
+
+# The model that the settings name.
+
+
+def make_model(settings: LLMSettings) -> Model:
+    """Return the model of APC_LLM_MODEL; with APC_LLM_BASE_URL one of a service that speaks OpenAI's API.
+
+    Raises:
+        ModelUnusable: no model is named, pydantic-ai knows no such provider, or its key is missing.
+    """
+    if settings.model is None:
+        raise ModelUnusable("no model: set APC_LLM_MODEL to provider:name, such as openai:gpt-5")
+    if settings.base_url is not None:
+        return _compatible_model(settings.model, settings.base_url, settings)
+    try:
+        return infer_model(settings.model, lambda name: _provider(name, settings))
+    except (UserError, ValueError) as error:
+        raise ModelUnusable(f"APC_LLM_MODEL={settings.model}: {error}") from error
+    except ImportError as error:
+        raise ModelUnusable(f"APC_LLM_MODEL={settings.model} needs a package that is not installed: {error}") from error
+
+
+def model_settings(settings: LLMSettings) -> ModelSettings:
+    """Return what every request tells the provider."""
+    told = ModelSettings(timeout=settings.timeout.total_seconds())
+    if settings.answer_tokens is not None:
+        told["max_tokens"] = settings.answer_tokens
+    if settings.temperature is not None:
+        told["temperature"] = settings.temperature
+    return told
+
+
+def _compatible_model(name: str, base_url: str, settings: LLMSettings) -> Model:
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+    try:
+        provider = OpenAICompatibleProvider("apc", base_url=base_url, api_key=_key(settings))
+        return OpenAIChatModel(name.removeprefix("openai:"), provider=provider)
+    except (UserError, ValueError) as error:
+        raise ModelUnusable(f"APC_LLM_BASE_URL cannot be used: {error}") from error
+
+
+def _provider(name: str, settings: LLMSettings) -> Provider[Any]:
+    key = _key(settings)
+    if key is None or not name.startswith("openai"):
+        return infer_provider(name)
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    return OpenAIProvider(api_key=key)
+
+
+def _key(settings: LLMSettings) -> str | None:
+    return None if settings.api_key is None else settings.api_key.get_secret_value()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,16 @@ from pydantic_ai.usage import RunUsage
 from apc_agents.actions import ActionContext, StateMemory
 from apc_agents.actions.action_context import REMEMBERED
 from apc_agents.context import ContextSession, ContextStale, MemoryContextStore, StreamResolver, Turn
-from apc_agents.context.audit import OnCompression
+from apc_agents.context.conversation import OnCompression
 from apc_agents.errors import AgentError
 from apc_agents.llm.agent import LLMAgent
-from apc_agents.llm.dialogue_state import DialogueState
-from apc_agents.llm.errors import AnswerInvalid
-from apc_agents.llm.history import messages_of_turns
+from apc_agents.llm.asking import AnswerInvalid
 from apc_agents.llm.mind import TASKS_READ, MessageExchange
-from apc_agents.llm.state_store import StateContextStore
+from apc_agents.llm.prompting import messages_of_turns
+from apc_agents.llm.state_store import DialogueState, StateContextStore
 from apc_agents.memory import BaseMemoryStore, ConversationContext, NewMessages, UnknownSession
 from apc_agents.tasks import Task, TaskStore
-from apc_agents.text.partial_answer import OnProgress
+from apc_agents.text import OnProgress
 
 
 class DialogueBusy(AgentError):

@@ -4,10 +4,11 @@ Source: docs/specification/agents.md section 6; the order is that of the dialogu
 section 5.1.
 """
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import orjson
 from pydantic import JsonValue
@@ -18,17 +19,67 @@ from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, Acti
 from apc_agents.actions.action_context import WithheldMemory
 from apc_agents.clearance import lowest
 from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
-from apc_agents.context.render import IS_FOR_MODEL
+from apc_agents.context.polynomial import IS_FOR_MODEL
 from apc_agents.llm.asking import ask_for_response
-from apc_agents.llm.fencing import new_fence
-from apc_agents.llm.prompting import Persona, messages_of, system_prompt
+from apc_agents.llm.prompting import Persona, messages_of, new_fence, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
-from apc_agents.llm.signals import TaskSignals
 from apc_agents.tasks import Task
-from apc_agents.text.partial_answer import RUNNING, ActionProgress, OnProgress
-from apc_agents.text.summarizing import cut
+from apc_agents.text import RUNNING, ActionProgress, OnProgress, cut
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_ERROR, AgentResponse, ResponseConstraints, SecurityLevel
+
+# The progress of a task, from which an LLM agent adapts the threshold of its session.
+#
+# Source: docs/specification/agents.md section 4 (AdaptiveThreshold: task progress, error rate, loop detection).
+
+RECENT_STEPS: Final = 5
+"""So many of the newest steps count for the error rate and for a loop."""
+
+
+class ThresholdSignals(TypedDict):
+    """What AdaptiveThreshold is told."""
+
+    task_progress: float
+    error_rate: float
+    loop_detected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    asked: str
+    """SHA-256 of the actions."""
+    has_failed: bool
+
+
+@dataclass(slots=True)
+class TaskSignals:
+    """The newest steps of one message on its way to an answer."""
+
+    _recent: deque[_Step] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+
+    def add(self, response: AgentResponse, report: ActionReport | None) -> None:
+        """Take in a step; `report` is None when nothing of it could run."""
+        has_failed = report is None or report.status == STATUS_ERROR
+        self._recent.append(_Step(_asked(response), has_failed))
+
+    def told(self, *budget_used: float) -> ThresholdSignals:
+        """Return the signals; the progress is the largest share of a budget that was used."""
+        return {
+            "task_progress": min(1.0, max(budget_used, default=0.0)),
+            "error_rate": sum(step.has_failed for step in self._recent) / max(1, len(self._recent)),
+            "loop_detected": self._is_loop(),
+        }
+
+    def _is_loop(self) -> bool:
+        """Return whether the newest step asked for what a recent one had asked for already."""
+        *before, newest = self._recent or [None]
+        return newest is not None and newest.asked in {step.asked for step in before if step is not None}
+
+
+def _asked(response: AgentResponse) -> str:
+    asked = [[action.type, action.action, action.params] for action in response.walk()]
+    return sha256(orjson.dumps(asked, default=str, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""

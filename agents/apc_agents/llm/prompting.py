@@ -1,10 +1,13 @@
 """What a model is told: the system prompt with the tools; what is remembered, and the conversation, as messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from secrets import token_hex
 from string import Template
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 from pydantic import JsonValue
@@ -21,8 +24,74 @@ from pydantic_ai.messages import (
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Trigger
 from apc_agents.context import ContextSession, Turn, TurnRole
-from apc_agents.llm.fencing import fenced, source_of
+from apc_agents.context.polynomial import IS_FOR_MODEL
+from apc_agents.memory import ConversationMessage
+from apc_agents.memory.conversation import MAX_MESSAGE_BYTES
 from apc_contracts.agent import SecurityLevel
+
+# Marks foreign text in a prompt as data: between two lines with a token that nobody could know who wrote the text.
+#
+# Foreign are the packets of other agents, what tools and tasks gave, and what was remembered of either. It is never part
+# of the instructions and never a system turn.
+
+SOURCE: Final = "source"
+"""Metadata of a turn whose text is foreign: an object that says where it comes from."""
+TOOL_SOURCE: Final[Mapping[str, JsonValue]] = {"from": "tools"}
+
+
+def new_fence() -> str:
+    """Return a token for one message: 128 random bits in hex."""
+    return token_hex(16)
+
+
+def fenced(text: str, fence: str, source: Mapping[str, JsonValue]) -> str:
+    """Return the text as data of this source; the token itself is cut out of it."""
+    while fence in text:
+        text = text.replace(fence, "")
+    told = orjson.dumps(dict(source)).decode().replace(fence, "")
+    return f"<<data {fence} {told}>>\n{text}\n<<end {fence}>>"
+
+
+def source_of(turn: Turn) -> Mapping[str, JsonValue] | None:
+    """Return where a turn's text comes from; None for what the user, the operator or the model itself has said."""
+    told = turn.metadata.get(SOURCE)
+    if isinstance(told, Mapping):
+        return told
+    return TOOL_SOURCE if turn.role is TurnRole.TOOL else None
+
+
+# The turns of a conversation as messages of conversation_history: what is searched, shown, exported and erased.
+
+_KEPT = ("status", "step", "packet_id", SOURCE)
+"""Metadata of a turn that its message keeps; thoughts stay in the state."""
+
+
+def messages_of_turns(turns: Iterable[Turn], place: str, agent_id: str, user_id: str) -> list[ConversationMessage]:
+    """Return the turns as messages, without what a model alone is told.
+
+    Args:
+        turns: in their order.
+        place: names the conversation; with it a turn has the same message_id whenever it is stored again.
+        agent_id: who answers; other agents of the session are not shown what it was told and answers.
+        user_id: who asks.
+    """
+    return [_message(turn, place, agent_id, user_id) for turn in turns if IS_FOR_MODEL not in turn.metadata]
+
+
+def _message(turn: Turn, place: str, agent_id: str, user_id: str) -> ConversationMessage:
+    asked = turn.metadata.get("packet_id") if turn.role is TurnRole.USER else None
+    told: dict[str, Any] = {
+        "message_id": str(asked or uuid5(NAMESPACE_URL, f"apc:turn/{place}/{turn.resource_id}")),
+        "sender_id": user_id if turn.role is TurnRole.USER else agent_id,
+        "recipients": [agent_id],
+        "resource_id": turn.resource_id,
+    }
+    kept: dict[str, JsonValue] = {name: turn.metadata[name] for name in _KEPT if name in turn.metadata}
+    content = turn.content.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+    return ConversationMessage(
+        role=turn.role.value, content=content, timestamp=turn.timestamp, metadata={**kept, **told}
+    )
+
 
 _EMIT = (
     'emit {"packet_type", "payload", "to", "confidence", "symbolic_keys", "proof_bundle"} sends a packet to other '

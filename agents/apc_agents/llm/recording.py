@@ -23,8 +23,8 @@ from pydantic_ai.usage import RequestUsage
 from pydantic_core import PydanticSerializationError
 
 from apc_agents.context import ContextStore
-from apc_agents.llm.errors import AnswerInvalid, AnswerTooLong, ModelAway
-from apc_agents.text.partial_answer import OnProgress, ResponseText, response_of
+from apc_agents.llm.asking import AnswerInvalid, AnswerTooLong, ModelAway
+from apc_agents.text import OnProgress, ResponseText, response_of
 from apc_bus.settings import LLMSettings
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})

@@ -10,8 +10,9 @@ from apc_agents.memory.conversation import (
     ConversationMessage,
     NewMessages,
 )
-from apc_agents.memory.database import DatabaseMemoryStore
 from apc_agents.memory.errors import (
+    MAX_ID_BYTES,
+    MAX_VALUE_BYTES,
     ConversationInvalid,
     MemoryArgumentInvalid,
     MemoryStoreError,
@@ -22,7 +23,7 @@ from apc_agents.memory.errors import (
     ValueInvalid,
 )
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.storable_values import MAX_ID_BYTES, MAX_VALUE_BYTES
+from apc_agents.memory.postgres import DatabaseMemoryStore
 from apc_agents.memory.store import DEFAULT_OWNER, MAX_PAGE, BaseMemoryStore, Removed
 
 __all__ = [

@@ -7,11 +7,8 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.conversation_search import find_hit, ranked
-from apc_agents.memory.errors import OwnerForeign, StaleRevision
-from apc_agents.memory.query import parse_query
-from apc_agents.memory.storable_values import checked_id, encoded, state_name
+from apc_agents.memory.conversation import ConversationContext, NewMessages, find_hit, parse_query, ranked
+from apc_agents.memory.errors import OwnerForeign, StaleRevision, checked_id, encoded, state_name
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,
@@ -21,7 +18,7 @@ from apc_agents.memory.store import (
     check_timestamp,
     state_place,
 )
-from apc_agents.text.word_stems import stemmer_of
+from apc_agents.text import stemmer_of
 from apc_bus.settings import LanguageSettings
 
 _Place = tuple[str, str, str]

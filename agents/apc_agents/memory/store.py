@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.errors import ConversationInvalid, MemoryArgumentInvalid
-from apc_agents.memory.storable_values import checked_id
+from apc_agents.memory.errors import ConversationInvalid, MemoryArgumentInvalid, checked_id
 
 MAX_PAGE: Final = 1_000
 DEFAULT_OWNER: Final = "apc"
@@ -30,7 +29,7 @@ class Removed:
 class BaseMemoryStore(ABC):
     """Conversations and agent states of one owner. What another owner has stored is not there, and cannot be touched.
 
-    Values are JSON (`apc_agents.memory.storable_values`) and come back as copies; what a call wrote is durable when it
+    Values are JSON (`apc_agents.memory.errors`) and come back as copies; what a call wrote is durable when it
     returns, as far as the store is. Every method raises MemoryUnavailable when the store does not answer, and
     ArgumentInvalid for an id that is empty or longer than 512 bytes.
     """

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -12,28 +13,24 @@ from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
-from apc_agents.emitting.acknowledgements import Acknowledgements
-from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import Emitter, Sign
+from apc_agents.emitting.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.errors import EmitError
 from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
 from apc_agents.handling.invocation import Resources
-from apc_agents.handling.state import MemoryStateStore, StateStore
-from apc_agents.handling.state_cache import StateCache
+from apc_agents.handling.state import MemoryStateStore, StateCache, StateStore
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
-from apc_agents.receiving.delivery import Inbound
-from apc_agents.receiving.intake import Intake
-from apc_agents.receiving.listening import SubstrateListener
-from apc_agents.receiving.packet_inbox import Inbox
-from apc_agents.running.heartbeat import send_heartbeats
+from apc_agents.running.delivery import Inbound
+from apc_agents.running.intake import Inbox, Intake, SubstrateListener
 from apc_agents.scheduling.firing import ScheduleRunner, fire_with
 from apc_agents.scheduling.schedule import Tick
 from apc_agents.scheduling.store import ScheduleStore
 from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
-from apc_agents.tasks.announcing import announce_with
+from apc_agents.tasks.runner import announce_with
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Consumer, Take, consume
@@ -49,12 +46,48 @@ from apc_bus.tracing import current_trace
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.packet import Packet
-from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_contracts.payloads.by_type import HeartbeatPayload
+from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION, Signal
+
+# Says that an agent lives: at start, and after a time without any emit.
+
+PRESENCE_TASK = "presence"
+"""run_id and task_id of a HEARTBEAT."""
+
+_log = structlog.get_logger("apc_agents")
+
+
+async def send_heartbeats(emitter: Emitter, agent_id: str, silence: timedelta) -> None:
+    """Send HEARTBEAT now and whenever the agent has been silent, until cancelled."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        now = loop.time()
+        if now < due:
+            await asyncio.sleep(due - now)
+            due = max(due, emitter.last_emit + silence.total_seconds())
+        else:
+            await _send(emitter, agent_id, silence)
+            due = loop.time() + silence.total_seconds()
+
+
+async def _send(emitter: Emitter, agent_id: str, silence: timedelta) -> None:
+    draft = Draft(
+        payload=HeartbeatPayload(signal=Signal.HEARTBEAT),
+        to=ORCHESTRATOR,
+        session_id=PRESENCE_SESSION,
+        run_id=PRESENCE_TASK,
+        task_id=PRESENCE_TASK,
+        ttl=2 * silence,
+    )
+    try:
+        await emitter.emit(draft, None, 0)
+    except EmitError as error:
+        _log.warning("heartbeat_not_sent", agent_id=agent_id, reason=str(error))
+
 
 MIDDLEWARE_GRACE_SECONDS = 1.0
 """How long middlewares may take after the last handler has ended; what is not acknowledged then comes again."""
-
-_log = structlog.get_logger("apc_agents")
 
 
 class Worker:

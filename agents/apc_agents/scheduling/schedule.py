@@ -10,9 +10,9 @@ from uuid import UUID
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from apc_agents.emitting.draft import Draft
+from apc_agents.handling.inquiry import LONGEST_TTL
 from apc_agents.scheduling.cron import CronLine
-from apc_agents.typed.message import message
-from apc_agents.waiting.inquiry import LONGEST_TTL
+from apc_agents.typed import message
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalPayload

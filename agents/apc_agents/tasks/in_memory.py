@@ -9,20 +9,21 @@ from uuid import UUID
 
 from pydantic import JsonValue
 
-from apc_agents.tasks.model import (
+from apc_agents.tasks.store import (
     ENDED,
+    MAX_LISTED,
     MAX_LOST_LEASES,
     PROGRESS_STEP,
     Claim,
+    News,
     NewTask,
     Task,
     TaskEvent,
     TaskStatus,
+    given_up,
+    not_succeeded,
 )
-from apc_agents.tasks.store import MAX_LISTED, News
-from apc_agents.tasks.wording import given_up, not_succeeded
-from apc_agents.tools.call import Effect, MakeEffect
-from apc_agents.tools.errors import TaskLost, TaskUnknown
+from apc_agents.tools import Effect, MakeEffect, TaskLost, TaskUnknown
 from apc_contracts.identity.ids import new_packet_id
 
 

@@ -11,17 +11,28 @@ import structlog
 from pydantic import JsonValue
 from structlog.contextvars import bind_contextvars
 
+from apc_agents.clearance import PROVENANCE
+from apc_agents.emitting.draft import Draft, KnownParent
+from apc_agents.emitting.emitter import Emitter
 from apc_agents.errors import EmitError, EmitUnconfirmed
-from apc_agents.tasks.model import Claim, Task, TaskEvent, TaskStatus
-from apc_agents.tasks.store import TaskStore
-from apc_agents.tools.call import MakeEffect, ToolCall
-from apc_agents.tools.errors import ReferenceUnknown, TaskLost, ToolFailed
-from apc_agents.tools.invoking import invoke, storable
-from apc_agents.tools.knowledge import KnowledgeScope
-from apc_agents.tools.tool_registry import Runnable, ToolRegistry
-from apc_agents.tools.variable_references import lookup, substitute
+from apc_agents.tasks.store import Claim, Task, TaskEvent, TaskStatus, TaskStore
+from apc_agents.tools import (
+    KnowledgeScope,
+    MakeEffect,
+    ReferenceUnknown,
+    Runnable,
+    TaskLost,
+    ToolCall,
+    ToolFailed,
+    ToolRegistry,
+    invoke,
+    storable,
+)
+from apc_agents.variable_references import lookup, substitute
 from apc_bus.concurrency import cancelled, first_of, unasked_cancel_fails
 from apc_contracts.agent import SecurityLevel
+from apc_contracts.payloads.by_type import SignalPayload
+from apc_contracts.vocabulary import Channel, Signal
 
 Announce = Callable[[TaskEvent], Awaitable[None]]
 """Tells of an event; raises EmitUnconfirmed when it is to be told again, another EmitError when it never will be."""
@@ -241,3 +252,34 @@ def runnable_of(task: Task, registry: ToolRegistry, level: SecurityLevel) -> Run
     if runnable.security_level.rank > level.rank:
         raise ToolFailed(f"{spec.action!r} needs the security_level {runnable.security_level} now, this is {level}")
     return runnable
+
+
+# Tells of tasks: as SIGNAL QUERY packets with metadata.task.
+
+
+def announce_with(emitter: Emitter, agent_id: str) -> Announce:
+    """Build what emits an event to those that the task names, else as an INTRA_AGENT packet of the agent to itself.
+
+    An INTRA_AGENT packet is logged by the gate and handled by the agent's own SIGNAL handler. The packet has the
+    trace of the one whose handler started the task, and the id that the event was given when it was kept: one that
+    is emitted again is a repeat.
+    """
+
+    async def announce(event: TaskEvent) -> None:
+        spec = event.spec
+        reason = f"task {event.task_id} {event.document['status']}, event {event.number}"
+        origin = spec.origin
+        draft = Draft(
+            payload=SignalPayload(signal=Signal.QUERY, reason=reason),
+            to=spec.announce_to or agent_id,
+            parent=None if origin is None else KnownParent(origin.packet_id, origin.root_packet_id),
+            channel=Channel.INTER_AGENT if spec.announce_to else Channel.INTRA_AGENT,
+            session_id=event.session_id,
+            run_id=None if origin is None else origin.run_id,
+            task_id=None if origin is None else origin.task_id,
+            packet_id=event.packet_id,
+            metadata={"task": event.document, PROVENANCE: {"security_level": spec.security_level.value}},
+        )
+        await emitter.emit(draft, None, 0)
+
+    return announce

@@ -82,7 +82,7 @@ def _decoded(schema: bytes, rows: bytes) -> tuple[Schema, pd.DataFrame]:
 
 def _bound_time() -> None:
     if sys.platform == "linux":
-        from apc_agents.confinement.kernel_limits import allow_cpu_seconds
+        from apc_agents.confinement import allow_cpu_seconds
 
         allow_cpu_seconds(CPU_SECONDS)
 

@@ -21,10 +21,10 @@ from apc_agents.context import (
     emit_compressions,
 )
 from apc_agents.errors import EmitRefused, Retry
-from apc_agents.handling.context_snapshot import MEMORY_AWAY_AFTER
 from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.invocation import MEMORY_AWAY_AFTER
 from apc_agents.memory import BaseMemoryStore, MemoryUnavailable
-from apc_agents.text.summarizing import ExtractiveSummarizer
+from apc_agents.text import ExtractiveSummarizer
 from apc_automl.swarm.members import LIBRARIAN, WORKING_STATES
 from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
 from apc_contracts.payloads.session_signals import SessionState

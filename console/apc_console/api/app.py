@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from apc_agents.llm import Dialogue, LLMAgent, Props
 from apc_agents.memory import BaseMemoryStore, UnknownSession
-from apc_agents.memory.storable_values import checked_id
+from apc_agents.memory.errors import checked_id
 from apc_agents.tasks import TaskStore
 from apc_console.api.error_answers import REFUSED, RequestRefused, answer_refusal
 from apc_console.api.identity import Tokens

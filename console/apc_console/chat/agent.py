@@ -1,7 +1,7 @@
 """The agent to talk to."""
 
-from apc_agents.agent_loading import load_agent
 from apc_agents.llm import LLMAgent
+from apc_agents.team import load_agent
 from apc_console.errors import ModuleUnusable
 
 

@@ -5,12 +5,10 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from apc_agents.context.audit import CompressionAudit, OnCompression, payload_of
-from apc_agents.emitting.acknowledgements import Acknowledgements
-from apc_agents.emitting.claim_checks import ClaimChecks
+from apc_agents.context.conversation import CompressionAudit, OnCompression, payload_of
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import Emitter, Sign
+from apc_agents.emitting.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import LLMAgent
 from apc_agents.session_phase import KnownSessions

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import asyncpg
 
 from apc_agents.effects import EffectRecord, PostgresEffectStore
-from apc_agents.effects.model import UNSETTLED
-from apc_agents.effects.store import MAX_LISTED
+from apc_agents.effects.store import MAX_LISTED, UNSETTLED
 from apc_console.doctor.finding import Finding, ok, warning
 from apc_contracts.text import numbered
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncpg
 import structlog
 
-from apc_agents.agent_loading import load_agent
+from apc_agents.team import load_agent
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import first_of
 from apc_bus.database import open_pool

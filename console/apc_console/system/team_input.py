@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from apc_agents.typed.team import Team
+from apc_agents.team import Team
 from apc_console.errors import InputUnusable
 from apc_contracts.payloads.measurements import Result
 

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from apc_agents.agent_loading import load_members, load_team
-from apc_agents.typed.team import Team
+from apc_agents.team import Team, load_members, load_team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_client import Client

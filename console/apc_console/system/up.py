@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from apc_agents.agent_loading import load_documents, load_members
+from apc_agents.team import load_documents, load_members
 from apc_bus.chaos import load_profile
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
 from apc_console.output.terminal import echo

@@ -1,8 +1,8 @@
 """`apc worker`: an agent as a process, with its health pages."""
 
-from apc_agents.agent_loading import load_agent
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
+from apc_agents.team import load_agent
 from apc_bus.settings import ConsoleSettings
 from apc_bus.trace_export import export_traces
 from apc_console.http.health import serve_health

@@ -14,7 +14,7 @@ from apc_agents.actions import (
     StateMemory,
 )
 from apc_agents.memory import ValueInvalid
-from apc_agents.tools.result_values import json_value
+from apc_agents.tools import json_value
 from apc_contracts import (
     AgentResponse,
     SecurityLevel,

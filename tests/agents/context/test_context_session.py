@@ -25,8 +25,7 @@ from apc_agents.context import (
     TurnInvalid,
     TurnRole,
 )
-from apc_agents.context.compression.paging import is_pinned
-from apc_agents.context.window.placeholder import PLACEHOLDER_ID
+from apc_agents.context.compression import PLACEHOLDER_ID, is_pinned
 
 SMALL = SessionConfig(max_tokens=2_000)
 

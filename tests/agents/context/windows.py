@@ -6,7 +6,7 @@ from itertools import count
 from hypothesis import strategies as st
 
 from apc_agents.context import CompressionResult, ContextWindow, ResourceClass, TurnRole
-from apc_agents.context.window.window import Clock
+from apc_agents.context.window import Clock
 
 CONTENTS = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60),

@@ -17,7 +17,7 @@ from apc_agents.effects import (
     MemoryEffectStore,
     PostgresEffectStore,
 )
-from apc_agents.effects.model import EffectClaim
+from apc_agents.effects.store import EffectClaim
 from apc_agents.errors import StateUnavailable
 from apc_bus.database import open_pool
 

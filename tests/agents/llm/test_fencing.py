@@ -6,8 +6,7 @@ from typing import Any
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
 from apc_agents.context import Turn, TurnRole
-from apc_agents.llm.fencing import SOURCE, fenced, new_fence
-from apc_agents.llm.prompting import messages_of
+from apc_agents.llm.prompting import SOURCE, fenced, messages_of, new_fence
 
 FENCE = new_fence()
 

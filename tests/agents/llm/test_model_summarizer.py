@@ -7,7 +7,7 @@ from pydantic_ai.usage import RunUsage
 
 from apc_agents.context import ContextSession, SessionConfig
 from apc_agents.llm import AnswerInvalid, LLMSettings
-from apc_agents.llm.summarizing import ModelSummarizer
+from apc_agents.llm.agent import ModelSummarizer
 
 CONFIG = SessionConfig(max_tokens=400, auto_compress=False, summary_tokens=10)
 

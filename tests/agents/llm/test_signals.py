@@ -10,7 +10,7 @@ from pydantic_ai.usage import RunUsage
 from apc_agents.actions import ActionContext, ActionReport, ToolRegistry
 from apc_agents.context import AdaptiveThreshold, ContextSession, InMemoryContextStore, SessionConfig
 from apc_agents.llm import LLMSettings, Mind, Recording
-from apc_agents.llm.signals import RECENT_STEPS, TaskSignals
+from apc_agents.llm.mind import RECENT_STEPS, TaskSignals
 from apc_contracts.agent import AgentResponse
 
 from .models import Answer, document, model_of

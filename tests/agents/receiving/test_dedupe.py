@@ -2,7 +2,7 @@
 
 import pytest
 
-from apc_agents.receiving.dedupe import FencingTokens, RecentKeys
+from apc_agents.running.delivery import FencingTokens, RecentKeys
 
 
 def test_a_delivery_of_the_newest_epoch_is_never_fenced() -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
 
-from apc_agents.receiving.delivery import Inbound
-from apc_agents.receiving.packet_inbox import Inbox
+from apc_agents.running.delivery import Inbound
+from apc_agents.running.intake import Inbox
 from apc_contracts.payloads.by_type import IdeaPayload
 
 MakeInbound = Callable[..., Inbound]

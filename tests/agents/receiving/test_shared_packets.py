@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from tests.support.traffic import make_idea, make_packet
 
-from apc_agents.receiving.delivery import read_body
-from apc_agents.receiving.shared_packets import MOST, MOST_BYTES, SharedPackets, is_unchangeable
+from apc_agents.running.delivery import MOST, MOST_BYTES, SharedPackets, is_unchangeable, read_body
 from apc_bus.port import Message
 from apc_contracts import Packet, seal
 from apc_contracts.vocabulary import ORCHESTRATOR

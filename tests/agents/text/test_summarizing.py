@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from tests.agents.context.windows import CONTENTS, ticking
 
 from apc_agents.context import ContextProjector, ContextWindow, ExtractiveSummarizer
-from apc_agents.text.summarizing import ELLIPSIS, cut
-from apc_agents.text.tokens import EstimatedTokens
+from apc_agents.text import ELLIPSIS, EstimatedTokens, cut
 
 COUNT = EstimatedTokens().count
 TEXT = "The pump failed at noon. Nobody saw it. The spare came at two. It leaked as well. We order a third one."

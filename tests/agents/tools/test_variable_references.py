@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from apc_agents.actions import ReferenceUnknown
-from apc_agents.tools.variable_references import lookup, references_in, substitute
+from apc_agents.variable_references import lookup, references_in, substitute
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=10)
 PLAIN = st.recursive(

@@ -6,7 +6,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, RootModel, create_model
 
 from apc_agents import Agent, AgentError, AgentInvalid, AgentTestClient, HandlerContext, HandlerFailed, message
-from apc_agents.typed.message import content_of, document_of, payload_of, schema_of
+from apc_agents.typed import content_of, document_of, payload_of, schema_of
 from apc_contracts import MessagePayload, NackPayload, Packet, PacketType
 from apc_contracts.schemas import register_schema
 

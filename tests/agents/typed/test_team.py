@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from apc_agents import Agent, AgentInvalid, AgentNotFound, HandlerContext, Team, load_agent, load_team, message
-from apc_agents.agent_loading import load_documents, load_members
+from apc_agents.team import load_documents, load_members
 from apc_contracts.schemas import register_schema
 
 MODULE = """

@@ -9,9 +9,16 @@ from tests.orchestrator.conftest import make_brief
 from tests.support.traffic.packets import make_packet
 
 from apc_agents import AgentError, EmitRefused
-from apc_agents.waiting.journal import CallJournal
-from apc_agents.waiting.records import MAX_RECORD_BYTES, MAX_WAITS, Asked, RecordedCall, WaitRecord, decode_record
-from apc_agents.waiting.suspended import Suspended
+from apc_agents.handling.journal import (
+    MAX_RECORD_BYTES,
+    MAX_WAITS,
+    Asked,
+    CallJournal,
+    RecordedCall,
+    Suspended,
+    WaitRecord,
+    decode_record,
+)
 
 
 def returning(value: Any) -> Any:

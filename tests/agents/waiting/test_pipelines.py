@@ -25,8 +25,8 @@ from tests.agents.waiting.pipelines import (
     steps_of,
 )
 
+from apc_agents.handling import journal
 from apc_agents.handling.state import SavedWait
-from apc_agents.waiting import journal
 from apc_contracts import reply_id
 
 EXAMPLES = settings.default.max_examples

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.model import EffectClaim
+from apc_agents.effects.store import EffectClaim
 from apc_bus.database import open_pool
 from apc_console.doctor.effects import FIX, look_at_effects
 from apc_console.doctor.finding import ok, warning

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.support.servers.compose_model import read_compose
 
-from apc_agents.agent_loading import load_agent
+from apc_agents.team import load_agent
 from apc_automl.roles import MODULE, ROLES
 from apc_console.commands.deploy.compose_files import FILES
 from apc_console.configuration import settings_in_force

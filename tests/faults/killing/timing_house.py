@@ -15,7 +15,7 @@ from tests.faults.service import Service
 from tests.support.traffic import ScriptedAgents, make_packet, until
 
 from apc_agents.scheduling import PostgresScheduleStore, Tick
-from apc_agents.typed.message import document_of, payload_of
+from apc_agents.typed import document_of, payload_of
 from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS, agent_queue

@@ -16,7 +16,7 @@ from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, message
 from apc_agents.effects import MemoryEffectStore
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import Approvers, PydanticAgent, ToolRule
-from apc_agents.typed.message import document_of, payload_of, schema_of
+from apc_agents.typed import document_of, payload_of, schema_of
 from apc_contracts import Packet
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.vocabulary import RunPhase

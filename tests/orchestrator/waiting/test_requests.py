@@ -13,10 +13,9 @@ from tests.support.traffic import make_idea
 from tests.support.traffic.packets import make_packet, make_start
 
 from apc_agents import Agent, AgentError, AskTimeout, HandlerContext, Reject, RequestFailed, Role, message
+from apc_agents.handling.inquiry import Pending, PeopleAsked
 from apc_agents.pydantic_ai import PydanticAgent
-from apc_agents.typed.message import document_of, schema_of
-from apc_agents.waiting.approval import PeopleAsked
-from apc_agents.waiting.inquiry import Pending
+from apc_agents.typed import document_of, schema_of
 from apc_contracts import DecisionPayload, IdeaPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.payloads.questions import OnTimeout
 

@@ -15,7 +15,7 @@ from tests.orchestrator.judging.test_content import register
 
 from apc_agents import Agent, HandlerContext, PostgresStateStore, Tick, Worker, WorkerSettings
 from apc_agents.scheduling import PostgresScheduleStore
-from apc_agents.typed.message import document_of
+from apc_agents.typed import document_of
 from apc_contracts import Packet
 from apc_contracts.payloads.by_type import NackPayload
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from apc_agents.emitting.acknowledgements import Acknowledgements
-from apc_agents.receiving.intake import Intake
+from apc_agents.emitting.emitter import Acknowledgements
+from apc_agents.running.intake import Intake
 from apc_agents.session_phase import KnownSessions
 from apc_bus import headers
 from apc_bus.errors import DeadLetter, PublishRefused, TopologyInvalid

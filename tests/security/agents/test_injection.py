@@ -14,7 +14,7 @@ from tests.security.agents.obedient import FORBIDDEN, WAYS
 
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import PROVENANCE, Trigger
-from apc_agents.tools.tool_registry import Tool
+from apc_agents.tools import Tool
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Actor
 

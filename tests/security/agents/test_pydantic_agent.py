@@ -13,8 +13,7 @@ from tests.security.agents.injections import TEXTS
 
 from apc_agents import AgentTestClient, message
 from apc_agents.clearance import SenderRule
-from apc_agents.pydantic_ai import PydanticAgent, ToolRule
-from apc_agents.pydantic_ai.permitting import Permitted
+from apc_agents.pydantic_ai import Permitted, PydanticAgent, ToolRule
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Actor

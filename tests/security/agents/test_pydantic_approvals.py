@@ -11,9 +11,7 @@ from tests.orchestrator.waiting.conftest import office
 from tests.orchestrator.waiting.office import MANAGERS, Office
 from tests.orchestrator.waiting.test_pydantic_approvals import RESULT, Change, Report, begin, questions
 
-from apc_agents.pydantic_ai import Approvers, PydanticAgent, ToolRule
-from apc_agents.pydantic_ai.marking import Marked
-from apc_agents.pydantic_ai.permitting import Permitted
+from apc_agents.pydantic_ai import Approvers, Marked, Permitted, PydanticAgent, ToolRule
 from apc_contracts.agent import SecurityLevel
 
 __all__ = ["house", "office"]

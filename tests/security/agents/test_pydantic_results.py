@@ -18,9 +18,7 @@ from apc_agents.clearance import PROVENANCE, Clearance, Trigger
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.pydantic_ai import PydanticAgent, ToolRule
-from apc_agents.pydantic_ai.marking import Marked
-from apc_agents.pydantic_ai.permitting import Permitted
+from apc_agents.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
 from apc_agents.session_phase import KnownSessions
 from apc_contracts import Actor, Packet, RunPhase
 from apc_contracts.agent import SecurityLevel

@@ -10,10 +10,9 @@ from tests.orchestrator.judging.test_task_sessions import open_task
 from tests.orchestrator.waiting.test_schedules import clerk, working
 from tests.support.traffic.packets import make_packet
 
-from apc_agents import Tick
-from apc_agents.scheduling import defining
+from apc_agents import Tick, agent
 from apc_agents.scheduling.schedule import tick_id
-from apc_agents.typed.message import document_of
+from apc_agents.typed import document_of
 from apc_contracts.vocabulary import RunPhase
 
 __all__ = ["house"]
@@ -34,7 +33,7 @@ async def test_a_stranger_sends_a_tick(
 ) -> None:
     """The gate lets a member send what the agent takes; the handler looks whose it is."""
     if not is_guarded:
-        monkeypatch.setattr(defining, "is_own_tick", lambda *_: True)
+        monkeypatch.setattr(agent, "is_own_tick", lambda *_: True)
     seen: list[datetime] = []
     async with house.persister(), house.gate():
         await house.register()

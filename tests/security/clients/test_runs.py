@@ -9,7 +9,7 @@ from tests.orchestrator.conftest import House, house
 from tests.orchestrator.judging.test_content import register
 from tests.security.clients.test_keyed_starts import KEY, Order, team
 
-from apc_agents.typed.message import payload_of
+from apc_agents.typed import payload_of
 from apc_client import Client, KeyConflict, SessionRefused, client
 from apc_client import operator as operators
 from apc_client.client import KeyedStart

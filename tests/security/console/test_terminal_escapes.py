@@ -20,7 +20,7 @@ from tests.support import command_forks
 from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 
 from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.model import EffectClaim
+from apc_agents.effects.store import EffectClaim
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
 from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
 from apc_bus.database import open_pool

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 from pydantic import ValidationError
 
-from apc_agents.agent_loading import load_documents, load_members
+from apc_agents.team import load_documents, load_members
 from apc_bus.settings import BusSettings
 from apc_client.operator import PEOPLE
 from apc_client.registration import (

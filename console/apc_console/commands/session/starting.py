@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from apc_agents.agent_loading import load_team
+from apc_agents.team import load_team
 from apc_bus.settings import BusSettings
 from apc_client.connecting import connect
 from apc_client.operator import first_operator

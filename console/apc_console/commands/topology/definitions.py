@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from apc_agents.agent_loading import load_agent
+from apc_agents.team import load_agent
 from apc_bus.rabbit import export_definitions
 from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings

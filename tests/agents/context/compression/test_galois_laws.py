@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.agents.context.windows import TARGETS, stored, windows
 
 from apc_agents.context import CompressionConfig, ContextProjector, ContextWindow, Folding, ResourceClass, compress
-from apc_agents.context.compression.paging import page_out
+from apc_agents.context.compression import page_out
 
 LAWS = settings(max_examples=100)
 CONFIG = CompressionConfig(summary_tokens=4)

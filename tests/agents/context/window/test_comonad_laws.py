@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.agents.context.windows import windows
 
 from apc_agents.context import ContextWindow, Turn, TurnRole, verify_comonad_laws
-from apc_agents.context.window.comonad import Store
+from apc_agents.context.window import Store
 
 LAWS = settings(max_examples=100)
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from tests.agents.context.windows import TARGETS, windows
 
 from apc_agents.context import ContextSession, ContextWindow, SessionConfig, TurnRole
-from apc_agents.context.compression.projector import compress
-from apc_agents.context.window.gaps import NOTE_ID, with_gaps_told
+from apc_agents.context.compression import compress
+from apc_agents.context.session import NOTE_ID, with_gaps_told
 
 
 async def _chat(max_tokens: int = 400) -> ContextSession:

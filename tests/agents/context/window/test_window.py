@@ -21,8 +21,7 @@ from apc_agents.context import (
     TurnRole,
     UnknownResource,
 )
-from apc_agents.context.window.classification import CLASS_OF_MARKER, classify, classify_by_content, classify_by_role
-from apc_agents.context.window.turns import Turns
+from apc_agents.context.turns import CLASS_OF_MARKER, Turns, classify, classify_by_content, classify_by_role
 
 
 def _dialogue() -> ContextWindow:

@@ -1,1 +1,0 @@
-"""The context object of an agent, and how relevant a message is in it (docs/reference/agent-context.md)."""

@@ -1,0 +1,381 @@
+"""The turn that stands for those that were paged out: it keeps their ids in the window."""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+import orjson
+
+from apc_agents.context.errors import ArchiveCorrupted, ArgumentInvalid, TurnInvalid, UnknownResource
+from apc_agents.context.turns import INITIAL_PROMPT, ResourceClass, Turn, TurnRole, checked_content, digest_of
+from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding, checked_fraction
+from apc_agents.text import ExtractiveSummarizer, Summarizer, cut
+
+PLACEHOLDER_ID: Final = "paged"
+"""The resource_id of a window's one placeholder."""
+
+
+def is_placeholder(turn: Turn) -> bool:
+    """Return whether a turn stands for others."""
+    return turn.resource_id == PLACEHOLDER_ID
+
+
+def with_placeholder(window: ContextWindow, turns: Iterable[Turn], since: datetime) -> ContextWindow:
+    """Return the window with these turns, and a placeholder for what it has paged out, where the oldest of it stood.
+
+    Args:
+        window: its folds tell what is paged out; its own placeholder is replaced.
+        turns: what it shall hold, in any order, the placeholder aside.
+        since: the time of the placeholder.
+    """
+    held = {turn.ordinal: turn for turn in turns if not is_placeholder(turn)}
+    waiting = sorted((fold.ordinal, key) for key, fold in window.folded.items() if fold.how is Folding.PAGED)
+    if not waiting:
+        return window.with_turns(held[ordinal] for ordinal in sorted(held))
+    held[waiting[0][0]] = _placeholder(window, [resource_id for _, resource_id in waiting], waiting[0][0], since)
+    known = window.copy()
+    if PLACEHOLDER_ID not in known.linearity:
+        known.know(PLACEHOLDER_ID, ResourceClass.PRESERVED, "placeholder")
+    return known.with_turns(held[ordinal] for ordinal in sorted(held))
+
+
+def _placeholder(window: ContextWindow, resource_ids: list[str], ordinal: int, since: datetime) -> Turn:
+    count, first, last = len(resource_ids), resource_ids[0], resource_ids[-1]
+    which = f"turn, {first}, is" if count == 1 else f"turns, {first} to {last}, are"
+    content = f"[{count} earlier {which} kept verbatim in memory]"
+    return Turn(
+        role=TurnRole.SYSTEM,
+        content=content,
+        timestamp=since,
+        resource_id=PLACEHOLDER_ID,
+        ordinal=ordinal,
+        tokens=window.counter.count(content),
+        metadata={"paged": list(resource_ids)},
+    )
+
+
+# Compression and its undoing: a Galois connection, lossy in one direction.
+#
+# Source: docs/reference/conformance/context-engineering.md, section 2.2; the laws: docs/specification/agents.md section
+# 4.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressionConfig:
+    """How far compression goes."""
+
+    summary_tokens: int = 32
+    """A REQUIRED turn of more tokens may be summarized to at most so many, ≥ 1."""
+    keep_recent: int = 0
+    """So many of the newest turns are left alone, whatever their class."""
+
+    def __post_init__(self) -> None:
+        """Check the limits. Raises ArgumentInvalid."""
+        if type(self.summary_tokens) is not int or self.summary_tokens < 1:
+            raise ArgumentInvalid("summary_tokens", f"{self.summary_tokens!r} leaves no summary: give at least 1")
+        if type(self.keep_recent) is not int or self.keep_recent < 0:
+            raise ArgumentInvalid("keep_recent", f"{self.keep_recent!r} is no number of turns: give 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedTurn:
+    """A turn that a compression took away or replaced: as it stood before, and what stands for it now."""
+
+    turn: Turn
+    stored: bytes
+    """The turn as a store keeps it."""
+    how: Folding
+    resource_class: ResourceClass
+    summary: Turn | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `stored`."""
+        return digest_of(self.stored)
+
+    @property
+    def fold(self) -> Fold:
+        """What a window remembers of it."""
+        return Fold(self.turn.ordinal, self.how, self.digest)
+
+
+def folded_turn(turn: Turn, how: Folding, resource_class: ResourceClass, summary: Turn | None = None) -> FoldedTurn:
+    """Return a folded turn with its stored form."""
+    return FoldedTurn(turn, turn.to_bytes(), how, resource_class, summary)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionResult:
+    """What a compression did. `window` is the compressed one; the window that was given stays as it is."""
+
+    window: ContextWindow
+    target_pressure: float
+    target_met: bool
+    """False when what must not be touched is above the target."""
+    original_tokens: int
+    compressed_tokens: int
+    folded: tuple[FoldedTurn, ...] = ()
+    """In the order of the conversation. A caller that wants `expand` puts the turns away before using the window."""
+
+    @property
+    def dropped_count(self) -> int:
+        """Turns that were dropped."""
+        return sum(one.how is Folding.DROPPED for one in self.folded)
+
+    @property
+    def summarized_count(self) -> int:
+        """Turns that a summary stands for."""
+        return sum(one.how is Folding.SUMMARIZED for one in self.folded)
+
+    @property
+    def paged_count(self) -> int:
+        """Turns that a session has paged out."""
+        return sum(one.how is Folding.PAGED for one in self.folded)
+
+    @property
+    def preserved_count(self) -> int:
+        """PRESERVED turns in the window."""
+        return len(self.window.turns_of(ResourceClass.PRESERVED))
+
+    @property
+    def compression_ratio(self) -> float:
+        """Tokens after / before; 1 for an empty window."""
+        return self.compressed_tokens / self.original_tokens if self.original_tokens else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpansionResult:
+    """What came back. `missing`: ids that the store no longer has; they stay folded."""
+
+    window: ContextWindow
+    restored: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryWanted:
+    """What a compression asks of its summarizer."""
+
+    text: str
+    max_tokens: int
+
+
+Compressing = Generator[SummaryWanted, str, CompressionResult]
+"""A compression that asks for summaries one after the other, so that it needs no event loop."""
+
+DEFAULT_CONFIG: Final = CompressionConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class ContextProjector:
+    """Galois Connection for context compression: `compress` is lossy, `expand` gives back what a store still has."""
+
+    config: CompressionConfig = DEFAULT_CONFIG
+    summarizer: Summarizer = field(default_factory=ExtractiveSummarizer)
+
+    async def compress(self, window: ContextWindow, target_pressure: float = DEFAULT_THRESHOLD) -> CompressionResult:
+        """Compress to a target pressure.
+
+        1. Drop DROPPABLE turns, oldest first.
+        2. Summarize REQUIRED turns, oldest first.
+        3. Never touch PRESERVED turns.
+
+        It stops as soon as the target is met; on a window that meets it nothing happens.
+
+        Raises:
+            ArgumentInvalid: the target is outside 0..1.
+            Exception: what the summarizer raised; the window is as it was.
+        """
+        steps = compressing(window, target_pressure, self.config)
+        answer: str | None = None
+        while True:
+            try:
+                wanted = next(steps) if answer is None else steps.send(answer)
+            except StopIteration as end:
+                result: CompressionResult = end.value
+                return result
+            answer = await self.summarizer.summarize(wanted.text, wanted.max_tokens)
+
+    def expand(
+        self, window: ContextWindow, stored: Mapping[str, bytes], resource_ids: Sequence[str] | None = None
+    ) -> ExpansionResult:
+        """Restore folded turns at their places, byte for byte.
+
+        Args:
+            window: a compressed window; it stays as it is.
+            stored: the stored turns by resource_id, as a store gave them.
+            resource_ids: which ones; None = all that are folded. One that is not folded is in the window already.
+
+        Raises:
+            UnknownResource: no turn of the window ever had this id.
+            ArchiveCorrupted: stored bytes are not those that were put away.
+        """
+        return expanded(window, stored, resource_ids)
+
+    def pressure(self, window: ContextWindow) -> float:
+        """Return the current pressure: tokens_used / max_tokens, clamped to 0..1."""
+        return window.pressure
+
+
+def compress(
+    window: ContextWindow, target_pressure: float = DEFAULT_THRESHOLD, config: CompressionConfig = DEFAULT_CONFIG
+) -> CompressionResult:
+    """Compress like ContextProjector.compress with the extractive summarizer, without I/O."""
+    steps = compressing(window, target_pressure, config)
+    extract = ExtractiveSummarizer(window.counter).extract
+    answer: str | None = None
+    while True:
+        try:
+            wanted = next(steps) if answer is None else steps.send(answer)
+        except StopIteration as end:
+            result: CompressionResult = end.value
+            return result
+        answer = extract(wanted.text, wanted.max_tokens)
+
+
+def compressing(window: ContextWindow, target_pressure: float, config: CompressionConfig) -> Compressing:
+    """Return the compression itself. Raises ArgumentInvalid."""
+    target = checked_fraction("target_pressure", target_pressure)
+    turns = window.all_turns()
+    touchable = [(turn, window.class_of(turn)) for turn in turns[: max(0, len(turns) - config.keep_recent)]]
+    total, folded = window.total_tokens, dict[str, FoldedTurn]()
+    for turn, resource_class in touchable:
+        if fits(total, window, target):
+            break
+        if resource_class is ResourceClass.DROPPABLE:
+            folded[turn.resource_id] = folded_turn(turn, Folding.DROPPED, resource_class)
+            total -= turn.tokens
+    for turn, resource_class in touchable:
+        if fits(total, window, target):
+            break
+        if resource_class is ResourceClass.REQUIRED and turn.tokens > config.summary_tokens:
+            answer = yield SummaryWanted(turn.content, config.summary_tokens)
+            summary = _summary(turn, answer, window, config.summary_tokens)
+            folded[turn.resource_id] = folded_turn(turn, Folding.SUMMARIZED, resource_class, summary)
+            total -= turn.tokens - summary.tokens
+    return _result(window, target, folded)
+
+
+def fits(tokens: int, window: ContextWindow, target: float) -> bool:
+    """Return whether so many tokens meet the target; unclamped, so that a target of 1 still means max_tokens."""
+    return tokens <= 0 or (window.max_tokens > 0 and tokens / window.max_tokens <= target)
+
+
+def _summary(turn: Turn, text: str, window: ContextWindow, max_tokens: int) -> Turn:
+    # A model may answer with more than it was asked for, and with what no store keeps.
+    try:
+        checked_content(text)
+    except TurnInvalid:
+        text = text.replace("\0", " ").encode(errors="replace").decode()
+    content = cut(text, max_tokens, window.counter)
+    return turn.saying(content, window.counter.count(content))
+
+
+def _result(window: ContextWindow, target: float, folded: Mapping[str, FoldedTurn]) -> CompressionResult:
+    changed = window
+    if folded:
+        left = (_left(turn, folded.get(turn.resource_id)) for turn in window.all_turns())
+        folds = {resource_id: one.fold for resource_id, one in folded.items()}
+        changed = window.with_folds(folds).with_turns(turn for turn in left if turn is not None)
+    return CompressionResult(
+        window=changed,
+        target_pressure=target,
+        target_met=fits(changed.total_tokens, window, target),
+        original_tokens=window.total_tokens,
+        compressed_tokens=changed.total_tokens,
+        folded=tuple(sorted(folded.values(), key=lambda one: one.turn.ordinal)),
+    )
+
+
+def _left(turn: Turn, folded: FoldedTurn | None) -> Turn | None:
+    return turn if folded is None else folded.summary
+
+
+def expanded(
+    window: ContextWindow, stored: Mapping[str, bytes], resource_ids: Sequence[str] | None = None
+) -> ExpansionResult:
+    """Expand like ContextProjector.expand."""
+    asked = tuple(window.folded) if resource_ids is None else tuple(dict.fromkeys(resource_ids))
+    for resource_id in asked:
+        if resource_id not in window.linearity:
+            raise UnknownResource(resource_id)
+    folded = [resource_id for resource_id in asked if resource_id in window.folded]
+    back = {key: _restored(key, stored[key], window) for key in folded if key in stored}
+    missing = tuple(key for key in folded if key not in stored)
+    if not back:
+        return ExpansionResult(window, (), missing)
+    turns = [turn for turn in window.all_turns() if turn.resource_id not in back]
+    since = next((turn.timestamp for turn in turns if is_placeholder(turn)), next(iter(back.values())).timestamp)
+    changed = with_placeholder(window.with_folds({}, back), [*turns, *back.values()], since)
+    return ExpansionResult(changed, tuple(back), missing)
+
+
+def _restored(resource_id: str, stored: bytes, window: ContextWindow) -> Turn:
+    if digest_of(stored) != window.folded[resource_id].digest:
+        raise ArchiveCorrupted(resource_id)
+    document = orjson.loads(stored)
+    return Turn.from_document(document, window.counter.count(document["content"]))
+
+
+# Takes the oldest turns out verbatim when what compression must not touch is too much already.
+#
+# Source: docs/specification/agents.md section 4.
+
+PLACEHOLDER_TOKENS = 32
+"""Room that is kept for the placeholder."""
+
+
+def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> CompressionResult:
+    """Return what a compression left above its target, less its oldest turns, until the pressure is `down_to`.
+
+    REQUIRED turns go before PRESERVED ones. The initial system prompt stays, the newest `keep_recent` turns too.
+    The turns stay whole in the store, and a placeholder with their ids stays in the window.
+    """
+    window, chosen = result.window, dict[str, Turn]()
+    has_placeholder = any(is_placeholder(turn) for turn in window.all_turns())
+    total = window.total_tokens + (0 if has_placeholder else PLACEHOLDER_TOKENS)
+    for turn in _candidates(window, keep_recent):
+        if fits(total, window, down_to):
+            break
+        chosen[turn.resource_id] = turn
+        total -= turn.tokens
+    if not chosen:
+        return result
+    paged = {key: folded_turn(turn, Folding.PAGED, window.class_of(turn)) for key, turn in chosen.items()}
+    since = next(turn.timestamp for turn in window.all_turns() if is_placeholder(turn) or turn.resource_id in chosen)
+    left = (turn for turn in window.all_turns() if turn.resource_id not in chosen)
+    changed = with_placeholder(window.with_folds({key: one.fold for key, one in paged.items()}), left, since)
+    if changed.total_tokens >= window.total_tokens:
+        return result  # The placeholder would take more room than the turns that it stands for.
+    return replace(
+        result,
+        window=changed,
+        target_met=fits(changed.total_tokens, changed, result.target_pressure),
+        compressed_tokens=changed.total_tokens,
+        folded=merged(result.folded, tuple(paged.values())),
+    )
+
+
+def merged(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
+    """Merge two rounds of folding: each turn as it was before the first round, with its end in the last."""
+    folded = {one.turn.resource_id: one for one in before}
+    for one in after:
+        first = folded.get(one.turn.resource_id)
+        folded[one.turn.resource_id] = one if first is None else replace(one, turn=first.turn, stored=first.stored)
+    return tuple(sorted(folded.values(), key=lambda one: one.turn.ordinal))
+
+
+def is_pinned(window: ContextWindow, turn: Turn) -> bool:
+    """Return whether a turn is the initial system prompt."""
+    return window.linearity.provenance(turn.resource_id)[0].source == INITIAL_PROMPT
+
+
+def _candidates(window: ContextWindow, keep_recent: int) -> list[Turn]:
+    turns = window.all_turns()
+    old = turns[: max(0, len(turns) - keep_recent)]
+    movable = [turn for turn in old if not is_placeholder(turn) and not is_pinned(window, turn)]
+    ranked = {ResourceClass.REQUIRED: 0, ResourceClass.PRESERVED: 1}
+    return sorted(
+        (turn for turn in movable if window.class_of(turn) in ranked), key=lambda turn: ranked[window.class_of(turn)]
+    )

@@ -1,1 +1,0 @@
-"""Compression of a window, and its reversal."""

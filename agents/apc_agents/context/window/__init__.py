@@ -1,1 +1,0 @@
-"""The turns of a context and the window over them."""

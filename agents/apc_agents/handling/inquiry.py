@@ -1,0 +1,243 @@
+"""What a handler may wait for: an ASK, and how its ANSWER becomes the result of the call."""
+
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Generic, Protocol, TypeVar
+from uuid import UUID
+from warnings import warn
+
+import orjson
+from pydantic import BaseModel, JsonValue
+
+from apc_agents.emitting.draft import Destination, Draft
+from apc_agents.errors import AgentError, AskTimeout, RequestFailed
+from apc_agents.handling.journal import decode_error
+from apc_agents.typed import payload_of, schema_of
+from apc_contracts.admission.rules.routing import request_of
+from apc_contracts.packet import MAX_TTL_MS, Packet, Recipient
+from apc_contracts.payloads.by_type import MessagePayload, Payload, SignalPayload
+from apc_contracts.payloads.measurements import Result
+from apc_contracts.payloads.questions import MAX_TEXT, AgentRequest, AnswerOutcome, AnswerSpec, OnTimeout, Question
+from apc_contracts.payloads.session_signals import MAX_KEY, WakeSpec
+from apc_contracts.vocabulary import ORCHESTRATOR, Signal
+from apc_contracts.wire.parsing import payload_hash
+
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+End = dict[str, Any]
+"""How an ASK ended, as the records keep it."""
+LONGEST_TTL = timedelta(milliseconds=MAX_TTL_MS)
+
+
+class Inquiry(Protocol[ResultT_co]):
+    """One ASK of a wait."""
+
+    @property
+    def op(self) -> str:
+        """The name of the call of `ctx`."""
+        ...
+
+    def subject(self) -> str:
+        """Return the text by which the same inquiry is recognised in another run."""
+        ...
+
+    def draft(self, now: datetime) -> Draft:
+        """Return the ASK."""
+        ...
+
+    def outcome(self, end: End, ask: Packet) -> ResultT_co:
+        """Return, or raise, what the handler gets."""
+        ...
+
+
+class Pending(Generic[ResultT_co]):
+    """Something to wait for: await it, or give several to `ctx.gather`. Nothing is asked before that."""
+
+    def __init__(
+        self, inquiry: Inquiry[ResultT_co], begin: Callable[[Sequence[Inquiry[Any]]], Awaitable[Sequence[Any]]]
+    ) -> None:
+        self._inquiry = inquiry
+        self._begin = begin
+        self._is_used = False
+
+    def __await__(self) -> Generator[Any, None, ResultT_co]:
+        """Ask, and wait; in the run that follows the answer, return or raise what it came to."""
+        (result,) = yield from self._begin([self.take()]).__await__()
+        return result  # type: ignore[no-any-return]
+
+    def take(self) -> Inquiry[ResultT_co]:
+        """Return what is to be asked."""
+        self._is_used = True
+        return self._inquiry
+
+    def __del__(self) -> None:
+        """Warn of a wait that nobody awaited, as Python does of a coroutine."""
+        if not self._is_used:
+            warn(f"ctx.{self._inquiry.op} was never awaited: nothing was asked", RuntimeWarning, stacklevel=2)
+
+
+def digest_of(*said: Any) -> str:
+    """Return a short digest of JSON values."""
+    return sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
+
+
+def names_of(to: Destination) -> list[str]:
+    """Return the ids of a destination."""
+    listed = (to,) if isinstance(to, str | Recipient) else to
+    return [one.agent_id if isinstance(one, Recipient) else str(one) for one in listed]
+
+
+def end_of(answer: Packet, said: AnswerSpec) -> End:
+    """Return an ANSWER as the records keep it."""
+    return {
+        "outcome": said.outcome.value,
+        "by": answer.sender.agent_id,
+        "note": said.note,
+        "at": answer.created_at.isoformat(),
+        "id": str(answer.packet_id),
+        "result": None if said.result is None else dict(said.result.content),
+    }
+
+
+def outcome_of(op: str, end: End) -> AnswerOutcome:
+    """Return how an ASK ended. Raises what the gate refused it with."""
+    if "raised" in end:
+        raise decode_error(op, end["raised"])
+    return AnswerOutcome(end["outcome"])
+
+
+# A question to people, and its end as the handler gets it.
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """How a question ended. `by` is who answered, `packet_id` the ANSWER in the log."""
+
+    approved: bool
+    outcome: AnswerOutcome
+    by: str
+    note: str | None
+    answered_at: datetime
+    packet_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class PeopleAsked:
+    """What a handler asks people, and for how long it waits."""
+
+    text: str
+    to: Destination
+    timeout: timedelta
+    on_timeout: OnTimeout
+    content: dict[str, JsonValue] | None = None
+    op: str = "ask"
+
+    def subject(self) -> str:
+        """Return the text by which the same question is recognised in another run."""
+        return digest_of(self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content)
+
+    def draft(self, now: datetime) -> Draft:
+        """Return the ASK."""
+        question = Question(text=self.text, content=self.content, on_timeout=self.on_timeout)
+        payload = SignalPayload(signal=Signal.ASK, question=question, expected_response_by=now + self.timeout)
+        return Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))
+
+    def outcome(self, end: End, ask: Packet) -> Approval:
+        """Return the end of the question. Raises what the gate refused the ASK with, and AskTimeout."""
+        outcome = outcome_of(self.op, end)
+        if outcome is AnswerOutcome.TIMED_OUT and self.on_timeout is OnTimeout.RAISE:
+            raise AskTimeout(ask.packet_id)
+        return Approval(
+            approved=outcome is AnswerOutcome.APPROVED,
+            outcome=outcome,
+            by=end["by"],
+            note=end["note"],
+            answered_at=datetime.fromisoformat(end["at"]),
+            packet_id=UUID(end["id"]),
+        )
+
+
+# A request to another agent: typed data for its handler, whose result is the answer.
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAsked(Generic[ModelT]):
+    """What a handler asks another agent, what it wants back, and for how long it waits."""
+
+    content: BaseModel
+    to: Destination
+    returns: type[ModelT]
+    timeout: timedelta
+    op: str = "request"
+
+    def subject(self) -> str:
+        """Return the text by which the same request is recognised in another run."""
+        said = payload_of(self.content).model_dump(mode="json")
+        return digest_of(said, names_of(self.to), schema_of(self.returns), self.timeout.total_seconds())
+
+    def draft(self, now: datetime) -> Draft:
+        """Return the ASK. Raises AgentError for models without `@message`."""
+        said, returns = payload_of(self.content), schema_of(self.returns)
+        if not isinstance(said, MessagePayload) or returns is None:
+            name = type(self.content).__name__ if returns is not None else self.returns.__name__
+            raise AgentError(f'ctx.request takes models that are decorated with @message("name/1"), not {name}')
+        request = AgentRequest(schema_id=said.schema_id, content=said.content, returns=returns)
+        payload = SignalPayload(signal=Signal.ASK, request=request, expected_response_by=now + self.timeout)
+        return Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))
+
+    def outcome(self, end: End, ask: Packet) -> ModelT:
+        """Return the answer. Raises AskTimeout, RequestFailed, and what the gate refused the ASK with."""
+        outcome = outcome_of(self.op, end)
+        if outcome is AnswerOutcome.TIMED_OUT:
+            raise AskTimeout(ask.packet_id)
+        if outcome is not AnswerOutcome.ANSWERED:
+            raise RequestFailed(ask.packet_id, end["by"], end["note"] or "no reason given")
+        return self.returns.model_validate(end["result"], by_alias=True, by_name=False)
+
+
+def with_answer(packet: Packet, published: Packet, agent_id: str, payloads: Sequence[Payload]) -> Iterator[Payload]:
+    """Yield what a handler returned; for a request, its first result of the requested schema is the ANSWER."""
+    request = request_of(packet)
+    if request is None:
+        yield from payloads
+        return
+    fitting = (one for one in payloads if isinstance(one, MessagePayload) and one.schema_id == request.returns)
+    result = next(fitting, None)
+    if result is None:
+        yield failed(published, f"{agent_id} returned no {request.returns}")
+    else:
+        given = Result(schema_id=result.schema_id, content=result.content)
+        seen = payload_hash(published.payload)
+        answer = AnswerSpec(outcome=AnswerOutcome.ANSWERED, seen=seen, result=given)
+        yield SignalPayload(signal=Signal.ANSWER, answer=answer)
+    yield from (one for one in payloads if one is not result)
+
+
+def failed(published: Packet, why: str) -> SignalPayload:
+    """Return the ANSWER that ends a request without a result."""
+    seen = payload_hash(published.payload)
+    return SignalPayload(
+        signal=Signal.ANSWER, answer=AnswerSpec(outcome=AnswerOutcome.FAILED, note=why[:MAX_TEXT], seen=seen)
+    )
+
+
+# Timers that an agent sets: the WAKE that asks the gate for one.
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def wake_draft(key: str, after: timedelta | None, at: datetime | None) -> Draft:
+    """Return the WAKE that sets a timer. Raises AgentError for a key or a time that is none."""
+    if not 1 <= len(key) <= MAX_KEY:
+        raise AgentError(f"ctx.wake: the key has {len(key)} characters: give 1 to {MAX_KEY}")
+    if (after is None) == (at is None):
+        raise AgentError("ctx.wake takes one time: after= or at=")
+    if at is not None and at.tzinfo is None:
+        raise AgentError("ctx.wake: at has no time zone: give one, as in datetime.now(UTC)")
+    if after is not None and after < _MILLISECOND:
+        raise AgentError(f"ctx.wake: after={after} is less than a millisecond: give a time to wait")
+    spec = WakeSpec(key=key, at=at, after_ms=None if after is None else round(after / _MILLISECOND))
+    return Draft(SignalPayload(signal=Signal.WAKE, wake=spec), to=ORCHESTRATOR, ttl=LONGEST_TTL)

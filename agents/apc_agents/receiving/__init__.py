@@ -1,1 +1,0 @@
-"""What a worker takes from its queues."""

@@ -1,0 +1,292 @@
+"""What was handled already, and what a deposed gate never committed (docs/specification/architecture.md section 2)."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
+from types import UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+from pydantic import BaseModel
+
+from apc_agents.session_phase import SessionPosition
+from apc_bus import headers
+from apc_bus.last_resort import Risk
+from apc_bus.port import HeaderValue, Message
+from apc_bus.telemetry import LogIds
+from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.registry import Right
+from apc_contracts.packet import NackPacket, Packet
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
+from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
+
+MAX_ENDED = 50_000
+"""Ended deliveries remembered: many times the bound of outstanding deliveries of an agent."""
+MAX_EPOCHS = 16
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+DeliveryKey = tuple[UUID, int]
+"""(packet_id, attempt): one handing over of a packet."""
+
+
+class RecentKeys(Generic[KeyT]):
+    """A bounded set that forgets its oldest members first."""
+
+    def __init__(self, limit: int = MAX_ENDED) -> None:
+        self._limit = limit
+        self._keys: OrderedDict[KeyT, None] = OrderedDict()
+
+    def add(self, key: KeyT) -> None:
+        """Remember a key."""
+        self._keys[key] = None
+        if len(self._keys) > self._limit:
+            self._keys.popitem(last=False)
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._keys
+
+
+class FencingTokens:
+    """The marks of one shard: which deliveries of older epochs belong to a batch that was never committed.
+
+    The mark of an epoch is the last (epoch, batch_no) committed before it. A delivery of an older epoch that lies
+    beyond it was sent by a gate that had already lost the shard.
+    """
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._fencing_tokens: dict[int, tuple[int, int]] = {}
+
+    def is_fenced(self, epoch: int, batch_no: int, mark: tuple[int, int]) -> bool:
+        """Return whether this delivery must be dropped; takes its own mark over first."""
+        if epoch not in self._fencing_tokens:
+            self._remember(epoch, mark)
+        if epoch >= self._newest:
+            return False
+        place = (epoch, batch_no)
+        return any(place > known for newer, known in self._fencing_tokens.items() if newer > epoch)
+
+    def _remember(self, epoch: int, mark: tuple[int, int]) -> None:
+        self._fencing_tokens[epoch] = mark
+        self._newest = max(self._newest, epoch)
+        if len(self._fencing_tokens) > MAX_EPOCHS:
+            del self._fencing_tokens[min(self._fencing_tokens)]
+
+
+# One object for the copies of a packet that reach several agents of one process.
+#
+# A MULTICAST comes once to each of its recipients, in the same bytes. Reading them is a quarter of what a worker does,
+# so agents that share a process share the packet too, where nothing in it can be changed.
+
+MOST = 128
+MOST_BYTES = 16 * 1024
+"""Larger bodies are read for each agent: they are rare, and would stay in memory."""
+
+
+class SharedPackets:
+    """The last packets that were read, by message id; a packet is shared only for equal bytes."""
+
+    def __init__(self, parse: Callable[[bytes], Packet]) -> None:
+        self._parse = parse
+        self._known: dict[str, tuple[bytes, Packet]] = {}
+
+    def read(self, message_id: str, body: bytes) -> Packet:
+        """Return the packet in `body`. Raises what `parse` raises."""
+        known = self._known.get(message_id)
+        if known is not None and known[0] == body:
+            return known[1]
+        packet = self._parse(body)
+        if len(body) <= MOST_BYTES and is_unchangeable(packet):
+            if len(self._known) >= MOST:
+                del self._known[next(iter(self._known))]
+            self._known[message_id] = (body, packet)
+        return packet
+
+
+@lru_cache(1024)
+def _places(model: type[BaseModel]) -> "tuple[attrgetter[Any], ...] | None":
+    """Return the optional fields that may hold something that can change; None when one of the others does."""
+    found = _paths(model)
+    return None if found is None else tuple(map(attrgetter, found))
+
+
+def is_unchangeable(packet: Packet) -> bool:
+    """Return whether nothing in a packet can be changed: no mapping, no list, however deep."""
+    places = _places(type(packet))
+    return places is not None and all(place(packet) is None for place in places)
+
+
+def _paths(model: type[BaseModel]) -> list[str] | None:
+    if not model.model_config.get("frozen"):
+        return None
+    found: list[str] = []
+    for name, declared in model.model_fields.items():
+        kind = declared.annotation
+        if _is_unchangeable(kind):
+            continue
+        if type(None) in get_args(kind):
+            found.append(name)
+        elif isinstance(kind, type) and issubclass(kind, BaseModel) and (inner := _paths(kind)) is not None:
+            found += [f"{name}.{path}" for path in inner]
+        else:
+            return None
+    return found
+
+
+def _is_unchangeable(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Literal or annotation is type(None) or annotation is Ellipsis:
+        return True
+    if origin in (Union, UnionType, tuple, frozenset):
+        return all(map(_is_unchangeable, get_args(annotation)))
+    if origin is Annotated:
+        return _is_unchangeable(get_args(annotation)[0])
+    if not isinstance(annotation, type) or annotation is object:
+        return False
+    if issubclass(annotation, BaseModel):
+        return _paths(annotation) == []
+    return issubclass(annotation, str | int | float | UUID | datetime | bytes | Enum)
+
+
+# A packet as the gate hands it to this worker, with what its headers say.
+
+_delivered = SharedPackets(parse_checked_packet)
+"""Of all agents in this process."""
+
+
+class DeliveryHeaders(msgspec.Struct, frozen=True):
+    """The gate's headers of one delivery."""
+
+    shard: int
+    epoch: int
+    batch_no: int
+    mark: tuple[int, int] | None
+    """None on the gate's NACKs, which belong to no batch."""
+    attempt: int
+    moment: SessionPosition | None
+    """None when the gate holds no such session."""
+    rights: frozenset[Right] = frozenset()
+    """Those of the packet's sender."""
+
+
+@dataclass(slots=True, eq=False)
+class Inbound:
+    """A packet that waits for its handler, or is in it."""
+
+    packet: Packet
+    attempt: int
+    shard: int
+    has_receipts: bool
+    """False for what has no lifecycle at the gate: its NACKs, and packets between the agent's own modules."""
+    is_urgent: bool
+    trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
+    """The trace that the packet belongs to."""
+    rights: frozenset[Right] = frozenset()
+    """The sender's, as the gate knows them."""
+    risk: Risk | None = None
+    """Of a packet that is handled alone: former workers ended without explanation (`apc_bus.last_resort`)."""
+    is_heard: bool = False
+    """Read from the substrate, not delivered to this agent."""
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
+
+    @property
+    def key(self) -> DeliveryKey:
+        """(packet_id, attempt)."""
+        return (self.packet.packet_id, self.attempt)
+
+    @property
+    def session_id(self) -> str:
+        """The packet's session."""
+        return self.packet.trace.session_id
+
+    def log_ids(self) -> LogIds:
+        """Return what every line says that is logged while it is handled."""
+        return {
+            "packet_id": str(self.packet.packet_id),
+            "session_id": self.session_id,
+            "run_id": self.packet.trace.run_id,
+            "attempt": self.attempt,
+        }
+
+
+def read_body(message: Message) -> Packet:
+    """Return the packet of a message, strictly read by the gate or else here.
+
+    The broker compares user_id with the publisher's login, and gives no agent the orchestrator's user: what has that
+    user_id is what a gate has read strictly, byte for byte. Anything else is read strictly here.
+
+    Raises:
+        PacketRefused: bytes that are no packet.
+    """
+    if message.user_id == ORCHESTRATOR:
+        return _delivered.read(message.message_id, message.body)
+    return parse_packet(message.body)
+
+
+def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
+    """Return the gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    if headers.UNREADABLE in values:
+        raise ValueError("its AMQP properties cannot be read")
+    if headers.EPOCH not in values:
+        return None
+    return DeliveryHeaders(
+        shard=_number(values, headers.SHARD),
+        epoch=_number(values, headers.EPOCH),
+        batch_no=_number(values, headers.BATCH),
+        mark=None if values.get(headers.MARK) is None else _fencing_token(str(values[headers.MARK])),
+        attempt=_number(values, headers.ATTEMPT, 1),
+        moment=_position(values) if headers.STATE_STEP in values else None,
+        rights=_rights(str(values.get(headers.RIGHTS) or "")),
+    )
+
+
+def is_refusal(packet: Packet) -> bool:
+    """Return whether this is the gate's own NACK of a refused packet: no log entry, so it has no lifecycle."""
+    return (
+        packet.packet_type is PacketType.NACK
+        and isinstance(packet, NackPacket)
+        and packet.sender.agent_id == ORCHESTRATOR
+        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
+    )
+
+
+# Cached: one delivery after another says the same.
+@lru_cache(64)
+def _fencing_token(value: str) -> tuple[int, int]:
+    epoch, _, batch_no = value.partition(".")
+    return int(epoch), int(batch_no)
+
+
+@lru_cache(64)
+def _rights(value: str) -> frozenset[Right]:
+    """Return those that this version knows: a later gate may know more."""
+    named = value.split(",")
+    return frozenset(right for right in Right if right.value in named)
+
+
+def _position(values: Mapping[str, HeaderValue]) -> SessionPosition:
+    return _session_position(
+        _number(values, headers.STATE_STEP),
+        str(values.get(headers.PHASE, RunPhase.RESEARCH)),
+        _number(values, headers.ROUND),
+        _number(values, headers.GENERATION),
+        str(values.get(headers.CONTRACT, "")),
+    )
+
+
+@lru_cache(1024)
+def _session_position(step: int, phase: str, round_: int, generation: int, contract: str) -> SessionPosition:
+    return SessionPosition(step, RunPhase(phase), round_, generation, contract)
+
+
+def _number(values: Mapping[str, HeaderValue], name: str, default: int = 0) -> int:
+    value = values.get(name, default)
+    return value if type(value) is int else int(str(value))

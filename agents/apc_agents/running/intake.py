@@ -1,0 +1,269 @@
+"""Tell the sender's log what the gate refused."""
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from apc_agents.emitting.emitter import Acknowledgements
+from apc_agents.running.delivery import (
+    DeliveryHeaders,
+    DeliveryKey,
+    FencingTokens,
+    Inbound,
+    RecentKeys,
+    is_refusal,
+    read_body,
+    read_headers,
+)
+from apc_agents.session_phase import KnownSessions
+from apc_bus.errors import DeadLetter
+from apc_bus.last_resort import ATTEMPTS
+from apc_bus.port import Bus, Delivery
+from apc_bus.telemetry import packet_ids
+from apc_bus.tracing import trace_headers
+from apc_contracts.errors import PacketRefused
+from apc_contracts.identity.ids import shard_of
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.packet import NackPacket, Packet
+from apc_contracts.vocabulary import Channel
+
+_log = structlog.get_logger("apc_agents")
+
+
+def log_refusal(agent_id: str, nack: Packet) -> None:
+    """Log a warning `packet_refused` for the gate's NACK of a packet that this agent sent."""
+    if not isinstance(nack, NackPacket):
+        return
+    document = (nack.metadata or {}).get("refusal")
+    refusal: dict[str, Any] = document if isinstance(document, dict) else {}
+    code = str(refusal.get("code", ""))
+    _log.warning(
+        "packet_refused",
+        agent_id=agent_id,
+        packet_id=str(nack.payload.acked_packet_id),
+        session_id=nack.trace.session_id,
+        code=code,
+        field=str(refusal.get("path", "")),
+        reason=str(refusal.get("message", nack.payload.reason)),
+        remedy=remedy_of(code),
+    )
+
+
+# The packets that wait for a handler: urgent ones first, one session never twice at once.
+
+URGENT_IN_A_ROW = 8
+"""After so many urgent packets one normal packet has its turn (docs/specification/architecture.md section 3)."""
+
+
+class Inbox:
+    """Two queues in the worker's memory; the broker's prefetch bounds them."""
+
+    def __init__(self) -> None:
+        self._urgent: deque[Inbound] = deque()
+        self._normal: deque[Inbound] = deque()
+        self._busy: set[str] = set()
+        self._urgent_in_a_row = 0
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    def put(self, inbound: Inbound) -> None:
+        """Take a packet that has arrived."""
+        (self._urgent if inbound.is_urgent else self._normal).append(inbound)
+        self._changed.set()
+
+    async def get(self) -> Inbound | None:
+        """Return the next packet whose session is free; its session is busy until `release`. None once closed."""
+        while (inbound := self._next()) is None:
+            if self._is_closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        self._busy.add(inbound.session_id)
+        return inbound
+
+    def release(self, inbound: Inbound) -> None:
+        """Free the session of a handled packet."""
+        self._busy.discard(inbound.session_id)
+        self._changed.set()
+
+    def close(self) -> Iterator[Inbound]:
+        """Hand out no more packets; return those that wait."""
+        self._is_closed = True
+        self._changed.set()
+        for queue in (self._urgent, self._normal):
+            while queue:
+                yield queue.popleft()
+
+    def _next(self) -> Inbound | None:
+        order = (self._urgent, self._normal)
+        if self._urgent_in_a_row >= URGENT_IN_A_ROW:
+            order = (self._normal, self._urgent)
+        for queue in order:
+            if (inbound := self._first_free(queue)) is not None:
+                self._urgent_in_a_row = self._urgent_in_a_row + 1 if queue is self._urgent else 0
+                return inbound
+        return None
+
+    def _first_free(self, queue: deque[Inbound]) -> Inbound | None:
+        if not self._busy:
+            return queue.popleft() if queue else None
+        # A packet behind another one of its session waits for that one, so the order of a session stands.
+        for index, inbound in enumerate(queue):
+            if inbound.session_id not in self._busy:
+                del queue[index]
+                return inbound
+        return None
+
+
+# What an agent hears on the substrate: the packets that others have sent to everybody.
+
+
+class SubstrateListener:
+    """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another."""
+
+    def __init__(
+        self, bus: Bus, agent_id: str, sessions: KnownSessions, put: Callable[[Inbound], None], shards: int
+    ) -> None:
+        self._bus = bus
+        self._agent_id = agent_id
+        self._sessions = sessions
+        self._put = put
+        self._shards = shards
+        self._next: int | None = None
+        self._failures: Counter[int] = Counter()
+        """By the offset of what ended this listener."""
+
+    async def run(self) -> None:
+        """Listen until cancelled. Raises BusError when the stream is lost: what is heard next follows on."""
+        async with self._bus.read_substrate("next" if self._next is None else self._next) as stream:
+            while batch := await stream.receive():
+                heard = [inbound for delivery in batch if (inbound := self._hear(delivery)) is not None]
+                for inbound in heard:
+                    self._put(inbound)
+                await asyncio.gather(*(inbound.done for inbound in heard), return_exceptions=True)
+                offsets = [delivery.offset for delivery in batch if delivery.offset is not None]
+                if offsets:
+                    self._next = max(offsets) + 1
+                    self._failures.clear()
+                await stream.ack(batch[-1], multiple=True)
+
+    def _hear(self, delivery: Delivery) -> Inbound | None:
+        """Read a delivery. One that fails ATTEMPTS times for a reason that nobody foresaw is passed over."""
+        try:
+            return self._read(delivery)
+        except Exception:
+            offset = delivery.offset or 0
+            self._failures[offset] += 1
+            if self._failures[offset] < ATTEMPTS:
+                raise
+            _log.exception("substrate_passed_over", agent_id=self._agent_id, offset=delivery.offset)
+            return None
+
+    def _read(self, delivery: Delivery) -> Inbound | None:
+        """Return the packet of another agent that has not expired; None for everything else."""
+        try:
+            packet = read_body(delivery.message)
+            told = read_headers(delivery.message.headers)
+        except (PacketRefused, ValueError) as error:
+            _log.warning("substrate_unreadable", agent_id=self._agent_id, offset=delivery.offset, reason=str(error))
+            return None
+        if packet.sender.agent_id == self._agent_id or packet.expires <= datetime.now(UTC):
+            return None
+        self._sessions.learn(packet, told.moment if told else None)
+        shard = shard_of(packet.trace.session_id, self._shards)
+        trace = trace_headers(delivery.message.headers)
+        return Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, is_heard=True, trace=trace)
+
+
+# What happens to a delivery at once, even while a handler runs: read, fence, learn, and drop what came before.
+
+
+class Intake:
+    """Turns deliveries into packets to handle, each (packet_id, attempt) once."""
+
+    def __init__(self, agent_id: str, sessions: KnownSessions, acknowledgements: Acknowledgements, shards: int) -> None:
+        self._agent_id = agent_id
+        self._sessions = sessions
+        self._acknowledgements = acknowledgements
+        self._shards = shards
+        self._fencing_tokens: defaultdict[int, FencingTokens] = defaultdict(FencingTokens)
+        self._open: dict[DeliveryKey, Inbound] = {}
+        self._ended: RecentKeys[DeliveryKey] = RecentKeys()
+
+    def take(self, delivery: Delivery, is_urgent: bool) -> tuple[Inbound | None, bool]:
+        """Return the packet of a delivery, and whether it is new.
+
+        (None, False) = drop it. (inbound, False) = it is being handled already: wait for the same end.
+
+        Raises:
+            DeadLetter: bytes that are no packet of a gate.
+        """
+        packet, told = self._read(delivery)
+        if told is not None and self._is_fenced(told):
+            _log.info(
+                "delivery_fenced",
+                agent_id=self._agent_id,
+                shard=told.shard,
+                epoch=told.epoch,
+                batch=told.batch_no,
+                **packet_ids(packet),
+            )
+            return None, False
+        self._sessions.learn(packet, told.moment if told else None)
+        key = (packet.packet_id, told.attempt if told else 1)
+        if key in self._ended:
+            return None, False
+        if (known := self._open.get(key)) is not None:
+            return known, False
+        self._acknowledgements.take(packet)
+        if told is not None and is_refusal(packet):
+            log_refusal(self._agent_id, packet)
+        shard = told.shard if told else shard_of(packet.trace.session_id, self._shards)
+        has_receipts = told is not None and not is_refusal(packet)
+        trace = trace_headers(delivery.message.headers)
+        inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
+        inbound.rights = told.rights if told else frozenset()
+        inbound.risk = delivery.risk
+        return inbound, True
+
+    def _is_fenced(self, told: DeliveryHeaders) -> bool:
+        return told.mark is not None and self._fencing_tokens[told.shard].is_fenced(
+            told.epoch, told.batch_no, told.mark
+        )
+
+    def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:
+        """Record the delivery's end: a failed one may come again, any other is remembered."""
+        self._open.pop(inbound.key, None)
+        self._acknowledgements.forget(inbound.packet)
+        if not done.cancelled() and done.exception() is None:
+            self._ended.add(inbound.key)
+
+    def give_back(self, error: Exception) -> None:
+        """End what is still open with this error."""
+        for inbound in tuple(self._open.values()):
+            if not inbound.done.done():
+                inbound.done.set_exception(error)
+
+    def _read(self, delivery: Delivery) -> tuple[Packet, DeliveryHeaders | None]:
+        try:
+            packet, told = read_body(delivery.message), read_headers(delivery.message.headers)
+            if told is None:
+                self._check_own(packet)
+            return packet, told
+        except (PacketRefused, ValueError) as error:
+            _log.error(
+                "delivery_unreadable",
+                agent_id=self._agent_id,
+                message_id=delivery.message.message_id,
+                reason=str(error),
+            )
+            raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error
+
+    def _check_own(self, packet: Packet) -> None:
+        """Check a message without the gate's headers: only a replica of this agent may send one, to its modules."""
+        if packet.channel is not Channel.INTRA_AGENT or packet.sender.agent_id != self._agent_id:
+            raise ValueError(f"no gate has delivered it, and it is no INTRA_AGENT packet of {self._agent_id}")

@@ -1,1 +1,0 @@
-"""Words, tokens and summaries of texts."""

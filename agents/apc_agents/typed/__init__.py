@@ -1,1 +1,0 @@
-"""Agents that speak the user's types: pydantic models as contents of MESSAGEs."""

@@ -14,12 +14,12 @@ from pydantic_settings.sources.providers import dotenv
 
 from apc_bus.settings import BusSettings
 from apc_console.commands import main
-from apc_console.commands.agent.agents import AgentForm, add_agent
-from apc_console.commands.log.log_verification import read_checkpoint_files
+from apc_console.commands.agent import AgentForm, add_agent
+from apc_console.commands.log_verification import read_checkpoint_files
 from apc_console.configuration import settings_in_force
-from apc_console.connections.database import open_log
+from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.settings_errors import sentence_of
+from apc_console.output.output import sentence_of
 from apc_console.output.terminal import ask_whether
 from apc_contracts import load_contract
 from apc_contracts.errors import ContractInvalid

@@ -15,39 +15,38 @@ from pydantic import ValidationError
 
 from apc_bus.settings.services import check_names
 from apc_console import __version__
-from apc_console.commands.agent.group import app as agent
+from apc_console.commands.agent import app as agent
 from apc_console.commands.applications import add_applications
-from apc_console.commands.approval.group import app as approval
-from apc_console.commands.arbitration.group import app as arbitration
+from apc_console.commands.approval import app as approval
+from apc_console.commands.arbitration import app as arbitration
 from apc_console.commands.asyncapi import asyncapi
 from apc_console.commands.chat import chat
 from apc_console.commands.config import config
-from apc_console.commands.contract.group import app as contract
-from apc_console.commands.dead_letter.group import app as dead_letter
-from apc_console.commands.deploy.group import app as deploy
+from apc_console.commands.contract import app as contract
+from apc_console.commands.dead_letter import app as dead_letter
+from apc_console.commands.deploy import app as deploy
 from apc_console.commands.doctor import doctor
-from apc_console.commands.effect.group import app as effect
+from apc_console.commands.effect import app as effect
 from apc_console.commands.embedded_programs import app as embedded
-from apc_console.commands.key.group import app as key
-from apc_console.commands.log.group import app as log
-from apc_console.commands.memory.group import app as memory
+from apc_console.commands.key import app as key
+from apc_console.commands.log import app as log
+from apc_console.commands.memory import app as memory
 from apc_console.commands.migrate import migrate
 from apc_console.commands.new import new
-from apc_console.commands.packet.group import app as packet
-from apc_console.commands.protocol.group import app as protocol
+from apc_console.commands.packet import app as packet
+from apc_console.commands.protocol import app as protocol
 from apc_console.commands.run import run
-from apc_console.commands.schema.group import app as schema
-from apc_console.commands.serve.group import app as serve
-from apc_console.commands.session.group import app as session
-from apc_console.commands.tail.command import tail
-from apc_console.commands.task.group import app as task
-from apc_console.commands.topology.group import app as topology
+from apc_console.commands.schema import app as schema
+from apc_console.commands.serve import app as serve
+from apc_console.commands.session import app as session
+from apc_console.commands.tail import tail
+from apc_console.commands.task import app as task
+from apc_console.commands.topology import app as topology
+from apc_console.commands.ui import ui
 from apc_console.commands.up import up
-from apc_console.commands.user.group import app as user
-from apc_console.commands.web.ui import ui
+from apc_console.commands.user import app as user
 from apc_console.commands.worker import worker
-from apc_console.output.output import tell
-from apc_console.output.settings_errors import sentence_of
+from apc_console.output.output import sentence_of, tell
 from apc_console.output.terminal import echo
 from apc_contracts.errors import ApcError
 from apc_contracts.text import one_line

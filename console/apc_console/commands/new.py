@@ -12,7 +12,7 @@ from apc_console.output.terminal import echo
 
 def new(name: Annotated[str, typer.Argument(help="Such as my-team: a new or empty folder.")]) -> None:
     """Write a project: a team of two agents, its tests, Makefile, Dockerfile, compose override and CI."""
-    from apc_console.project.writing import write_project
+    from apc_console.new_project import write_project
 
     folder = write_project(name, Path())
     echo(f"{folder}: a team of two agents. Next:")

@@ -7,7 +7,7 @@ import orjson
 import typer
 
 from apc_console.commands.person_option import people_of
-from apc_console.commands.web.beside_option import WithUi
+from apc_console.commands.ui import WithUi
 from apc_console.output.terminal import echo
 
 

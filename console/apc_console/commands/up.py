@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from apc_console.commands.person_option import people_of
-from apc_console.commands.web.beside_option import WithUi
+from apc_console.commands.ui import WithUi
 
 
 def up(

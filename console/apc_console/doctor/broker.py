@@ -1,14 +1,20 @@
 """Checks of the broker: each node, the topology, the queues that must not fill up."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.port import QueueDepth
 from apc_bus.rabbit import Inspection, inspect_rabbit, takes_message_of
+from apc_bus.rabbit.administration import BrokerRights, probe_rights
 from apc_bus.rabbit.connections import Nodes, Timing
-from apc_bus.topology import Topology, gate_queue
-from apc_console.connections.broker import CONNECT_PATIENCE
+from apc_bus.rabbit.definitions import Permission, permissions
+from apc_bus.rabbit.management import Management
+from apc_bus.settings import BusSettings
+from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology, gate_queue
+from apc_console.commands.agent_logins import open_management, own_users, vhost_of
+from apc_console.commands.topology import shared_users
+from apc_console.connections import CONNECT_PATIENCE, broker_user
 from apc_console.doctor.finding import Finding, ok, warning, wrong
 
 APPLY = "apc topology apply"
@@ -93,3 +99,79 @@ def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Fi
         what = f"no gate can run without its queue, which is missing: shard {', '.join(without_queue)}"
         findings.append(warning("gate", what, f"{APPLY}, then apc serve orchestrator"))
     return findings or [ok("gate", "every shard has a gate")]
+
+
+# Checks of broker users: who may speak for whom, and whether their rights match their jobs.
+
+IMPERSONATOR = "impersonator"
+"""The tag of users whose messages may carry any user_id (RabbitMQ documentation, "Validated User-ID")."""
+OWN = "with APC_MANAGEMENT_URL `apc agent add` gives each its own user; docs/how-to/security.md"
+MEND = "`apc topology apply` with APC_MANAGEMENT_URL, or import what `apc topology export` writes"
+
+
+async def look_at_users(settings: BusSettings, topology: Topology) -> list[Finding]:
+    """Check for shared users, users that may impersonate others, and rights that differ from the topology's."""
+    findings = [warning("users", sentence, OWN) for sentence in shared_users(topology)]
+    try:
+        management = open_management(settings)
+        if management is None:
+            return [*findings, ok("users", "tags and rights cannot be asked for without APC_MANAGEMENT_URL")]
+        findings += await _look(settings, management, topology)
+    except BusUnavailable as error:
+        findings.append(wrong("users", str(error), "correct APC_MANAGEMENT_URL"))
+    return findings or [ok("users", "nobody can speak for another; rights are as exported")]
+
+
+async def _look(settings: BusSettings, management: Management, topology: Topology) -> list[Finding]:
+    tags = await management.users()
+    findings = [
+        wrong(
+            "users",
+            f"broker user {user} has the tag {IMPERSONATOR}: it can send in anybody's name",
+            f"rabbitmqctl set_user_tags {user}",
+        )
+        for user in sorted(tags)
+        if IMPERSONATOR in tags[user]
+    ]
+    held = await management.permissions(vhost_of(settings))
+    expected = permissions(topology)
+    for user in own_users(settings, management):
+        expected.pop(user, None)  # deployments where all share one user, or the deploy-time users
+    agents = {agent.user for agent in topology.agents}
+    return [*findings, *_compare(expected, held, agents)]
+
+
+def _compare(expected: Mapping[str, Permission], held: Mapping[str, Permission], agents: set[str]) -> Iterator[Finding]:
+    for user, permission in expected.items():
+        if user not in held and user in agents:
+            yield wrong("users", f"broker user {user} of a registered agent may not use this virtual host", MEND)
+        elif user in held and held[user] != permission:
+            yield warning("users", f"broker user {user} has other rights than its job needs: {held[user]}", MEND)
+
+
+# Checks of our own broker user's permissions, by trying; `users` asks the management API about all users.
+
+PROBED = (INGRESS, RECEIPTS, INTER_AGENT, LOG, RETRY)
+"""Exchanges with keys that lead nowhere."""
+BEYOND_AN_AGENT = (INTER_AGENT, LOG)
+"""Exchanges that bypass the gate: an agent must not write to them."""
+FIX = "`apc topology apply` with APC_MANAGEMENT_URL, or `apc topology export`, gives each its own user"
+
+
+async def look_at_permissions(settings: BusSettings, topology: Topology) -> list[Finding]:
+    """Check that the user of APC_AMQP_URL has no more rights than a job needs.
+
+    Raises BusUnavailable, TopologyInvalid.
+    """
+    user = broker_user(settings)
+    rights = await probe_rights(settings.amqp_nodes[0], PROBED)
+    return [_judge(user, rights, is_known=user in permissions(topology))]
+
+
+def _judge(user: str, rights: BrokerRights, *, is_known: bool) -> Finding:
+    named = "may configure; " if rights.may_configure else ""
+    said = f"{user} {named}writes {', '.join(sorted(rights.may_write)) or 'nothing'} (reading cannot be tried)"
+    goes_round = any(name in rights.may_write for name in BEYOND_AN_AGENT)
+    if not is_known and (rights.may_configure or goes_round):
+        return warning("permissions", f"{said}: more than any one job needs", FIX)
+    return ok("permissions", said)

@@ -8,27 +8,32 @@ from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
 from apc_client.registration import inboxes_of, topology_of
-from apc_console.connections.broker import topology_url
-from apc_console.connections.database import PATIENCE, database_url
-from apc_console.doctor.agents import look_at_agents
+from apc_console.connections import PATIENCE, database_url, topology_url
+from apc_console.doctor.agents import (
+    judge_dead_queue,
+    look_at_agents,
+    look_at_dead_letters,
+    look_at_effects,
+    look_at_inputs_set_aside,
+)
 from apc_console.doctor.broker import (
     inspect_broker,
     judge_gates,
     judge_topology,
     look_at_message_size,
     look_at_nodes,
+    look_at_permissions,
+    look_at_users,
 )
-from apc_console.doctor.broker_users import look_at_users
-from apc_console.doctor.checkpoints import look_at_checkpoints
-from apc_console.doctor.database import look_at_database
-from apc_console.doctor.dead_letters import judge_dead_queue, look_at_dead_letters, look_at_inputs_set_aside
-from apc_console.doctor.effects import look_at_effects
-from apc_console.doctor.evidence import look_at_evidence
-from apc_console.doctor.finding import Finding, Status, ok
-from apc_console.doctor.log_lag import look_at_lag
-from apc_console.doctor.looking import attempt, look
-from apc_console.doctor.permissions import look_at_permissions
-from apc_console.doctor.shards import look_at_number, look_at_places
+from apc_console.doctor.finding import Finding, Status, attempt, look, ok
+from apc_console.doctor.log import (
+    look_at_checkpoints,
+    look_at_database,
+    look_at_evidence,
+    look_at_lag,
+    look_at_number,
+    look_at_places,
+)
 from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"

@@ -8,11 +8,31 @@ from typing import IO, Annotated, Any
 
 import orjson
 import typer
+from pydantic import ValidationError
 
+from apc_bus.settings import all_settings, variable_of
 from apc_console.errors import InputUnusable
-from apc_console.output.cells import as_text
+from apc_console.output.tables import as_text
 from apc_console.output.terminal import echo, standard_output
 from apc_contracts.text import one_line, printable_json
+
+# Turn an unusable setting into one sentence.
+
+_CLASSES = {kind.__name__: kind for kind in all_settings()}
+
+
+def sentence_of(error: ValidationError) -> str:
+    """Name the variable and what is wrong with its value. Re-raises errors that are not about settings."""
+    kind = _CLASSES.get(error.title)
+    if kind is None:
+        raise error
+    first = error.errors(include_url=False, include_input=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return message
+    name = variable_of(kind, ".".join(map(str, first["loc"])))
+    return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 

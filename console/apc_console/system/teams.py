@@ -1,10 +1,16 @@
 """Teams in a running system: their schemas, their members, and a client that starts their sessions."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
+
+import orjson
+from pydantic import BaseModel, ValidationError
 
 from apc_agents.team import Team, load_members, load_team
 from apc_bus.concurrency import cancelled
@@ -13,17 +19,102 @@ from apc_client import Client
 from apc_client.errors import SessionHalted
 from apc_client.registration import register_folder, register_schemas, registered_client
 from apc_client.session import ClientSession
-from apc_console.connections.broker import open_bus
+from apc_console.connections import open_bus
 from apc_console.errors import InputUnusable
-from apc_console.output.files import read_bytes
+from apc_console.output.files import StandardInput, read_bytes
 from apc_console.output.output import tell
-from apc_console.system.beside import check_console, console_beside
-from apc_console.system.logs import configure
-from apc_console.system.supervised import AgentProcess, run_supervised
+from apc_console.output.terminal import echo
+from apc_console.system.running import configure
+from apc_console.system.supervisor import AgentProcess, run_supervised
 from apc_console.system.system import has_broker, refuse_people
-from apc_console.system.team_input import read_input, result_document
-from apc_console.system.terminal_questions import answer_here
+from apc_console.system.up import check_console, console_beside
 from apc_contracts.identity.registry import CLIENT
+from apc_contracts.payloads.measurements import Result
+from apc_contracts.text import one_line
+from apc_log.queries.questions import QuestionRow
+
+# The input of a team as a file has it, and its result as commands print it.
+
+
+def read_input(team: Team, body: bytes) -> BaseModel:
+    """Return the input of a session. Raises InputUnusable with the field's place."""
+    if team.input is None:
+        raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
+    try:
+        return team.input.model_validate(orjson.loads(body), by_alias=True)
+    except orjson.JSONDecodeError as error:
+        raise InputUnusable(f"the input is no JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "$"
+        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
+
+
+def result_document(found: Result | None) -> dict[str, Any] | None:
+    """Return a result as the commands print it; None when the DONE carried none."""
+    return None if found is None else {"schema": found.schema_id, "content": dict(found.content)}
+
+
+# Ask the people who sit at this terminal what handlers ask them.
+
+PAUSE: Final = timedelta(milliseconds=100)
+"""Between two looks at the open questions."""
+_YES: Final = frozenset({"y", "yes"})
+_NO: Final = frozenset({"", "n", "no"})
+
+
+async def answer_here(client: Client, session_id: str, people: Collection[str]) -> None:
+    """Print each question of a session once; answer those to one of these people with a line of the standard input.
+
+    Of the others, and of all when the standard input has ended, it says how they are answered.
+    """
+    lines, asked = StandardInput(), set[UUID]()
+    while True:
+        for question in await client.questions(session_id):
+            able = [one for one in question.may_answer if one in people]
+            if question.packet_id in asked:
+                continue
+            asked.add(question.packet_id)
+            if not able:
+                _say(_waiting(question))
+            elif not await _answer(client, lines, question, able[0]):
+                people = ()
+        await asyncio.sleep(PAUSE.total_seconds())
+
+
+async def _answer(client: Client, lines: StandardInput, question: QuestionRow, person: str) -> bool:
+    """Ask until the answer is yes or no; return False at the end of the standard input."""
+    _say(f"{person} is asked by {question.asker}: {_text(question)}")
+    while True:
+        _say("approve? y or n, and a note if you like")
+        line = await lines.read_line()
+        if line is None:
+            _say("nobody answers here: the standard input has ended, and the question stays open")
+            _say(_waiting(question))
+            return False
+        word, _, note = line.strip().partition(" ")
+        if word.lower() in _YES | _NO:
+            break
+    try:
+        await client.answer(question.packet_id, approved=word.lower() in _YES, note=note.strip() or None, person=person)
+    except InputUnusable as error:  # its time is over, or somebody else was faster
+        _say(str(error))
+    return True
+
+
+def _waiting(question: QuestionRow) -> str:
+    asked = ", ".join(question.may_answer)
+    until = f"{question.due_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    way = f"`apc approval approve {question.packet_id}`, or deny, in another terminal"
+    return f"{question.asker} asks {asked}: {_text(question)} It waits until {until}: {way}"
+
+
+def _text(question: QuestionRow) -> str:
+    return one_line(question.text or "(encrypted)")
+
+
+def _say(sentence: str) -> None:
+    echo(sentence, file=sys.stderr, flush=True)
 
 
 async def run_team(

@@ -33,7 +33,7 @@ READ_THE_ENVIRONMENT = {
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "console/apc_console/commands/__init__.py",  # looks for what nobody reads
-    "console/apc_console/system/beside.py",  # hands all of it on
+    "console/apc_console/system/up.py",  # hands all of it on
     "console/apc_console/system/supervisor.py",  # hands all of it on
     "persister/apc_persister/database/postmaster.py",  # keeps the PG... of a shell from the embedded server
     "apps/apc_automl/run/run_summary.py",  # repeats in a command what was typed

@@ -13,8 +13,8 @@ from tests.console.chat.chat_client import ACTIONS, JSON, Client, make_agent, se
 from tests.support.waiting import until
 
 from apc_agents.memory import InMemoryMemoryStore
+from apc_console import api as chat_app
 from apc_console.api import ChatServiceForm, Tokens, make_app, serve_chat
-from apc_console.api import app as chat_app
 from apc_console.errors import InputUnusable
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"

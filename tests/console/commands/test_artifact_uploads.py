@@ -13,7 +13,7 @@ from tests.support.servers import S3Account, S3Server
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.errors import ArtifactError
 from apc_bus.settings import BusSettings
-from apc_console.commands.serve.artifact_uploads import uploads_of
+from apc_console.commands.artifact_uploads import uploads_of
 
 DATA = b"a model" * 1000
 

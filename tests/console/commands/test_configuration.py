@@ -13,7 +13,7 @@ from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings
 from apc_bus.topology import AgentQueues, agent_queue
 from apc_client.registration import topology_of
 from apc_console.configuration import settings_in_force
-from apc_console.output.settings_errors import sentence_of
+from apc_console.output.output import sentence_of
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract
 
 

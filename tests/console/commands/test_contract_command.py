@@ -9,7 +9,7 @@ from tests.support.apc_command import ApcCommand
 
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.in_process import run_embedded
-from apc_console.commands.contract.explanation import explained, find_contract
+from apc_console.commands.contract import explained, find_contract
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import ContractInvalid
 

@@ -10,9 +10,7 @@ from cryptography import x509
 from typer.testing import CliRunner, Result
 
 from apc_console.commands import app
-from apc_console.commands.deploy.certificates import fingerprint
-from apc_console.commands.deploy.compose_files import FILES, OVERRIDE, files_of_folder
-from apc_console.commands.deploy.compose_secrets import read_secrets, write_secrets
+from apc_console.commands.deploy import FILES, OVERRIDE, files_of_folder, fingerprint, read_secrets, write_secrets
 from apc_console.errors import InputUnusable
 
 BASE = """

@@ -18,7 +18,7 @@ from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD_QUEUE, build_topology, gate_queue, log_queue
 from apc_console.doctor import Finding, Status, examination, examine
-from apc_console.doctor.database import look_at_database, now
+from apc_console.doctor.log import look_at_database, now
 
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
 NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"

@@ -10,7 +10,7 @@ import pytest
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.store import EffectClaim
 from apc_bus.database import open_pool
-from apc_console.doctor.effects import FIX, look_at_effects
+from apc_console.doctor.agents import EFFECTS_FIX, look_at_effects
 from apc_console.doctor.finding import ok, warning
 
 
@@ -28,7 +28,7 @@ async def test_unknown_effects_are_told_until_they_are_settled(pool: asyncpg.Poo
     claim = EffectClaim(effect_id=effect_id, claim_id=uuid4(), session_id="s-1", worker="w", expires_at=expires_at)
     await store.claim(claim, timedelta(0))
     told = "1 waits to be settled (of payer-1), the oldest for 0.0 h"
-    assert await look_at_effects(pool) == [warning("effects", told, FIX)]
+    assert await look_at_effects(pool) == [warning("effects", told, EFFECTS_FIX)]
     await store.settle(effect_id, None, "operator")
     assert await look_at_effects(pool) == [ok("effects", "none is unknown")]
 

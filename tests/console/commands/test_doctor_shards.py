@@ -14,7 +14,7 @@ from apc_bus.in_memory import MemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_console.doctor.finding import Status
-from apc_console.doctor.shards import look_at_places
+from apc_console.doctor.log import look_at_places
 from apc_contracts.identity.ids import shard_of
 from apc_log.placement import check_places, misplaced, number_of, objection_to
 

@@ -20,7 +20,7 @@ from apc_agents.memory import (
     UnknownSession,
 )
 from apc_bus.database import open_pool
-from apc_console.commands.memory.memory_view import (
+from apc_console.commands.memory import (
     erase_user,
     export_user,
     print_conversation,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apc_console.commands.agent.agents import AgentForm
+from apc_console.commands.agent import AgentForm
 
 
 @pytest.mark.parametrize(

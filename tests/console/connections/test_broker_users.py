@@ -5,7 +5,7 @@ from pydantic import SecretStr
 
 from apc_bus.settings import BusSettings
 from apc_bus.topology import AgentQueues
-from apc_console.commands.agent.broker_users import cut_off, user_of_agent
+from apc_console.commands.agent_logins import cut_off, user_of_agent
 
 
 @pytest.fixture(autouse=True)

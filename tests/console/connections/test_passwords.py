@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_console.connections.passwords import complete_passwords, forget_password, known_passwords
+from apc_console.commands.agent_logins import complete_passwords, forget_password, known_passwords
 from apc_console.errors import InputUnusable
 
 

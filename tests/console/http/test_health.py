@@ -11,9 +11,9 @@ import pytest
 from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
+from apc_console import health
 from apc_console.errors import InputUnusable
-from apc_console.http import health
-from apc_console.http.health import serve_health
+from apc_console.health import serve_health
 
 
 @pytest.fixture

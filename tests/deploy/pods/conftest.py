@@ -18,8 +18,8 @@ from tests.deploy.pods.kube import NETWORK, Object, Pods, podman, podman_succeed
 from tests.support.servers import S3Server
 from tests.support.waiting import until
 
-from apc_console.commands.deploy.certificates import make_certificate
-from apc_console.project.writing import write_project
+from apc_console.commands.deploy import make_certificate
+from apc_console.new_project import write_project
 from apc_web.access import AccountRole, UserRecord, UsersDocument, hash_password
 
 ROOT = Path(__file__).parents[3]

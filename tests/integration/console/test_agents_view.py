@@ -8,10 +8,9 @@ from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
-from apc_console.commands.agent.agents_view import ALIVE_WITHIN, listed
+from apc_console.commands.agent import ALIVE_WITHIN, listed
 from apc_console.doctor import Finding, Status
-from apc_console.doctor.agents import look_at_agents
-from apc_console.doctor.dead_letters import look_at_dead_letters
+from apc_console.doctor.agents import look_at_agents, look_at_dead_letters
 from apc_contracts import HeartbeatPayload, ReceiptKind, Signal
 from apc_contracts.vocabulary import PRESENCE_SESSION
 

@@ -10,7 +10,7 @@ from apc_bus.rabbit.definitions import agent_permission
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
 from apc_console.doctor import Finding, Status
-from apc_console.doctor.broker_users import look_at_users
+from apc_console.doctor.broker import look_at_users
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet.packets_view import Filters, print_trace
+from apc_console.commands.packet import Filters, print_trace
 
 PACKET = UUID("01990000-0000-7000-8000-000000000001")
 

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet.lineage_view import print_lineage_summary
-from apc_console.commands.packet.packets_view import Filters, print_trace
+from apc_console.commands.packet import Filters, print_trace
+from apc_console.commands.packet_lineage import print_lineage_summary
 from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import PacketType
 

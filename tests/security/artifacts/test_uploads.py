@@ -31,8 +31,8 @@ from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError, ArtifactServiceAway, BusUnavailable
 from apc_bus.rabbit.administration import may_log_in
 from apc_bus.settings import BusSettings
-from apc_console.commands.serve import artifact_uploads
-from apc_console.commands.serve.artifact_uploads import ArtifactUploads, UploadLimits, login_check
+from apc_console.commands import artifact_uploads
+from apc_console.commands.artifact_uploads import ArtifactUploads, UploadLimits, login_check
 from apc_console.errors import InputUnusable
 
 

@@ -20,7 +20,7 @@ from apc_client import Client, ClientSession, SessionRefused
 from apc_client.client import Attempt
 from apc_client.registration import addition
 from apc_client.sending import send_packet
-from apc_console.commands.session.session_control import signal_of
+from apc_console.commands.session_control import signal_of
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet

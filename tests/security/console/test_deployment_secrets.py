@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_console.commands.deploy.compose_files import write_files
-from apc_console.commands.deploy.compose_secrets import write_secrets
+from apc_console.commands.deploy import write_files, write_secrets
 from apc_console.errors import InputUnusable
 
 COMPOSE = 'secrets: {url: {file: ./secrets/url, x-content: "amqp://{planner}@rabbitmq/"}}'

@@ -54,8 +54,8 @@ IMPORTED = (
     "apc_automl.model.model_file",
     "apc_automl.training.measuring",
     "apc_console.api",
-    "apc_console.chat.conversation_loop",
-    "apc_console.commands.web.serving",
+    "apc_console.chat",
+    "apc_console.commands.ui",
     "apc_web.app",
     "uvicorn",
 )

@@ -31,7 +31,7 @@ from apc_client.local_acts import (
     serve_acts,
     socket_problem,
 )
-from apc_console.connections.door import find_door
+from apc_console.connections import find_door
 from apc_contracts import SignalPayload
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.vocabulary import Signal

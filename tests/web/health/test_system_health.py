@@ -10,7 +10,7 @@ from apc_bus.port import QueueDepth
 from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_client.local_acts import serve_acts
-from apc_console.commands.web.queue_probe import QueueProbe
+from apc_console.commands.ui import QueueProbe
 from apc_log.queries.health import RecentWork
 from apc_web import health, queue_looks
 from apc_web.queue_looks import CachedProbe

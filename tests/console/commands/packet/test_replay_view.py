@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from apc_console.commands.packet.replay_view import print_lines
+from apc_console.commands.packet_replay import print_lines
 from apc_log.queries import CoordinationRow, LogRow, TransitionRow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

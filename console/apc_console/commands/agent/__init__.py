@@ -1,1 +1,0 @@
-"""`apc agent`: register agents, list them, and see what waits for them."""

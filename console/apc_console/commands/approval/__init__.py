@@ -1,1 +1,0 @@
-"""`apc approval`: questions to people, and their answers."""

@@ -1,1 +1,0 @@
-"""`apc arbitration`: what was arbitrated, and how."""

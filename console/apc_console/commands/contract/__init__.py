@@ -1,1 +1,0 @@
-"""`apc contract`: check, show and compare the contract file."""

@@ -1,1 +1,0 @@
-"""`apc dead-letter`: deliveries that failed permanently, and what to do with them."""

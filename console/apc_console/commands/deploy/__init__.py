@@ -1,1 +1,0 @@
-"""`apc deploy`: prepare a deployment."""

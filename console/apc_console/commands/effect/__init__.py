@@ -1,1 +1,0 @@
-"""`apc effect`: side effects of agents on the outside world."""

@@ -1,1 +1,0 @@
-"""`apc key`: the signing keys of agents."""

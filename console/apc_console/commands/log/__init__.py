@@ -1,1 +1,0 @@
-"""`apc log`: check, export, erase and rebuild the evidence of the log."""

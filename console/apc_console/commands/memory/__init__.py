@@ -1,1 +1,0 @@
-"""`apc memory`: what agents store about users."""

@@ -1,1 +1,0 @@
-"""`apc packet`: packets of the log, one by one and by their causes."""

@@ -1,1 +1,0 @@
-"""`apc protocol`: the protocols that agents transfer, and their effectiveness."""

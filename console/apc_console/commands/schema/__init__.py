@@ -1,1 +1,0 @@
-"""`apc schema`: register, list and show the schemas of typed content."""

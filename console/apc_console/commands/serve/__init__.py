@@ -1,1 +1,0 @@
-"""`apc serve`: each service as a process."""

@@ -1,1 +1,0 @@
-"""`apc tail`: follow the log at a terminal."""

@@ -1,1 +1,0 @@
-"""`apc task`: durable tasks of agents."""

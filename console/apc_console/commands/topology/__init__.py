@@ -1,1 +1,0 @@
-"""`apc topology`: queues, exchanges and users of the broker."""

@@ -1,1 +1,0 @@
-"""`apc user`: the accounts of the web console."""

@@ -1,1 +1,0 @@
-"""`apc ui` and `apc serve web`: the web console."""

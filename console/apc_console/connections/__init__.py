@@ -1,1 +1,0 @@
-"""The connections of a command: the broker, the database, the gate."""

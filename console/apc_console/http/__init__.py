@@ -1,1 +1,0 @@
-"""The health pages of the services over HTTP."""

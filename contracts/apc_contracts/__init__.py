@@ -145,41 +145,28 @@ if TYPE_CHECKING:
 
 # Slow to import and not needed by every caller: imported on first access.
 _LATE = {
-    "Action": "agent.actions",
-    "ActionType": "agent.actions",
-    "AgentAdded": "identity.registry_change",
-    "AgentResponse": "agent.actions",
-    "AgentRevoked": "identity.registry_change",
-    "Contract": "contract.contract",
-    "Execution": "agent.actions",
-    "Identity": "judging.session_view",
-    "Machine": "contract.machine",
-    "PromotionResult": "contract.promotion",
-    "RegistryAction": "identity.registry_change",
-    "RegistryChange": "identity.registry_change",
-    "ResponseContext": "agent.actions",
-    "ResponseInvalid": "agent.actions",
-    "SecurityLevel": "agent.actions",
-    "SessionView": "judging.session_view",
-    "Thought": "agent.actions",
-    "admit": "admission.admit",
-    "encode_registry_change": "identity.registry_change",
-    "judge_transfer": "admission.admit",
-    "load_contract": "contract.contract",
-    "parse_registry_change": "identity.registry_change",
-    "parse_response": "agent.actions",
-    "passes_promotion": "contract.promotion",
-    "rank_transfers": "protocol.transfers",
-    "sign": "identity.signing",
-    "validate_offline": "judging.offline",
-    "verify": "identity.signing",
+    name: module
+    for module, names in (
+        ("apc_contracts.admission.admit", "admit judge_transfer"),
+        ("apc_contracts.agent", "Action ActionType AgentResponse Execution ResponseContext ResponseInvalid"),
+        ("apc_contracts.agent", "SecurityLevel Thought parse_response"),
+        ("apc_contracts.contract.contract", "Contract PromotionResult load_contract passes_promotion"),
+        ("apc_contracts.contract.machines", "Machine"),
+        ("apc_contracts.identity.registry_change", "AgentAdded AgentRevoked RegistryAction RegistryChange"),
+        ("apc_contracts.identity.registry_change", "encode_registry_change parse_registry_change"),
+        ("apc_contracts.identity.signing", "sign verify"),
+        ("apc_contracts.judging.offline", "validate_offline"),
+        ("apc_contracts.judging.session_view", "Identity SessionView"),
+        ("apc_contracts.protocol.transfers", "rank_transfers"),
+    )
+    for name in names.split()
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+    return getattr(import_module(_LATE[name]), name)
 
 
 __all__ = [

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 from tests.support.log import packet_entry
 
-from apc_contracts.session import SessionDocument
+from apc_contracts.session.document import SessionDocument
 from apc_contracts.vocabulary import RunPhase
 from apc_log.batch import PacketEntry, SessionUpdate
 from benchmarks.database.log_load import PACKETS_A_TRANSACTION, Loader, open_loader

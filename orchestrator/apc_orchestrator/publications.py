@@ -21,7 +21,7 @@ from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.packet import Packet
-from apc_contracts.session import Session
+from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts

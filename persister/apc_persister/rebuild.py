@@ -14,9 +14,8 @@ import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
-from apc_contracts.replay import ReplayDiffers, ReplayImpossible
-from apc_contracts.replay.entries import as_json
-from apc_contracts.session import Session
+from apc_contracts.replay.entries import ReplayDiffers, ReplayImpossible, as_json
+from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import read_packet
 from apc_log.batch import SessionUpdate
 from apc_log.heads import AnyConnection

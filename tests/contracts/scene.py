@@ -21,7 +21,8 @@ from apc_contracts import (
     VerdictKind,
     read_packet,
 )
-from apc_contracts.admission import SessionSnapshot, admit
+from apc_contracts.admission.admit import admit
+from apc_contracts.admission.recorded import SessionSnapshot
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL
 from apc_contracts.judging.session_view import Identity

@@ -8,7 +8,7 @@ import asyncpg
 from pydantic import Field
 
 from apc_contracts.payloads.budget_expression import RESOURCES
-from apc_contracts.session import SessionDocument
+from apc_contracts.session.document import SessionDocument
 from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.errors import not_found

@@ -5,9 +5,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.session import SessionDocument
 from apc_contracts.session.budgets import budget_shares, memberships
-from apc_contracts.session.document import TaskDocument
+from apc_contracts.session.document import SessionDocument, TaskDocument
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow, list_dead, list_held_packets

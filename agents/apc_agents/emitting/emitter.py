@@ -28,7 +28,7 @@ from apc_bus.settings import WorkerSettings
 from apc_bus.telemetry import packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
 from apc_bus.tracing import current_trace, describe, in_span
-from apc_contracts.admission import admit
+from apc_contracts.admission.admit import admit
 from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused

@@ -18,8 +18,8 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation import Explanation
 from apc_contracts.explanation import explain as explanation_of
 from apc_contracts.payloads.budget_expression import RESOURCES
-from apc_contracts.session import SessionDocument
 from apc_contracts.session.budgets import budget_shares, memberships
+from apc_contracts.session.document import SessionDocument
 from apc_contracts.text import one_line
 from apc_contracts.vocabulary import Signal
 from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions

@@ -13,7 +13,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.packet import Packet, Trace
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import version_of
-from apc_contracts.session import SessionDocument
+from apc_contracts.session.document import SessionDocument
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSION, RunPhase, Signal
 from apc_log.queries import get_session
 

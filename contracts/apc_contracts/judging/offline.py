@@ -3,7 +3,7 @@
 There is no session and no registry; now = the packet's own created_at.
 """
 
-from apc_contracts.admission import admit
+from apc_contracts.admission.admit import admit
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.facts import Facts

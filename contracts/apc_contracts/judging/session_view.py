@@ -167,7 +167,7 @@ class WakePlaces:
 
 
 class SessionView(Protocol):
-    """Read-only view of a session; `apc_contracts.session.Session` is one."""
+    """Read-only view of a session; `apc_contracts.session.session.Session` is one."""
 
     @property
     def session_id(self) -> str: ...

@@ -5,12 +5,14 @@ from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from apc_contracts.admission import judge_held, judge_in_session, note_place
-from apc_contracts.admission.recorded import recorded_facts
+from apc_contracts.admission.admit import judge_held
+from apc_contracts.admission.record import note_place
+from apc_contracts.admission.recorded import judge_in_session, recorded_facts
 from apc_contracts.admission.rules.routing import asks_role
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.packet import Packet
@@ -27,29 +29,23 @@ from apc_contracts.replay.entries import (
 )
 from apc_contracts.replay.hop_receipts import is_substrate_confirm, receipts_of, verification_of
 from apc_contracts.replay.what_if import WhatIf
-from apc_contracts.session import (
-    Advanced,
+from apc_contracts.session.advance import Advanced, advance, confirm_substrate
+from apc_contracts.session.emissions import timer
+from apc_contracts.session.knowledge import decay_packet
+from apc_contracts.session.lifecycle import ends_at_gate, resolve_recipients
+from apc_contracts.session.opening import open_session
+from apc_contracts.session.receipts import planned_at
+from apc_contracts.session.session import HeldPacket, Session
+from apc_contracts.session.session_effects import (
     FinalVerdict,
-    HeldPacket,
     Hop,
-    Identity,
     PacketInput,
     ReceiptsInput,
     ReleaseInput,
-    Session,
     Transition,
-    advance,
-    confirm_substrate,
-    decay_packet,
-    hops_without_session,
-    identity_without_session,
-    open_session,
-    resolve_recipients,
-    timer,
-    timer_kind,
 )
-from apc_contracts.session.lifecycle import ends_at_gate
-from apc_contracts.session.receipts import planned_at
+from apc_contracts.session.timers import timer_kind
+from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet, seal
 

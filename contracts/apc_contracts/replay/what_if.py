@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.admission import judge_in_session, judge_recorded
+from apc_contracts.admission.recorded import judge_in_session, judge_recorded
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import TransitionRefused
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.replay.entries import RecordedHop, RecordedPacket, RecordedTransition
-from apc_contracts.session import Session
 from apc_contracts.session.movement import COORDINATION
+from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.admission import judge_transfer, transfer_record
+from apc_contracts.admission.admit import judge_transfer, transfer_record
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet

@@ -12,8 +12,7 @@ from uuid import UUID
 
 import orjson
 
-from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
-from apc_contracts.replay.entries import ENVELOPE_COLUMNS
+from apc_contracts.replay.entries import ENVELOPE_COLUMNS, Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
 from apc_log.errors import BundleUnreadable

@@ -10,18 +10,17 @@ import asyncpg
 import orjson
 
 from apc_contracts.contract.contract import Contract, contract_from_bytes
-from apc_contracts.replay import (
-    Change,
+from apc_contracts.replay.entries import (
+    ENVELOPE_COLUMNS,
     Entry,
     RecordedHop,
     RecordedPacket,
     RecordedTransition,
     ReplayDiffers,
     ReplayImpossible,
-    SessionReplay,
 )
-from apc_contracts.replay.entries import ENVELOPE_COLUMNS
-from apc_contracts.replay.what_if import WhatIf
+from apc_contracts.replay.session_replay import SessionReplay
+from apc_contracts.replay.what_if import Change, WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
 from apc_log.heads import AnyConnection, read_ends

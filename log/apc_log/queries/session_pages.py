@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_contracts.session import SessionDocument, decode_document
+from apc_contracts.session.document import SessionDocument, decode_document
 
 # Signals that move a session are read one by one (entries.py); an escaped one may be any of them.
 _IS_MOVING = """

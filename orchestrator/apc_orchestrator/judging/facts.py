@@ -12,8 +12,8 @@ from apc_contracts.identity.ids import shard_of
 from apc_contracts.identity.signing import verify
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.packet import Packet
-from apc_contracts.session import HeldPacket
 from apc_contracts.session.opening import contract_named
+from apc_contracts.session.session import HeldPacket
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.judging.memory import ShardMemory

@@ -11,22 +11,16 @@ from uuid import UUID
 
 from apc_bus import headers
 from apc_bus.port import Message
-from apc_contracts.admission import judge_held
+from apc_contracts.admission.admit import judge_held
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.registry_change import AnyChange
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet
-from apc_contracts.session import (
-    Denial,
-    FinalVerdict,
-    ReceiptsInput,
-    ReleaseInput,
-    Session,
-    advance,
-    confirm_substrate,
-    decay_packet,
-)
+from apc_contracts.session.advance import advance, confirm_substrate
+from apc_contracts.session.knowledge import decay_packet
 from apc_contracts.session.lifecycle import confirm_all, confirm_delivery
+from apc_contracts.session.session import Session
+from apc_contracts.session.session_effects import Denial, FinalVerdict, ReceiptsInput, ReleaseInput
 from apc_contracts.wire.parsing import ReceivedPacket, payload_hash, seal
 from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_log.batch import RegistryEntry

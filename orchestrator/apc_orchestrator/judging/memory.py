@@ -8,10 +8,11 @@ from uuid import UUID
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.quotas import Outstanding, Quotas
+from apc_contracts.judging.session_view import Identity
 from apc_contracts.packet import Packet
 from apc_contracts.protocol.ledger import ProtocolLedger
-from apc_contracts.session import Identity, Session
 from apc_contracts.session.opening import contract_named
+from apc_contracts.session.session import Session
 from apc_log.session_loading import REFUSED_KEPT
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease

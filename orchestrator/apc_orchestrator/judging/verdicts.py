@@ -3,24 +3,20 @@
 from datetime import timedelta
 from time import perf_counter
 
-from apc_contracts.admission import admit, note_place
+from apc_contracts.admission.admit import admit
+from apc_contracts.admission.record import note_place
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.ids import is_key_of_another
 from apc_contracts.judging.facts import Facts
+from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.packet import Packet
-from apc_contracts.session import (
-    Identity,
-    PacketInput,
-    Session,
-    advance,
-    halted_by_refusal,
-    hops_without_session,
-    identity_without_session,
-    open_session,
-    resolve_recipients,
-)
-from apc_contracts.session.lifecycle import deliveries_to_repeat
+from apc_contracts.session.advance import advance, halted_by_refusal
+from apc_contracts.session.lifecycle import deliveries_to_repeat, resolve_recipients
+from apc_contracts.session.opening import open_session
+from apc_contracts.session.session import Session
+from apc_contracts.session.session_effects import PacketInput
+from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator.batch import Batch

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from apc_bus.crash_points import crash_point
 from apc_contracts.contract.contract import Contract
-from apc_contracts.session import Session, timer
+from apc_contracts.session.emissions import timer
+from apc_contracts.session.session import Session
 from apc_contracts.session.task import wake_of_timer
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable

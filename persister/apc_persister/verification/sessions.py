@@ -9,8 +9,9 @@ import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ApcError
-from apc_contracts.replay import Entry, ReplayDiffers, ReplayImpossible, SessionReplay
-from apc_contracts.session import Session
+from apc_contracts.replay.entries import Entry, ReplayDiffers, ReplayImpossible
+from apc_contracts.replay.session_replay import SessionReplay
+from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.heads import AnyConnection
 from apc_log.queries.replay import ContractBook, DatabaseRecords

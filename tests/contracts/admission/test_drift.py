@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from apc_contracts import PacketType, VerdictKind
-from apc_contracts.admission import judge_recorded
 from apc_contracts.admission.case import Case
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.admission.rules.drift import keeps_to_the_course, warnings_of
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
 

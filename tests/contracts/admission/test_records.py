@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts import ORCHESTRATOR, PacketType, Registration, Right, RunPhase, SignatureState, reply_id
-from apc_contracts.admission import admit, judge_recorded
+from apc_contracts.admission.admit import admit
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.judging.session_view import NO_LOOP, IdleChain, LoopState, Part
 

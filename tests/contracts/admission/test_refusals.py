@@ -5,7 +5,8 @@ import json
 import pytest
 
 from apc_contracts import VerdictKind
-from apc_contracts.admission import RULES, judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
+from apc_contracts.admission.rules.order import RULES
 from apc_contracts.contract.contract import Contract, task_contract
 
 from ..scene import Scene

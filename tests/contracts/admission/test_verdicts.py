@@ -19,7 +19,8 @@ from apc_contracts import (
     VerdictKind,
     reply_id,
 )
-from apc_contracts.admission import admit, judge_held, judge_recorded, judge_transfer, transfer_record
+from apc_contracts.admission.admit import admit, judge_held, judge_transfer, transfer_record
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Part
 from apc_contracts.vocabulary import TYPES_OF_1_1

@@ -10,7 +10,8 @@ from apc_contracts.contract.contract import Contract, passes_promotion
 from apc_contracts.judging.offline import validate_offline
 from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, half_lives, is_decayed, measure
 from apc_contracts.protocol.transfers import score_transfer
-from apc_contracts.session import Session, open_session
+from apc_contracts.session.opening import open_session
+from apc_contracts.session.session import Session
 
 from ..scene import CREATED, SPEC, document, received
 from .documented import examples

@@ -23,7 +23,7 @@ from apc_contracts import (
     new_packet_id,
     read_packet,
 )
-from apc_contracts.admission import admit, judge_held
+from apc_contracts.admission.admit import admit, judge_held
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
 from apc_contracts.judging.facts import Facts
@@ -31,21 +31,12 @@ from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
-from apc_contracts.session import (
-    Effects,
-    HeldPacket,
-    PacketInput,
-    ReceiptsInput,
-    ReleaseInput,
-    Route,
-    Session,
-    Transition,
-    advance,
-    confirm_substrate,
-    open_session,
-    resolve_recipients,
-    timer,
-)
+from apc_contracts.session.advance import advance, confirm_substrate
+from apc_contracts.session.emissions import timer
+from apc_contracts.session.lifecycle import resolve_recipients
+from apc_contracts.session.opening import open_session
+from apc_contracts.session.session import HeldPacket, Session
+from apc_contracts.session.session_effects import Effects, PacketInput, ReceiptsInput, ReleaseInput, Route, Transition
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts.session.test_budgets import CONTRACT, IDEA, TASKS, Tree
 
-from apc_contracts.session import decode_document
 from apc_contracts.session.budgets import left_of
+from apc_contracts.session.document import decode_document
 from apc_contracts.wire.receipts import ReceiptKind
 
 from .conftest import Simulation

@@ -17,7 +17,7 @@ from apc_contracts.explanation import (
     explain,
 )
 from apc_contracts.payloads.session_signals import Budgets
-from apc_contracts.session import Session
+from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts import load_contract
-from apc_contracts.session import decode_document
 from apc_contracts.session.budgets import left_of
+from apc_contracts.session.document import decode_document
 
 from .conftest import Simulation
 from .walk import Walk

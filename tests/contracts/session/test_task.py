@@ -21,7 +21,7 @@ from apc_contracts.contract.coordinators import TERMS, Coordinator
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.payloads.session_signals import Budgets, TaskSessionSpec
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
-from apc_contracts.session import decode_document
+from apc_contracts.session.document import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
 from apc_contracts.wire.receipts import ReceiptKind
 

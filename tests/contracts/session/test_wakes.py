@@ -8,7 +8,7 @@ import pytest
 from apc_contracts import Packet, SignalPayload
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.payloads.session_signals import WakeSpec
-from apc_contracts.session import decode_document
+from apc_contracts.session.document import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 
 from .conftest import Simulation

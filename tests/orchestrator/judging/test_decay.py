@@ -21,7 +21,7 @@ from apc_contracts import (
     parse_packet,
     read_packet,
 )
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.payloads.by_type import DecisionPayload, MetricSet
 from apc_contracts.payloads.measurements import Thresholds

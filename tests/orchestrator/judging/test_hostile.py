@@ -16,7 +16,7 @@ from apc_bus.topology import RECEIPTS
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.identity.signing import encode_public_key, new_private_key
-from apc_contracts.session import timer
+from apc_contracts.session.emissions import timer
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_orchestrator.judging.judge import Judge
 

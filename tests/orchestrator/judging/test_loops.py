@@ -7,7 +7,7 @@ import orjson
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet, load_contract, parse_packet, read_packet
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
 Build = Callable[..., Packet]

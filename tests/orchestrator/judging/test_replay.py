@@ -17,7 +17,7 @@ from tests.support.log.batch_records import BatchRecords
 
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.contract import contract_from_bytes
-from apc_contracts.replay import Entry, RecordedPacket
+from apc_contracts.replay.entries import Entry, RecordedPacket
 from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
 
 Path = tuple[str, ...]

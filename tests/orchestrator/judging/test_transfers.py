@@ -11,7 +11,7 @@ from tests.contracts.session.path.way import brief, evaluation
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, NackPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal

@@ -22,7 +22,8 @@ from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol.ledger import ProtocolLedger
-from apc_contracts.session import Session, decode_document
+from apc_contracts.session.document import decode_document
+from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, encode_receipts

@@ -11,7 +11,7 @@ from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.packet import ProofBundle
-from apc_contracts.session import Session
+from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_orchestrator import tracing
 from apc_orchestrator.judging import memory

@@ -6,8 +6,7 @@ from typing import Any
 
 import orjson
 
-from apc_contracts.replay import Entry, RecordedHop, RecordedPacket, RecordedTransition
-from apc_contracts.replay.entries import ENVELOPE_COLUMNS
+from apc_contracts.replay.entries import ENVELOPE_COLUMNS, Entry, RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.batch import CoordinationEntry, HopEntry, LogBatch, PacketEntry
 

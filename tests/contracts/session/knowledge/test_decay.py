@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.contracts.session.conftest import Simulation
 
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import read_packet, seal

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts import IdeaPayload, Packet, ProofBundle, SignalPayload, load_contract, read_packet
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.payloads.by_type import ExpectedImpact, SignalFields
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 from apc_contracts.wire.parsing import seal

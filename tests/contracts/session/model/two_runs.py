@@ -12,7 +12,7 @@ from hypothesis.stateful import (
 from apc_contracts import Packet
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.payloads.by_type import Payload
-from apc_contracts.session import decode_document
+from apc_contracts.session.document import decode_document
 from apc_contracts.vocabulary import ORCHESTRATOR
 
 from ..conftest import BEGINNING, HANDLED, Simulation

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apc_contracts import Packet, TransferPayload, read_packet
-from apc_contracts.admission import judge_recorded
+from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
 from apc_contracts.packet import Lineage
 from apc_contracts.payloads.by_type import ArbitrationPayload, TransferPolicy

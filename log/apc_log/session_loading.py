@@ -17,11 +17,12 @@ from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.packet import CLAIM_PREFIX, defines, refers_to
+from apc_contracts.session.completion import requested
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.knowledge import recount_contents, rest
 from apc_contracts.session.promotion import completion_of
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
-from apc_contracts.session.session_effects import Denial, Hop, requested
+from apc_contracts.session.session_effects import Denial, Hop
 from apc_contracts.vocabulary import (
     CONTROL_TYPES,
     ORCHESTRATOR,

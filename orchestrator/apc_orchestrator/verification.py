@@ -23,7 +23,8 @@ from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.registry import Registration
 from apc_contracts.identity.signing import verify_endorsement
 from apc_contracts.payloads.by_type import ArtifactPayload
-from apc_contracts.session.session_effects import FailedCheck, Verification, evidence_artifacts, ruling
+from apc_contracts.session.completion import evidence_artifacts, ruling
+from apc_contracts.session.session_effects import FailedCheck, Verification
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind

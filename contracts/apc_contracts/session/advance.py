@@ -18,7 +18,6 @@ from apc_contracts.session import (
     knowledge,
     promotion,
     receipts,
-    session_effects,
     task,
     verdicts,
 )
@@ -257,7 +256,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
-        session_effects.note_claims(session, packet)
+        completion.note_claims(session, packet)
         knowledge.note(session, packet, contract)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from apc_bus.database import DATABASE_AWAY
+from apc_contracts.session.completion import repeated
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import Hop, repeated
+from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import KeyRing
 from apc_log.heads import read_head

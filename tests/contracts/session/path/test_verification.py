@@ -7,7 +7,8 @@ from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import ClaimPayload, Contract, Packet, ProofBundle, RetractionPayload, new_packet_id
 from apc_contracts.packet import Falsifier
-from apc_contracts.session.session_effects import FailedCheck, ruling
+from apc_contracts.session.completion import ruling
+from apc_contracts.session.session_effects import FailedCheck
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import ReceiptKind
 

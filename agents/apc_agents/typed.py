@@ -13,15 +13,15 @@ from apc_agents.errors import AgentError, AgentInvalid, Reject
 from apc_contracts.contract_model import SchemaId
 from apc_contracts.packet import PAYLOAD_TYPES, Packet
 from apc_contracts.payloads.by_type import (
+    AgentRequest,
     DecisionPayload,
     EvalPayload,
     MessagePayload,
     OpenEvalPayload,
     Payload,
+    Result,
     SignalPayload,
 )
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

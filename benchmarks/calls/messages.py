@@ -17,9 +17,9 @@ from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.schemas import register_schema
 from apc_contracts.session.advance import advance
+from apc_contracts.session.movement import PacketInput
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import PacketInput
 from apc_contracts.vocabulary import PacketType, RunPhase, Signal
 from apc_contracts.wire.parsing import read_packet
 from benchmarks.support import agents, packets

@@ -11,9 +11,9 @@ from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.session.advance import advance
+from apc_contracts.session.movement import PacketInput
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import PacketInput
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures

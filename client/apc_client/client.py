@@ -23,8 +23,7 @@ from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import Actor, Packet
-from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed

@@ -17,8 +17,7 @@ from apc_bus.topology import INGRESS
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import Registration
 from apc_contracts.packet import MAX_TTL_MS, PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
-from apc_contracts.payloads.by_type import Payload, SignalPayload
-from apc_contracts.payloads.questions import MAX_TEXT, AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.by_type import MAX_TEXT, AnswerOutcome, AnswerSpec, Payload, SignalPayload
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal
 from apc_contracts.wire.parsing import seal
 from apc_log.queries.questions import QuestionRow, list_questions, read_verdicts

@@ -18,8 +18,7 @@ from apc_client.errors import ResultUnusable, SessionHalted
 from apc_client.sending import until
 from apc_contracts.errors import PacketRefused
 from apc_contracts.packet import Packet
-from apc_contracts.payloads.by_type import DecisionPayload
-from apc_contracts.payloads.measurements import Result
+from apc_contracts.payloads.by_type import DecisionPayload, Result
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import SessionRow, get_session

@@ -67,18 +67,20 @@ from apc_contracts.payloads.by_type import (
     IdeaPayload,
     LanguageBinding,
     MessagePayload,
+    MetricLimit,
     MetricSet,
     NackPayload,
     OpenEvalPayload,
     Payload,
+    Result,
     RetractionPayload,
     SignalPayload,
     TaskIrPayload,
+    Thresholds,
     TransferPayload,
     TransferPolicy,
     Veto,
 )
-from apc_contracts.payloads.measurements import MetricLimit, Result, Thresholds
 from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
 from apc_contracts.payloads.task_ir import (
     ConstraintKind,
@@ -116,7 +118,7 @@ from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket, parse_packe
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
 
 if TYPE_CHECKING:
-    from apc_contracts.admission.admit import admit, judge_transfer
+    from apc_contracts.admission.admit import admit, judge_transfer, validate_offline
     from apc_contracts.agent import (
         Action,
         ActionType,
@@ -139,7 +141,6 @@ if TYPE_CHECKING:
         parse_registry_change,
     )
     from apc_contracts.identity.signing import sign, verify
-    from apc_contracts.judging.offline import validate_offline
     from apc_contracts.judging.session_view import Identity, SessionView
     from apc_contracts.protocol.transfers import rank_transfers
 
@@ -155,7 +156,7 @@ _LATE = {
         ("apc_contracts.identity.registry_change", "AgentAdded AgentRevoked RegistryAction RegistryChange"),
         ("apc_contracts.identity.registry_change", "encode_registry_change parse_registry_change"),
         ("apc_contracts.identity.signing", "sign verify"),
-        ("apc_contracts.judging.offline", "validate_offline"),
+        ("apc_contracts.admission.admit", "validate_offline"),
         ("apc_contracts.judging.session_view", "Identity SessionView"),
         ("apc_contracts.protocol.transfers", "rank_transfers"),
     )

@@ -17,12 +17,12 @@ from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.packet import CLAIM_PREFIX, defines, refers_to
-from apc_contracts.session.completion import requested
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.knowledge import recount_contents, rest
+from apc_contracts.session.lifecycle import verification_needed
+from apc_contracts.session.movement import Denial, Hop
 from apc_contracts.session.promotion import completion_of
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
-from apc_contracts.session.session_effects import Denial, Hop
 from apc_contracts.vocabulary import (
     CONTROL_TYPES,
     ORCHESTRATOR,
@@ -448,6 +448,6 @@ def _restore_rest(session: Session, opened: OpenPacket, contract: Contract) -> N
     if is_applied and not opened.verification:
         # What does not rest at APPLIED is there only while it is verified.
         is_resting = opened.packet.packet_type in contract.superseding.types
-        is_pending = not is_resting or requested(session, opened.received, contract) is not None
+        is_pending = not is_resting or verification_needed(session, opened.received, contract) is not None
         opened.verification = "pending" if is_pending else "passed"
         opened.is_evidence_counted = not is_pending

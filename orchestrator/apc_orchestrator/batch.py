@@ -10,8 +10,8 @@ from opentelemetry.trace import Span
 
 from apc_bus.port import Publication
 from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_contracts.session.movement import Verification
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import Verification
 from apc_contracts.wire.refused_input import Flood
 from apc_log.batch import LOG_BATCH_VERSION, Entry, LogBatch, OpeningBatch
 from apc_orchestrator.judging.entries import session_row, size_of

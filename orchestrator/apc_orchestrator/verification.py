@@ -23,8 +23,8 @@ from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.registry import Registration
 from apc_contracts.identity.signing import verify_endorsement
 from apc_contracts.payloads.by_type import ArtifactPayload
-from apc_contracts.session.completion import evidence_artifacts, ruling
-from apc_contracts.session.session_effects import FailedCheck, Verification
+from apc_contracts.session.lifecycle import evidence_artifacts, verification_ruling
+from apc_contracts.session.movement import FailedCheck, Verification
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
@@ -132,7 +132,9 @@ class Verifier:
         """Return the result for a verification beyond the bounds: nothing was checked, and the mode still applies."""
         checks = [name for name in LOOKED_UP if getattr(self._rules, name) != "off"]
         message = "too many verifications wait; send it again under a new id when some have ended"
-        has_passed, reason = ruling([*request.findings, *(FailedCheck(name, message) for name in checks)], self._rules)
+        has_passed, reason = verification_ruling(
+            [*request.findings, *(FailedCheck(name, message) for name in checks)], self._rules
+        )
         return _receipt(request.received, has_passed=has_passed, reason=reason)
 
     async def _verify(self, request: Verification) -> Receipt:
@@ -142,7 +144,7 @@ class Verifier:
             if self._rules.endorsements != "off":
                 findings += await asyncio.to_thread(lambda: list(self._endorsements(request.received)))
             findings += [finding async for finding in self._artifacts_of(request.received)]
-        has_passed, reason = ruling(findings, self._rules)
+        has_passed, reason = verification_ruling(findings, self._rules)
         return _receipt(request.received, has_passed=has_passed, reason=reason)
 
     async def _artifacts_of(self, received: ReceivedPacket) -> AsyncIterator[FailedCheck]:

@@ -7,7 +7,7 @@ from uuid import UUID
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from apc_contracts.payloads.questions import MAX_TEXT, AnswerOutcome
+from apc_contracts.payloads.by_type import MAX_TEXT, AnswerOutcome
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId

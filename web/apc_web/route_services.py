@@ -9,7 +9,7 @@ import asyncpg
 from fastapi import Depends, Request
 
 from apc_contracts.contract.contract import Contract
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.offline_verifier import PublicKey

@@ -35,7 +35,7 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
 from apc_contracts.packet import TYPE_OF_PAYLOAD, AckPacket, NackPacket, Packet
-from apc_contracts.session.acknowledgements import wants_ack
+from apc_contracts.session.receipts import wants_ack
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, Channel, DeliveryMode, PacketType
 from apc_contracts.wire.parsing import SealedPacket, seal
 

@@ -22,8 +22,7 @@ from apc_contracts.agent import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet, Recipient, SomePayload
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, Payload
-from apc_contracts.payloads.questions import OnTimeout
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OnTimeout, Payload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 

@@ -17,9 +17,18 @@ from apc_agents.handling.journal import decode_error
 from apc_agents.typed import payload_of, schema_of
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.packet import MAX_TTL_MS, Packet, Recipient
-from apc_contracts.payloads.by_type import MessagePayload, Payload, SignalPayload
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import MAX_TEXT, AgentRequest, AnswerOutcome, AnswerSpec, OnTimeout, Question
+from apc_contracts.payloads.by_type import (
+    MAX_TEXT,
+    AgentRequest,
+    AnswerOutcome,
+    AnswerSpec,
+    MessagePayload,
+    OnTimeout,
+    Payload,
+    Question,
+    Result,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import MAX_KEY, WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 from apc_contracts.wire.parsing import payload_hash

@@ -22,8 +22,8 @@ from apc_contracts.payloads.by_type import (
     EvalPayload,
     IdeaPayload,
     MetricSet,
+    Thresholds,
 )
-from apc_contracts.payloads.measurements import Thresholds
 from apc_contracts.vocabulary import ArtifactKind
 
 ALL_ROWS = "all-rows"

@@ -11,7 +11,7 @@ from apc_console.connections import find_door, open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import AsJson, print_rows
 from apc_console.output.terminal import echo
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_log.queries.questions import QuestionRow, list_questions
 
 _SHORT = 80

@@ -443,8 +443,8 @@ def validate(
 ) -> None:
     """Print `accepted`, or `refused CODE at PATH: message` (exit 2): the gate's verdict without a session."""
     from apc_console.output.files import read_bytes
+    from apc_contracts.admission.admit import validate_offline
     from apc_contracts.contract.contract import load_contract
-    from apc_contracts.judging.offline import validate_offline
 
     verdict = validate_offline(read_bytes(file), load_contract(contract_file))
     if verdict.refusal is not None:

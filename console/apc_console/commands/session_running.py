@@ -28,9 +28,15 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.facts import find_unregistered
 from apc_contracts.judging.verdict import remedy_of
-from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, MessagePayload, Payload, SignalPayload
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.by_type import (
+    AgentRequest,
+    DecisionPayload,
+    ErrorPayload,
+    MessagePayload,
+    Payload,
+    Result,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.session.document import TaskDocument
 from apc_contracts.text import one_line, printable_json

@@ -41,7 +41,7 @@ from apc_console.health import serve_health
 from apc_console.output.terminal import echo
 from apc_console.system.running import end_with_supervisor
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.heads import holds_log

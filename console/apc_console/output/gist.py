@@ -4,6 +4,7 @@ import orjson
 
 from apc_contracts.payloads.by_type import (
     AckPayload,
+    AgentRequest,
     ArbitrationPayload,
     ArtifactPayload,
     ClaimPayload,
@@ -15,14 +16,13 @@ from apc_contracts.payloads.by_type import (
     NackPayload,
     OpenEvalPayload,
     Payload,
+    Result,
     RetractionPayload,
     SignalFields,
     SignalPayload,
     TaskIrPayload,
     TransferPayload,
 )
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AgentRequest
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
 from apc_contracts.payloads.task_ir import IrClaim
 from apc_contracts.text import numbered, one_line

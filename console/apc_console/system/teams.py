@@ -29,7 +29,7 @@ from apc_console.system.supervisor import AgentProcess, run_supervised
 from apc_console.system.system import has_broker, refuse_people
 from apc_console.system.up import check_console, console_beside
 from apc_contracts.identity.registry import CLIENT
-from apc_contracts.payloads.measurements import Result
+from apc_contracts.payloads.by_type import Result
 from apc_contracts.text import one_line
 from apc_log.queries.questions import QuestionRow
 

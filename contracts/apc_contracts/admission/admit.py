@@ -1,4 +1,7 @@
-"""Judging: `admit` on arrival, `judge_held` at RESUME, `judge_transfer` at a barrier. Pure: no clock, no I/O."""
+"""Judging: `admit` on arrival, `judge_held` at RESUME, `judge_transfer` at a barrier, `validate_offline` alone.
+
+Pure: no clock, no I/O.
+"""
 
 from typing import Any
 
@@ -11,10 +14,12 @@ from apc_contracts.admission.rules.loop_guard import ends_no_loop
 from apc_contracts.admission.rules.order import plan
 from apc_contracts.admission.rules.quota import quota_is_left
 from apc_contracts.contract.contract import Contract
+from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.packet import Packet
+from apc_contracts.wire.parsing import parse_packet
 
 
 def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
@@ -99,3 +104,23 @@ def _first_ruling(case: Case, stage: Stage) -> Ruling:
         if ruling is not None:
             return ruling
     return None
+
+
+# A packet judged offline (docs/specification/contract.md section 14).
+#
+# There is no session and no registry; now = the packet's own created_at.
+
+
+def validate_offline(body: bytes, contract: Contract) -> Verdict:
+    """Return the verdict of the rules that need neither session nor registry; bytes that are no packet are REFUSED."""
+    try:
+        packet = parse_packet(body)
+    except PacketRefused as error:
+        refusal = Refusal(error.code, "parse_packet", error.path, error.message)
+        return Verdict(VerdictKind.REFUSED, refusal)
+    return judge_offline(packet, contract)
+
+
+def judge_offline(packet: Packet, contract: Contract) -> Verdict:
+    """Return the verdict of `validate_offline` for a packet that was parsed already."""
+    return admit(packet, None, Facts(now=packet.created_at), contract)

@@ -26,8 +26,7 @@ from apc_contracts.judging.session_view import (
 )
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import Packet
-from apc_contracts.payloads.by_type import RetractionPayload, SignalPayload, TransferPayload
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome, RetractionPayload, SignalPayload, TransferPayload
 from apc_contracts.schemas import ContentFault
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket

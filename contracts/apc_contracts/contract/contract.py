@@ -20,9 +20,15 @@ from typing import Any, BinaryIO, Final
 from pydantic import BaseModel, ValidationError
 
 from apc_contracts.contract import file as shape
-from apc_contracts.contract.contract_checks import LIFECYCLE_MACHINE, check_contract, check_deployable, fact_types
 from apc_contracts.contract.coordinators import Coordinator
-from apc_contracts.contract.file import ContractFile, Limits
+from apc_contracts.contract.file import (
+    LIFECYCLE_MACHINE,
+    ContractFile,
+    Limits,
+    check_contract,
+    check_deployable,
+    fact_types,
+)
 from apc_contracts.contract.machines import (
     DriftChecks,
     Guard,

@@ -12,8 +12,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from apc_contracts.contract.contract_checks import edge_sources, fact_types, how_to_declare
-from apc_contracts.contract.file import ContractFile, FactType
+from apc_contracts.contract.file import ContractFile, FactType, edge_sources, fact_types, how_to_declare
 from apc_contracts.errors import ContractInvalid, TransitionRefused
 from apc_contracts.vocabulary import PacketType, RunPhase
 

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import orjson
 
+from apc_contracts.admission.admit import judge_offline
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
-from apc_contracts.judging.offline import judge_offline
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet
 from apc_contracts.protocol.transfers import TransferScore, rank_transfers, score_transfer

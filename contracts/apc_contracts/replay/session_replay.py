@@ -31,20 +31,13 @@ from apc_contracts.replay.hop_receipts import is_substrate_confirm, receipts_of,
 from apc_contracts.replay.what_if import WhatIf
 from apc_contracts.session.advance import Advanced, advance, confirm_substrate
 from apc_contracts.session.emissions import timer
+from apc_contracts.session.events import timer_kind
 from apc_contracts.session.knowledge import decay_packet
 from apc_contracts.session.lifecycle import ends_at_gate, resolve_recipients
+from apc_contracts.session.movement import FinalVerdict, Hop, PacketInput, ReceiptsInput, ReleaseInput, Transition
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.receipts import planned_at
 from apc_contracts.session.session import HeldPacket, Session
-from apc_contracts.session.session_effects import (
-    FinalVerdict,
-    Hop,
-    PacketInput,
-    ReceiptsInput,
-    ReleaseInput,
-    Transition,
-)
-from apc_contracts.session.timers import timer_kind
 from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet, seal

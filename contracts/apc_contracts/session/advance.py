@@ -9,30 +9,12 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import Packet
-from apc_contracts.session import (
-    acknowledgements,
-    barrier,
-    budgets,
-    completion,
-    emissions,
-    knowledge,
-    promotion,
-    receipts,
-    task,
-    verdicts,
-)
+from apc_contracts.session import barrier, budgets, emissions, knowledge, lifecycle, promotion, receipts, task, verdicts
 from apc_contracts.session.events import count_packet, settle
 from apc_contracts.session.knowledge import note_content, query_loop
-from apc_contracts.session.movement import Advance
+from apc_contracts.session.movement import Advance, Effects, PacketInput, ReceiptsInput, ReleaseInput, Transition
 from apc_contracts.session.promotion import register_outcome
 from apc_contracts.session.session import HeldPacket, OpenPacket, Session
-from apc_contracts.session.session_effects import (
-    Effects,
-    PacketInput,
-    ReceiptsInput,
-    ReleaseInput,
-    Transition,
-)
 from apc_contracts.session.task import note_failure, watch
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
@@ -139,8 +121,8 @@ def _accept(
     session, contract = moment.session, moment.contract
     was_paused = session.is_paused
     note = None
-    if received.packet.packet_type in acknowledgements.ANSWERS:
-        note = acknowledgements.settle(moment, received.packet)
+    if received.packet.packet_type in receipts.ANSWERS:
+        note = receipts.settle_ack(moment, received.packet)
     opened = verdicts.route(
         session,
         received,
@@ -152,12 +134,12 @@ def _accept(
         record=record,
         note=note,
     )
-    acknowledgements.expect(moment, opened)
+    receipts.expect_acks(moment, opened)
     knowledge.judge_arrival(moment, opened)
     if not session.is_terminal:
         budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
     for earlier in knowledge.enter(session, opened, moment.rights, contract):
-        completion.complete(session, earlier, moment.now, moment.effects, contract)
+        lifecycle.complete(session, earlier, moment.now, moment.effects, contract)
     count_packet(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
     verdicts.apply_locally(session, opened, moment.now, moment.effects, contract)
@@ -191,7 +173,7 @@ def _take_released(moment: Advance, given: ReleaseInput) -> None:
 def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
     session, first = moment.session, given.receipts[0]
     if first.kind in VERIFICATION_KINDS:
-        opened = completion.settle_verification(session, first, given.now, moment.effects, moment.contract)
+        opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
     else:
         opened = receipts.receive(session, given, moment.effects, moment.contract)
         _hear_recipient(session, first.recipient, moment.effects)
@@ -256,7 +238,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
-        completion.note_claims(session, packet)
+        lifecycle.note_claims(session, packet)
         knowledge.note(session, packet, contract)
 
 
@@ -324,7 +306,7 @@ def _is_opening(session: Session, packet: Packet, verdict: Verdict) -> bool:
 def _end(moment: Advance) -> None:
     """Clean up at CLOSED or HALTED: nothing stays held, nothing waits."""
     state = moment.session.state
-    acknowledgements.forget_all(moment.session)
+    receipts.forget_all_acks(moment.session)
     task.end_all(moment)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
-    completion.release_rest(moment.session, moment.now, moment.effects, moment.contract)
+    lifecycle.release_rest(moment.session, moment.now, moment.effects, moment.contract)

@@ -10,7 +10,7 @@ from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import ArbitrationPayload, Candidate
 from apc_contracts.protocol.transfers import RankedTransfer, rank_transfers, score_transfer
-from apc_contracts.session import acknowledgements, emissions, knowledge, verdicts
+from apc_contracts.session import emissions, knowledge, receipts, verdicts
 from apc_contracts.session.knowledge import note_evidence, note_symbols, note_top_k, note_transfer
 from apc_contracts.session.movement import Advance, barrier, may, open_generation, transition
 from apc_contracts.session.session import HeldPacket, Session
@@ -221,7 +221,7 @@ def _release(moment: Advance, item: HeldPacket, record: dict[str, Any]) -> None:
         was_held=True,
         record=record,
     )
-    acknowledgements.expect(moment, opened)
+    receipts.expect_acks(moment, opened)
     knowledge.judge_arrival(moment, opened)
     verdicts.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
 

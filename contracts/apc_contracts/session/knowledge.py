@@ -19,9 +19,8 @@ from apc_contracts.protocol.effectiveness import PROTOCOL_DECAY_DECISION, DecayD
 from apc_contracts.session import emissions
 from apc_contracts.session.document import KEYS_KEPT, LONGEST_KEY, checksum
 from apc_contracts.session.emissions import emission
-from apc_contracts.session.movement import Advance
+from apc_contracts.session.movement import Advance, Hop, PacketInput
 from apc_contracts.session.session import OpenPacket, Session, content_of
-from apc_contracts.session.session_effects import Hop, PacketInput
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
 
 

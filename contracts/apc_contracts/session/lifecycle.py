@@ -1,20 +1,31 @@
-"""The lifecycle of a packet for one recipient: the names of its machine, its moves, its progress.
+"""The lifecycle of a packet for one recipient: who it goes to, its machine's moves, its verification, its end.
 
-It is moved by a verdict (`verdicts`), by receipts (`receipts`), by a new attempt (`rerouting`), and, once it is
-applied, by the gate itself (`completion`). Source: docs/specification/contract.md section 8.
+It is moved by a verdict (`verdicts`), by receipts and new attempts (`receipts`), and, once it is applied, by the gate
+itself. Source: docs/specification/contract.md section 8.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from apc_contracts.admission.rules.routing import asks_role, is_ask, with_role
 from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.file import VerificationRules
 from apc_contracts.identity.registry import CLIENT, Registration
-from apc_contracts.packet import Packet
+from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.packet import (
+    ARTIFACT_PREFIX,
+    CLAIM_PREFIX,
+    PACKET_PREFIX,
+    Packet,
+    defines,
+    packet_named,
+    reference_of,
+)
 from apc_contracts.payloads.by_type import MessagePayload
+from apc_contracts.session.movement import Effects, FailedCheck, Hop, Verification
 from apc_contracts.session.session import OpenPacket, Progress, Session
-from apc_contracts.session.session_effects import Effects, Hop
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     CONTROL_TYPES,
@@ -23,6 +34,8 @@ from apc_contracts.vocabulary import (
     Channel,
     PacketType,
 )
+from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import Receipt, ReceiptKind
 
 Record = dict[str, Any]
 """JSON object of the log."""
@@ -156,3 +169,214 @@ def deliveries_to_repeat(opened: OpenPacket, now: datetime, interval: timedelta)
             continue
         progress.repeated_at = now
         yield recipient, progress
+
+
+# How packets finish: verified, then completed, promoted or superseded; or retracted by a RETRACTION.
+
+SUPERSEDED = ["higher_conflict_resolution_arrived", "supersession_recorded"]
+COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
+"""States from which the gate itself finishes a delivery."""
+
+
+def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
+    """Begin verification at the first APPLIED, once; packets with nothing to check pass at once."""
+    if opened.verification:
+        return
+    request = verification_needed(session, opened.received, contract)
+    if request is None:
+        opened.verification = "passed"
+    else:
+        opened.verification = "pending"
+        session.document.verifying += 1
+        effects.verifications.append(request)
+
+
+def settle_verification(
+    session: Session, receipt: Receipt, now: datetime, effects: Effects, contract: Contract
+) -> OpenPacket | None:
+    """Take the result of a verification, a receipt of the orchestrator; return the packet it moves, or None."""
+    opened = session.open.get(receipt.packet_id)
+    if opened is None or opened.verification != "pending":
+        return None
+    has_passed = receipt.kind is ReceiptKind.VERIFICATION_PASS
+    opened.verification = "passed" if has_passed else "failed"
+    session.document.verifying -= 1
+    remark = {"warning" if has_passed else "error": receipt.error} if receipt.error else None
+    if has_passed and opened.packet.packet_type in contract.superseding.types and not session.is_terminal:
+        # It waits: the result moves nothing yet, and must be in the log all the same.
+        event = [str(receipt.kind)]
+        effects.hops.append(Hop(opened.packet.packet_id, "", 1, "", "", event, [now], ORCHESTRATOR, remark))
+    complete(session, opened, now, effects, contract, remark=remark)
+    return opened
+
+
+def complete(
+    session: Session,
+    opened: OpenPacket,
+    now: datetime,
+    effects: Effects,
+    contract: Contract,
+    remark: Record | None = None,
+) -> None:
+    """Move every machine of a packet as far as it can go now, and forget the packet when all have finished.
+
+    `remark` is the metadata of the hops: why a verification failed, or its warnings.
+    """
+    is_at_end = True
+    terminal = contract.machine(LIFECYCLE).terminal
+    for recipient, progress in opened.recipients.items():
+        # The other recipients of a packet to many are mostly in flight or finished: each receipt passes over all of
+        # them.
+        moves = progress.state in COMPLETABLE
+        events = _completion_events(session, opened, progress, contract) if moves else []
+        if events and events[0] == SUPERSEDED[0]:
+            by = {"superseded_by": str(session.document.superseded[opened.packet.packet_id])}
+            move(opened, recipient, progress, events, now, effects, contract, remark=by)
+        elif events:
+            move(opened, recipient, progress, events, now, effects, contract, remark=remark)
+        is_at_end = is_at_end and progress.state in terminal and not progress.is_open
+    if is_at_end and _forget(session, opened.packet.packet_id) is not None:
+        ended = overall_state([progress.state for progress in opened.recipients.values()])
+        session.identities[opened.packet.packet_id].ended = ended
+
+
+def release_rest(session: Session, now: datetime, effects: Effects, contract: Contract) -> None:
+    """Finish what waited at APPLIED or VERIFIED when the session has ended."""
+    for opened in list(session.open.values()):
+        if opened.completion is None:
+            opened.completion = "non_promotable_complete"
+        complete(session, opened, now, effects, contract)
+
+
+def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
+    """Promote a packet, then archive it: now if it is VERIFIED, later if it is not applied yet."""
+    opened = session.open.get(packet_id)
+    if opened is not None:
+        opened.completion = "promotion_eligible"
+        complete(session, opened, now, effects, contract)
+
+
+def retract(
+    session: Session, packet_id: UUID, by: str, replacement: UUID | None, now: datetime, effects: Effects
+) -> None:
+    """Write one row for the whole packet that ends all its machines and names its replacement."""
+    opened = _forget(session, packet_id)
+    identity = session.identities[packet_id]
+    state, refusal = identity.ended, identity.refusal
+    if refusal is not None:
+        state = "EXPIRED" if refusal.code == "EXPIRED" else "REJECTED_POLICY"
+    if opened is not None:
+        state = overall_state([one.state for one in opened.recipients.values()])
+        for recipient in opened.recipients:
+            end_delivery(session, opened, recipient, effects)
+    if session.held.pop(packet_id, None) is not None:
+        state = "SCHEMA_VALIDATED"
+    identity.retracted = True
+    metadata: Record = {"ended": "retraction"}
+    if replacement is not None:
+        metadata["replacement"] = str(replacement)
+    event = ["retraction_packet_received"]
+    effects.hops.append(Hop(packet_id, "", 0, state, "RETRACTED", event, [now], by, metadata))
+
+
+def _completion_events(session: Session, opened: OpenPacket, progress: Progress, contract: Contract) -> list[str]:
+    events = []
+    if progress.state == "APPLIED":
+        if opened.verification == "failed":
+            return ["verification_fail"]
+        if opened.packet.packet_id in session.document.superseded:
+            return SUPERSEDED
+        is_resting = opened.packet.packet_type in contract.superseding.types and not session.is_terminal
+        if opened.verification != "passed" or is_resting:
+            return []
+        events.append("verification_pass")
+    if opened.completion == "promotion_eligible":
+        events += ["promotion_eligible", "persisted"]
+    elif opened.completion is not None:
+        events.append(opened.completion)
+    return events
+
+
+def _forget(session: Session, packet_id: UUID) -> OpenPacket | None:
+    """Forget a packet whose machines have all finished."""
+    opened: OpenPacket | None = session.open.pop(packet_id, None)
+    if opened is not None and opened.verification == "pending":
+        session.document.verifying -= 1
+    session.document.superseded.pop(packet_id, None)
+    return opened
+
+
+# What must be verified of a packet, and what its session can check (docs/specification/contract.md section 8).
+#
+# The rest is checked beside the gate: bytes in the artifact store, keys in the registry. The result is a receipt of the
+# orchestrator, so that a replay needs neither.
+
+
+def verification_needed(session: Session, received: ReceivedPacket, contract: Contract) -> Verification | None:
+    """Return what to verify beside the gate.
+
+    None when the session's memory is enough and nothing is wrong.
+    """
+    rules, packet = contract.verification, received.packet
+    findings = tuple(one for one in _findings(session, packet) if getattr(rules, one.check) != "off")
+    if findings or _needs_others(packet, rules):
+        return Verification(received, findings)
+    return None
+
+
+def verification_again(session: Session, received: ReceivedPacket) -> Verification:
+    """Return a verification that has begun and has no result: again, by what the session knows now."""
+    return Verification(received, tuple(_findings(session, received.packet)))
+
+
+def evidence_artifacts(packet: Packet) -> Iterator[tuple[int, str]]:
+    """Yield place and hash of each evidence_ref that names an artifact."""
+    if packet.proof_bundle is not None:
+        for at, text in enumerate(packet.proof_bundle.evidence_refs):
+            reference = reference_of(text)
+            if reference is not None and reference.startswith(ARTIFACT_PREFIX):
+                yield at, reference
+
+
+def verification_ruling(findings: Sequence[FailedCheck], rules: VerificationRules) -> tuple[bool, str | None]:
+    """Return whether the packet passes, and the reason of a failure or the text of a warning."""
+    for mode in ("enforce", "warn"):
+        for finding in findings:
+            if getattr(rules, finding.check) == mode:
+                return mode == "warn", finding.message
+    return True, None
+
+
+def note_claims(session: Session, packet: Packet) -> None:
+    """Remember the claims that a packet makes: falsifiers may target them."""
+    if packet.packet_type in (PacketType.CLAIM, PacketType.TASK_IR):
+        session.claims.update(name.removeprefix(CLAIM_PREFIX) for name in defines(packet))
+
+
+def _findings(session: Session, packet: Packet) -> Iterator[FailedCheck]:
+    bundle = packet.proof_bundle
+    if bundle is None:
+        return
+    for at, falsifier in enumerate(bundle.falsifiers):
+        if falsifier.target_claim_id not in session.claims:
+            place = f"proof_bundle.falsifiers[{at}].target_claim_id"
+            yield FailedCheck("falsifiers", f"{place}: no claim {falsifier.target_claim_id!r} was made in this session")
+    for at, text in enumerate(bundle.evidence_refs):
+        # A bare UUID may be anything; `packet:` says that it is a packet.
+        reference = reference_of(text) if text.startswith(PACKET_PREFIX) else None
+        packet_id = packet_named(reference) if reference is not None else None
+        identity = session.identity(packet_id) if packet_id is not None else None
+        if packet_id is not None and (identity is None or identity.verdict is VerdictKind.REFUSED):
+            message = f"proof_bundle.evidence_refs[{at}]: {packet_id} is no admitted packet of this session"
+            yield FailedCheck("evidence_packets", message)
+
+
+def _needs_others(packet: Packet, rules: VerificationRules) -> bool:
+    """Return whether the artifact store or the registry must be asked."""
+    if packet.packet_type is PacketType.ARTIFACT and rules.artifact_bytes != "off":
+        return True
+    if packet.proof_bundle is None:
+        return False
+    if packet.proof_bundle.signatures and rules.endorsements != "off":
+        return True
+    return rules.evidence_artifacts != "off" and any(True for _ in evidence_artifacts(packet))

@@ -12,7 +12,7 @@ from apc_contracts.payloads.by_type import (
     EvalPayload,
     OpenEvalPayload,
 )
-from apc_contracts.session import completion, emissions
+from apc_contracts.session import emissions, lifecycle
 from apc_contracts.session.document import CANDIDATES_KEPT, KEYS_KEPT, Arbitration, SessionDocument, VerifiedCandidate
 from apc_contracts.session.movement import Advance, start_timer, transition
 from apc_contracts.session.session import OpenPacket, Session
@@ -263,7 +263,7 @@ def promote(moment: Advance) -> None:
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):
         if packet_id is not None:
-            completion.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
+            lifecycle.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
 
 
 def drop_failed(moment: Advance) -> None:
@@ -276,7 +276,7 @@ def drop_failed(moment: Advance) -> None:
         opened = moment.session.open.get(packet_id) if packet_id else None
         if opened is not None:
             opened.completion = COMPLETE
-            completion.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
+            lifecycle.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
 
 
 def open_commons(moment: Advance) -> None:

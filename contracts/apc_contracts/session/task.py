@@ -8,14 +8,20 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.packet import Packet
-from apc_contracts.payloads.by_type import DecisionPayload, ErrorPayload, RetractionPayload, SignalFields, SignalPayload
-from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.by_type import (
+    AnswerOutcome,
+    AnswerSpec,
+    DecisionPayload,
+    ErrorPayload,
+    RetractionPayload,
+    SignalFields,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import ROLE_PREFIX, WakeSpec
 from apc_contracts.session import emissions
 from apc_contracts.session.document import OpenQuestion, PendingWake, Work
-from apc_contracts.session.movement import WAKE, Advance, may, start_timer, start_timer_at, timer_of, transition
+from apc_contracts.session.movement import WAKE, Advance, Hop, may, start_timer, start_timer_at, timer_of, transition
 from apc_contracts.session.session import OpenPacket, Session
-from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import (
     HANDLER_ERROR,
     ORCHESTRATOR,

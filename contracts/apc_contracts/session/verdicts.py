@@ -8,10 +8,9 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
-from apc_contracts.session.completion import complete, verify
-from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, move
+from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, complete, move, verify
+from apc_contracts.session.movement import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
 from apc_contracts.session.session import OpenPacket, Progress, Session
-from apc_contracts.session.session_effects import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 

@@ -8,8 +8,8 @@ from uuid import UUID
 from apc_contracts.packet import Packet
 from apc_contracts.protocol.effectiveness import DecayDecision
 from apc_contracts.session.advance import Advanced
+from apc_contracts.session.movement import Effects, FinalVerdict, Route
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
-from apc_contracts.session.session_effects import Effects, FinalVerdict, Route
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.entries import coordination_entry, hop_entry

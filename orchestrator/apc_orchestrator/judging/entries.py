@@ -6,8 +6,8 @@ from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import TransferPayload
+from apc_contracts.session.movement import Hop, Transition
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import Hop, Transition
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_log.batch import (

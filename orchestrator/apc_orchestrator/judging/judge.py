@@ -19,8 +19,8 @@ from apc_contracts.packet import Packet
 from apc_contracts.session.advance import advance, confirm_substrate
 from apc_contracts.session.knowledge import decay_packet
 from apc_contracts.session.lifecycle import confirm_all, confirm_delivery
+from apc_contracts.session.movement import Denial, FinalVerdict, ReceiptsInput, ReleaseInput
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import Denial, FinalVerdict, ReceiptsInput, ReleaseInput
 from apc_contracts.wire.parsing import ReceivedPacket, payload_hash, seal
 from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_log.batch import RegistryEntry

@@ -10,7 +10,7 @@ from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import NackPayload
-from apc_contracts.session.session_effects import Denial
+from apc_contracts.session.movement import Denial
 from apc_contracts.vocabulary import (
     ORCHESTRATOR,
     PROTOCOL_VERSION,

@@ -13,9 +13,9 @@ from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.session.advance import advance, halted_by_refusal
 from apc_contracts.session.lifecycle import deliveries_to_repeat, resolve_recipients
+from apc_contracts.session.movement import PacketInput
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import PacketInput
 from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from apc_bus.database import DATABASE_AWAY
-from apc_contracts.session.completion import repeated
+from apc_contracts.session.lifecycle import verification_again
+from apc_contracts.session.movement import Hop
 from apc_contracts.session.session import Session
-from apc_contracts.session.session_effects import Hop
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import KeyRing
 from apc_log.heads import read_head
@@ -112,7 +112,7 @@ class SessionLoader:
             self._erased.append((found, erased))
         for opened in found.open.values():
             if opened.verification == "pending":
-                self._resources.verifier.submit(repeated(found, opened.received))
+                self._resources.verifier.submit(verification_again(found, opened.received))
         return found
 
     def end_erased(self, batch: Batch) -> None:

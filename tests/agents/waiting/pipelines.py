@@ -28,8 +28,7 @@ from apc_contracts import (
     ReceiptKind,
     SignalPayload,
 )
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.by_type import AnswerOutcome, AnswerSpec, Result
 from apc_contracts.vocabulary import PROTOCOL_1_1, Signal
 from apc_contracts.wire.parsing import payload_hash
 

@@ -4,9 +4,16 @@ import pytest
 from tests.support.traffic.packets import make_idea, make_start
 
 from apc_console.output.gist import LONGEST, gist_of
-from apc_contracts.payloads.by_type import ClaimPayload, DecisionPayload, MessagePayload, Payload, SignalPayload
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.by_type import (
+    AnswerOutcome,
+    AnswerSpec,
+    ClaimPayload,
+    DecisionPayload,
+    MessagePayload,
+    Payload,
+    Result,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import Signal
 

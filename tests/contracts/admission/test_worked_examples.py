@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from apc_contracts import PacketType
+from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import Contract, passes_promotion
-from apc_contracts.judging.offline import validate_offline
 from apc_contracts.protocol.effectiveness import EvalTally, ProtocolTally, half_lives, is_decayed, measure
 from apc_contracts.protocol.transfers import score_transfer
 from apc_contracts.session.opening import open_session

@@ -14,9 +14,8 @@ import pytest
 from apc_contracts import ContractInvalid, PacketType
 from apc_contracts.admission.rules.drift import DRIFT_FACTS
 from apc_contracts.contract.contract import Contract, check_guards, load_contract
-from apc_contracts.contract.contract_checks import KNOWN_FACTS
 from apc_contracts.contract.coordinators import TERMS, Coordinator
-from apc_contracts.contract.file import contract_schema
+from apc_contracts.contract.file import KNOWN_FACTS, contract_schema
 from apc_contracts.limits import DEFAULT_LIMITS
 
 DATA = files("apc_contracts") / "data"

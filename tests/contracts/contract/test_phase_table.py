@@ -3,8 +3,8 @@
 import pytest
 
 from apc_contracts import CONTROL_TYPES, ORCHESTRATOR, PacketType, RunPhase, VerdictKind
+from apc_contracts.admission.admit import judge_offline
 from apc_contracts.contract.contract import Contract
-from apc_contracts.judging.offline import judge_offline
 
 from ..scene import Scene
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from apc_contracts import PacketType, VerdictKind
+from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import Contract, task_contract
-from apc_contracts.judging.offline import validate_offline
 
 from ..scene import document
 

@@ -34,9 +34,9 @@ from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session.advance import advance, confirm_substrate
 from apc_contracts.session.emissions import timer
 from apc_contracts.session.lifecycle import resolve_recipients
+from apc_contracts.session.movement import Effects, PacketInput, ReceiptsInput, ReleaseInput, Route, Transition
 from apc_contracts.session.opening import open_session
 from apc_contracts.session.session import HeldPacket, Session
-from apc_contracts.session.session_effects import Effects, PacketInput, ReceiptsInput, ReleaseInput, Route, Transition
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
     ORCHESTRATOR,

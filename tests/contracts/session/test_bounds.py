@@ -10,7 +10,7 @@ from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
 from apc_contracts.session.advance import advance
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.emissions import sync
-from apc_contracts.session.session_effects import ReceiptsInput
+from apc_contracts.session.movement import ReceiptsInput
 from apc_contracts.vocabulary import PacketType, Signal
 from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage

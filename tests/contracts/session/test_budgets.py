@@ -10,7 +10,7 @@ from apc_contracts.payloads.by_type import ExpectedImpact, Payload
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 from apc_contracts.session.advance import advance
-from apc_contracts.session.session_effects import ReceiptsInput
+from apc_contracts.session.movement import ReceiptsInput
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 

@@ -23,7 +23,7 @@ from tests.support.log import replay_everything
 
 from apc_client.sending import answer_packet
 from apc_contracts.identity.registry import Kind, Registration
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_log.queries.questions import list_questions
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]

@@ -13,7 +13,7 @@ from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue
 from apc_console.commands.ui import OperatorActs
 from apc_contracts import Packet, SignalPayload, load_contract
-from apc_contracts.payloads.questions import Question
+from apc_contracts.payloads.by_type import Question
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_persister.evidence.checkpoint import load_signer
 from apc_web.app import make_app

@@ -23,8 +23,7 @@ from apc_contracts import (
 )
 from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.payloads.by_type import DecisionPayload, MetricSet
-from apc_contracts.payloads.measurements import Thresholds
+from apc_contracts.payloads.by_type import DecisionPayload, MetricSet, Thresholds
 from apc_contracts.protocol.effectiveness import EvalTally, read_decision
 from apc_contracts.vocabulary import TransferMode
 from apc_log.queries import list_protocols

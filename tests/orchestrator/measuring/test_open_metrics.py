@@ -13,7 +13,7 @@ from tests.orchestrator.judging.test_task_sessions import begin, open_task, work
 from tests.support.traffic.packets import make_packet
 
 from apc_contracts import OpenEvalPayload, Packet, PacketRefused, parse_packet, seal
-from apc_contracts.payloads.measurements import MetricLimit
+from apc_contracts.payloads.by_type import MetricLimit
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_log.registry import EVALS, LATER, MEASURED
 

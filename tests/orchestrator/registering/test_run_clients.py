@@ -18,8 +18,7 @@ from apc_bus.topology import RECEIPTS
 from apc_contracts import AckPayload, Packet, SignalPayload
 from apc_contracts.identity.registry import CLIENTS
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
-from apc_contracts.payloads.by_type import ErrorPayload, Payload
-from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.by_type import AgentRequest, ErrorPayload, Payload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, AckStatus, Signal
 

@@ -21,7 +21,7 @@ from apc_client.sending import answer_packet
 from apc_contracts import DecisionPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
-from apc_contracts.payloads.questions import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.vocabulary import CommitmentLevel, RunPhase
 from apc_log.queries.questions import QuestionRow, list_questions
 

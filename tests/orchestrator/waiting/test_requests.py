@@ -17,7 +17,7 @@ from apc_agents.handling.inquiry import Pending, PeopleAsked
 from apc_agents.pydantic_ai import PydanticAgent
 from apc_agents.typed import document_of, schema_of
 from apc_contracts import DecisionPayload, IdeaPayload, Packet, PacketType, TaskIrPayload
-from apc_contracts.payloads.questions import OnTimeout
+from apc_contracts.payloads.by_type import OnTimeout
 
 from ..judging.test_content import register
 from .office import HOUR, MANAGERS, Office, done

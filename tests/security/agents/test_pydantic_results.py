@@ -22,8 +22,7 @@ from apc_agents.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
 from apc_agents.session_phase import KnownSessions
 from apc_contracts import Actor, Packet, RunPhase
 from apc_contracts.agent import SecurityLevel
-from apc_contracts.payloads.by_type import SignalPayload
-from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.by_type import AgentRequest, SignalPayload
 from apc_contracts.vocabulary import Signal
 
 FOREIGN = ToolRule(result_level=SecurityLevel.PUBLIC)

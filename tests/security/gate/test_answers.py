@@ -13,8 +13,7 @@ from tests.security.gate.rules import take_away
 
 from apc_contracts import Packet, SignalPayload
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AgentRequest, AnswerOutcome, AnswerSpec
+from apc_contracts.payloads.by_type import AgentRequest, AnswerOutcome, AnswerSpec, Result
 from apc_contracts.payloads.session_signals import WakeSpec
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.parsing import payload_hash

@@ -10,7 +10,7 @@ from tests.orchestrator.waiting.office import Office
 from tests.security.gate.rules import take_away
 
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.payloads.questions import Question
+from apc_contracts.payloads.by_type import Question
 from apc_contracts.vocabulary import Signal
 from apc_log.queries.questions import list_questions
 

@@ -12,7 +12,7 @@ from tests.security.gate.rules import take_away
 from tests.support.traffic.packets import SESSION
 
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.payloads.measurements import Result
+from apc_contracts.payloads.by_type import Result
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, Signal
 
 Act = Callable[[Any], Awaitable[Packet]]

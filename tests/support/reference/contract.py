@@ -10,7 +10,7 @@ from tests.support.reference.markdown import code, table
 
 import apc_contracts
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.contract.contract_checks import REFUSAL_ORDER_1_1
+from apc_contracts.contract.file import REFUSAL_ORDER_1_1
 
 SESSIONS = "inter_agent_coordination"
 

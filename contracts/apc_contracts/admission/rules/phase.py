@@ -6,9 +6,14 @@ They check that a packet fits the phase, round and generation of its session, an
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import ArtifactPayload, DecisionPayload, MessagePayload, SignalPayload
-from apc_contracts.payloads.measurements import Result
-from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.by_type import (
+    AgentRequest,
+    ArtifactPayload,
+    DecisionPayload,
+    MessagePayload,
+    Result,
+    SignalPayload,
+)
 from apc_contracts.schemas import ContentFault
 from apc_contracts.vocabulary import SIGNALS_OF_1_1, PacketType
 

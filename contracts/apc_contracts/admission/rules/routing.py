@@ -8,8 +8,7 @@ from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet, Recipient
-from apc_contracts.payloads.by_type import MessagePayload, SignalPayload, TransferPayload
-from apc_contracts.payloads.questions import AgentRequest
+from apc_contracts.payloads.by_type import AgentRequest, MessagePayload, SignalPayload, TransferPayload
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,

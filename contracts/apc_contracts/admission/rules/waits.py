@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import QuestionPlaces, WakePlaces
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import SignalFields, SignalPayload
-from apc_contracts.payloads.questions import OF_AGENTS, OF_THE_GATE, AnswerSpec
+from apc_contracts.payloads.by_type import OF_AGENTS, OF_THE_GATE, AnswerSpec, SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 

@@ -7,7 +7,7 @@ from tests.contracts.session.conftest import Simulation
 from apc_contracts import AckPayload, NackPayload, Packet, RetractionPayload, SignalPayload
 from apc_contracts.session.advance import advance
 from apc_contracts.session.document import decode_document
-from apc_contracts.session.session_effects import ReceiptsInput
+from apc_contracts.session.movement import ReceiptsInput
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, AckStatus, PacketType, Signal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
 

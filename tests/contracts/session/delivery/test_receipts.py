@@ -7,7 +7,7 @@ import pytest
 from tests.contracts.session.conftest import Simulation
 
 from apc_contracts.session.advance import advance
-from apc_contracts.session.session_effects import ReceiptsInput
+from apc_contracts.session.movement import ReceiptsInput
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, steps_of
 
 from ..path.way import brief

@@ -7,8 +7,8 @@ from tests.contracts.session.conftest import Simulation
 
 from apc_contracts import ClaimPayload, Contract, Packet, ProofBundle, RetractionPayload, new_packet_id
 from apc_contracts.packet import Falsifier
-from apc_contracts.session.completion import ruling
-from apc_contracts.session.session_effects import FailedCheck
+from apc_contracts.session.lifecycle import verification_ruling
+from apc_contracts.session.movement import FailedCheck
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.receipts import ReceiptKind
 
@@ -140,6 +140,6 @@ def test_nothing_is_verifying_once_every_result_is_there(simulation: Simulation)
 )
 def test_the_contract_says_what_a_finding_does(contract: Contract, mode: str, expected: Any) -> None:
     rules = contract.verification.model_copy(update={"endorsements": mode})
-    assert ruling([FailedCheck("endorsements", "m")], rules) == expected
-    enforced = ruling([FailedCheck("endorsements", "m"), FailedCheck("falsifiers", "n")], rules)
+    assert verification_ruling([FailedCheck("endorsements", "m")], rules) == expected
+    enforced = verification_ruling([FailedCheck("endorsements", "m"), FailedCheck("falsifiers", "n")], rules)
     assert enforced == ((False, "m") if mode == "enforce" else (False, "n"))

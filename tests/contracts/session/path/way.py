@@ -13,8 +13,7 @@ from apc_contracts import (
     TransferPayload,
 )
 from apc_contracts.packet import Lineage
-from apc_contracts.payloads.by_type import MetricSet, TransferPolicy
-from apc_contracts.payloads.measurements import Thresholds
+from apc_contracts.payloads.by_type import MetricSet, Thresholds, TransferPolicy
 from apc_contracts.payloads.task_ir import IrConstraint, IrHeader
 from apc_contracts.vocabulary import (
     ArtifactKind,

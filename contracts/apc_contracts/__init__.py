@@ -148,7 +148,7 @@ if TYPE_CHECKING:
 _LATE = {
     name: module
     for module, names in (
-        ("apc_contracts.admission.admit", "admit judge_transfer"),
+        ("apc_contracts.admission.admit", "admit judge_transfer validate_offline"),
         ("apc_contracts.agent", "Action ActionType AgentResponse Execution ResponseContext ResponseInvalid"),
         ("apc_contracts.agent", "SecurityLevel Thought parse_response"),
         ("apc_contracts.contract.contract", "Contract PromotionResult load_contract passes_promotion"),
@@ -156,7 +156,6 @@ _LATE = {
         ("apc_contracts.identity.registry_change", "AgentAdded AgentRevoked RegistryAction RegistryChange"),
         ("apc_contracts.identity.registry_change", "encode_registry_change parse_registry_change"),
         ("apc_contracts.identity.signing", "sign verify"),
-        ("apc_contracts.admission.admit", "validate_offline"),
         ("apc_contracts.judging.session_view", "Identity SessionView"),
         ("apc_contracts.protocol.transfers", "rank_transfers"),
     )

@@ -1,8 +1,7 @@
-"""The context object that an agent is invoked with.
+"""What an agent is given and what it answers: the context object, an LLM agent's answer, a handler's path.
 
-Source: docs/reference/conformance/agent-context.md section 2; docs/specification/agents.md section 2.
-
-All fields are optional there; unknown fields are kept, because the protocol asks agents to be resilient to them.
+All fields of the context object are optional; unknown ones are kept, because the protocol asks agents to be resilient
+to them. Sources: docs/reference/conformance/agent-context.md section 2, docs/specification/agents.md section 2.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

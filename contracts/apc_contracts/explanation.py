@@ -1,4 +1,4 @@
-"""What an explanation says."""
+"""A session explained in words: where it stands, what it waits for, what would move it; and why it ended."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -532,8 +532,6 @@ RULES: Mapping[Coordinator, Mapping[str, StateRule]] = {
     Coordinator.TASK: TASK_RULES,
 }
 
-
-# The explanation of a session: its end, its pause, its budget, its state, and the packets that it waits for.
 
 MOST_REFUSALS = 5
 """Kinds of refusals that are named one by one."""

@@ -1,4 +1,7 @@
-"""The parts of a packet's envelope (docs/specification/contract.md section 1)."""
+"""Packets: the parts of the envelope, the 15 concrete packets, and what a packet refers to and defines.
+
+Source: docs/specification/contract.md section 1.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -156,8 +159,6 @@ class ProofBundle(Model):
     gate_scores: GateScores | None = None
     signatures: tuple[Endorsement, ...] = ()
 
-
-# The packet envelope (docs/specification/contract.md section 1) and its concrete packets.
 
 PayloadT = TypeVar("PayloadT", bound=Payload, covariant=True, default=Payload)
 """What a packet carries. `Packet` without brackets may carry any payload: check before reading it."""

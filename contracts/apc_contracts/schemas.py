@@ -1,8 +1,8 @@
-"""What a registered JSON Schema (2020-12) may contain, so that judging content is local, linear and the same forever.
+"""Registered JSON Schemas (2020-12) of typed content: what one may contain, and whether content fits it.
 
-A `$ref` names a definition of the same document. References may be recursive where each turn descends into the content
-(`properties`, `items`, …). How often one place of the content is checked is bounded: else a small schema could make a
-small message cost minutes.
+Judging content is local, linear and the same forever. A `$ref` names a definition of the same document. References may
+be recursive where each turn descends into the content (`properties`, `items`, …). How often one place of the content is
+checked is bounded: else a small schema could make a small message cost minutes.
 """
 
 import re
@@ -193,8 +193,6 @@ def _inside(nodes: list[_Subschema], checks: Counter[int]) -> Counter[int]:
         anywhere[target] += max(steps.values())
     return anywhere
 
-
-# A registered schema: its identity, and whether content fits it.
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMAS = 4_096

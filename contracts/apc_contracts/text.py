@@ -1,4 +1,4 @@
-"""Numbers of things in words."""
+"""Texts for people: numbers with their nouns, and foreign text made harmless for a terminal."""
 
 import re
 

@@ -14,8 +14,6 @@ from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 
-# When a packet is judged.
-
 
 class Stage(StrEnum):
     """When a packet is judged: on arrival; at RESUME, if a pause held it; at its barrier (TRANSFER)."""

@@ -107,7 +107,7 @@ class Contract:
     """Every number, list, table and guard of docs/specification/contract.md sections 4 to 12.
 
     Immutable; compared by identity. `hash` is the SHA-256 of the file's bytes: it is stored with every session and
-    verdict. The sections `limits`, `session`, `selection`, … are the file's own (`contract_file`).
+    verdict. The sections `limits`, `session`, `selection`, … are the file's own (`ContractFile`).
     """
 
     name: str

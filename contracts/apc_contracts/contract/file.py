@@ -24,8 +24,6 @@ from apc_contracts.vocabulary import (
     Signal,
 )
 
-# The base model of every part of a contract file.
-
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Positive = Annotated[int, Field(ge=1)]
 

@@ -1,8 +1,9 @@
-"""Guards: CEL predicates over a flat map of named facts (docs/specification/contract.md section 13).
+"""Guards, and what carries them: machines, phase table, promotion gate, anti-drift checks.
 
-`import cel` takes 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import. A guard is a
-pure function of the facts that it names: its results are memoised by their values, which turns the microseconds of CEL
-into a dictionary lookup on the hot path.
+A guard is a CEL predicate over a flat map of named facts (docs/specification/contract.md section 13). `import cel`
+takes 0.2 to 0.5 seconds, so it happens at the first evaluation or check, never at import. A guard is a pure function of
+the facts that it names: its results are memoised by their values, which turns the microseconds of CEL into a dictionary
+lookup on the hot path.
 """
 
 import re
@@ -292,9 +293,6 @@ class Machine:
             return f"there is no event {event}"
         legal = ", ".join(self.events(state)) or "none"
         return f"the event is illegal here; legal: {legal}"
-
-
-# The parts of a contract that carry guards: machines, phase table, promotion gate, anti-drift checks.
 
 
 @dataclass(frozen=True, slots=True)

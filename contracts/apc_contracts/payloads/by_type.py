@@ -35,138 +35,6 @@ from apc_contracts.vocabulary import (
     TransferMode,
 )
 
-# What an EVAL measures by: thresholds of apc/1.0; in apc/1.1 open metrics, each with the limits that it must keep.
-
-# Typed data of apc/1.1 that travels inside another payload.
-
-
-class Result(Model):
-    """What work, or a request, came to: `content` fits the registered schema. In JSON `schema_id` is `schema`."""
-
-    schema_id: SchemaId = Field(alias="schema")
-    content: OpenMap
-
-
-MAX_METRICS: Final = 256
-
-
-class Thresholds(Model):
-    """The sender's own thresholds. They never widen the promotion gate."""
-
-    rtf: Fraction
-    stability: Fraction
-    audit: Fraction
-    outcome: Fraction
-    learnability: Fraction
-    generalization_ratio: Ratio
-    drift_risk: Fraction | None = None
-
-
-class MetricLimit(Model):
-    """The smallest and the largest value that a metric may have, both included; at least one of them."""
-
-    min: float | None = None
-    max: float | None = None
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if self.min is None and self.max is None:
-            raise broken("", "a limit has min, max or both: give one")
-        if self.min is not None and self.max is not None and self.min > self.max:
-            raise broken("min", "min is above max: exchange them")
-        return self
-
-    def holds(self, value: float) -> bool:
-        """Return whether a value is within the limit."""
-        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
-
-
-class Measurements(Model):
-    """Metrics by name, and limits of some of them."""
-
-    metrics: Annotated[Mapping[Name, float], Field(min_length=1, max_length=MAX_METRICS)]
-    limits: Annotated[Mapping[Name, MetricLimit], Field(max_length=MAX_METRICS)] | None = None
-
-    @model_validator(mode="after")
-    def _limits_are_of_metrics(self) -> Self:
-        for name in self.limits or ():
-            if name not in self.metrics:
-                raise broken(f"limits.{name}", f"{name} is not measured: give it in metrics, or leave its limit out")
-        return self
-
-    @property
-    def missed(self) -> tuple[str, ...]:
-        """The metrics that are outside of their limits."""
-        limits = self.limits or {}
-        return tuple(name for name, value in self.metrics.items() if name in limits and not limits[name].holds(value))
-
-
-# Payloads of SIGNAL ASK and ANSWER of apc/1.1: what a handler waits for (docs/how-to/approvals.md).
-
-MAX_TEXT = 8_192
-"""Characters of a question, and of the note of its answer."""
-
-
-class OnTimeout(StrEnum):
-    """What becomes of a question that nobody has answered in time."""
-
-    DENY = "deny"
-    RAISE = "raise"
-
-
-class AnswerOutcome(StrEnum):
-    """How a question ended."""
-
-    APPROVED = "approved"
-    DENIED = "denied"
-    TIMED_OUT = "timed_out"
-    ANSWERED = "answered"
-    FAILED = "failed"
-
-
-OF_THE_GATE = frozenset({AnswerOutcome.TIMED_OUT})
-"""Outcomes that only the orchestrator sends."""
-OF_AGENTS = frozenset({AnswerOutcome.ANSWERED, AnswerOutcome.FAILED})
-"""Outcomes of a request; people approve or deny."""
-
-
-class Question(Model):
-    """What a handler asks people; it is due at `expected_response_by` of its SIGNAL. `content` is shown to them."""
-
-    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-    content: OpenMap | None = None
-    on_timeout: OnTimeout = OnTimeout.DENY
-
-
-class AgentRequest(Model):
-    """What a handler asks another agent: typed data for its handler, which answers with a result of `returns`.
-
-    In JSON, `schema_id` is the field `schema`.
-    """
-
-    schema_id: SchemaId = Field(alias="schema")
-    content: OpenMap
-    returns: SchemaId
-
-
-class AnswerSpec(Model):
-    """The end of a question or request; the parent of its packet is the ASK. `seen` is the payload hash of the ASK.
-
-    A request that was `answered` has a `result`; of one that `failed`, `note` says why.
-    """
-
-    outcome: AnswerOutcome
-    note: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
-    seen: Sha256 | None = None
-    result: Result | None = None
-
-    @model_validator(mode="after")
-    def _result_fits_outcome(self) -> Self:
-        if (self.result is not None) != (self.outcome is AnswerOutcome.ANSWERED):
-            raise broken("result", "result goes with answered, and with no other outcome")
-        return self
-
-
 MAX_THRESHOLD_MULTIPLIER = 3
 MAX_TOP_K = 10
 
@@ -253,6 +121,79 @@ class ArtifactPayload(Payload):
     formula_bundle: FormulaBundle | None = None
 
 
+# SIGNAL, HEARTBEAT; ASK and ANSWER of apc/1.1 say what a handler waits for (docs/how-to/approvals.md).
+
+MAX_TEXT = 8_192
+"""Characters of a question, and of the note of its answer."""
+
+
+class OnTimeout(StrEnum):
+    """What becomes of a question that nobody has answered in time."""
+
+    DENY = "deny"
+    RAISE = "raise"
+
+
+class AnswerOutcome(StrEnum):
+    """How a question ended."""
+
+    APPROVED = "approved"
+    DENIED = "denied"
+    TIMED_OUT = "timed_out"
+    ANSWERED = "answered"
+    FAILED = "failed"
+
+
+OF_THE_GATE = frozenset({AnswerOutcome.TIMED_OUT})
+"""Outcomes that only the orchestrator sends."""
+OF_AGENTS = frozenset({AnswerOutcome.ANSWERED, AnswerOutcome.FAILED})
+"""Outcomes of a request; people approve or deny."""
+
+
+class Question(Model):
+    """What a handler asks people; it is due at `expected_response_by` of its SIGNAL. `content` is shown to them."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    content: OpenMap | None = None
+    on_timeout: OnTimeout = OnTimeout.DENY
+
+
+class AgentRequest(Model):
+    """What a handler asks another agent: typed data for its handler, which answers with a result of `returns`.
+
+    In JSON, `schema_id` is the field `schema`.
+    """
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+    returns: SchemaId
+
+
+class Result(Model):
+    """What work, or a request, came to: `content` fits the registered schema. In JSON `schema_id` is `schema`."""
+
+    schema_id: SchemaId = Field(alias="schema")
+    content: OpenMap
+
+
+class AnswerSpec(Model):
+    """The end of a question or request; the parent of its packet is the ASK. `seen` is the payload hash of the ASK.
+
+    A request that was `answered` has a `result`; of one that `failed`, `note` says why.
+    """
+
+    outcome: AnswerOutcome
+    note: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    seen: Sha256 | None = None
+    result: Result | None = None
+
+    @model_validator(mode="after")
+    def _result_fits_outcome(self) -> Self:
+        if (self.result is not None) != (self.outcome is AnswerOutcome.ANSWERED):
+            raise broken("result", "result goes with answered, and with no other outcome")
+        return self
+
+
 TASK_TAG = "TASK"
 
 
@@ -328,6 +269,61 @@ class HeartbeatPayload(SignalFields):
         if self.signal in SIGNALS_OF_1_1:
             raise broken("signal", f"{self.signal} is no sign of life: send it as SIGNAL")
         return self
+
+
+# What an EVAL measures by: thresholds of apc/1.0; in apc/1.1 open metrics, each with the limits that it must keep.
+MAX_METRICS: Final = 256
+
+
+class Thresholds(Model):
+    """The sender's own thresholds. They never widen the promotion gate."""
+
+    rtf: Fraction
+    stability: Fraction
+    audit: Fraction
+    outcome: Fraction
+    learnability: Fraction
+    generalization_ratio: Ratio
+    drift_risk: Fraction | None = None
+
+
+class MetricLimit(Model):
+    """The smallest and the largest value that a metric may have, both included; at least one of them."""
+
+    min: float | None = None
+    max: float | None = None
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min is None and self.max is None:
+            raise broken("", "a limit has min, max or both: give one")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise broken("min", "min is above max: exchange them")
+        return self
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value is within the limit."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+
+class Measurements(Model):
+    """Metrics by name, and limits of some of them."""
+
+    metrics: Annotated[Mapping[Name, float], Field(min_length=1, max_length=MAX_METRICS)]
+    limits: Annotated[Mapping[Name, MetricLimit], Field(max_length=MAX_METRICS)] | None = None
+
+    @model_validator(mode="after")
+    def _limits_are_of_metrics(self) -> Self:
+        for name in self.limits or ():
+            if name not in self.metrics:
+                raise broken(f"limits.{name}", f"{name} is not measured: give it in metrics, or leave its limit out")
+        return self
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The metrics that are outside of their limits."""
+        limits = self.limits or {}
+        return tuple(name for name, value in self.metrics.items() if name in limits and not limits[name].holds(value))
 
 
 class MetricSet(Model):

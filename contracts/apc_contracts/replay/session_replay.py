@@ -1,4 +1,8 @@
-"""Replay one session, a log batch at a time."""
+"""Replay one session, a log batch at a time: every verdict, hop and transition must follow from its inputs.
+
+The gate's own `judge` and `advance` run over the recorded inputs; their results must equal the record. Pure: the caller
+reads the entries and passes them in.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime

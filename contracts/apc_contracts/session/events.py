@@ -29,92 +29,6 @@ from apc_contracts.session.session import OpenPacket, Session
 from apc_contracts.session.task import note_question, note_wake
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
 
-# Deadlines: a timer packet reports that one has passed.
-#
-# Source: docs/specification/contract.md section 10, Timers are packets.
-
-_REASON = "deadline "
-"""How the reason of a timer packet begins; its kind follows."""
-
-
-def timer_kind(session: Session, packet: Packet) -> str | None:
-    """Return the running deadline that a timer packet stands for, proven by its id; None when there is none."""
-    payload = packet.payload
-    kind = (payload.reason or "").removeprefix(_REASON) if isinstance(payload, SignalFields) else ""
-    is_running = kind in session.document.deadlines
-    return kind if is_running and timer_id(session.session_id, session.step, kind) == packet.packet_id else None
-
-
-def expire_timer(moment: Advance, packet: Packet) -> None:
-    """Remove a deadline and do what it stands for."""
-    kind = timer_kind(moment.session, packet)
-    if kind is None:
-        return
-    del moment.session.document.deadlines[kind]
-    awaited, asked, wake = (
-        find(kind) for find in (receipts.packet_of_timer, task.question_of_timer, task.wake_of_timer)
-    )
-    if asked is not None:
-        task.expire_question(moment, asked)
-    elif wake is not None:
-        task.expire_wake(moment, wake)
-    elif awaited is not None:
-        receipts.expire_acks(moment, awaited)
-    else:
-        _ENDS[kind](moment)
-
-
-def _generation_ends(moment: Advance) -> None:
-    moment.session.document.round_state.has_generation_expired = True
-
-
-def _state_ends(moment: Advance) -> None:
-    moment.session.document.halt_reason = f"STATE_DEADLINE in {moment.session.state}"
-
-
-def _wall_ends(moment: Advance) -> None:
-    moment.session.document.halt_reason = "BUDGET_EXHAUSTED wall_ms"
-
-
-def _search_ends(moment: Advance) -> None:
-    """End the search with the open generation: what is verified by then is arbitrated, and no further round opens."""
-    document = moment.session.document
-    document.generation_limit = min(document.generation_limit, document.generation)
-    document.convergence_generations = 0
-    document.max_rounds = document.round
-
-
-def _veto_window_ends(moment: Advance) -> None:
-    moment.session.document.halt_reason = promotion.end_veto_window(moment)
-
-
-def _deadline_ends(moment: Advance) -> None:
-    moment.session.document.halt_reason = f"DEADLINE in {moment.session.state}"
-
-
-def _opening_ends(moment: Advance) -> None:
-    opener = moment.session.document.opener
-    moment.session.document.halt_reason = f"NOT_STARTED {opener} sent no work"
-
-
-def _is_stalled(moment: Advance) -> None:
-    work = moment.session.work
-    last = work.last_end if work is not None else ""
-    moment.session.document.halt_reason = f"STALLED nothing is open; the last end: {last or 'none'}"
-
-
-_ENDS: dict[str, Callable[[Advance], None]] = {
-    "generation": _generation_ends,
-    "state": _state_ends,
-    "wall": _wall_ends,
-    "search": _search_ends,
-    "veto": _veto_window_ends,
-    "deadline": _deadline_ends,
-    "open": _opening_ends,
-    "stall": _is_stalled,
-}
-
-
 LONGEST_OPENING_MS = 60_000
 """A session of the coordinator `task` halts when its opener sends no work for this long."""
 
@@ -281,6 +195,90 @@ _COUNTERS: dict[PacketType, Callable[[Advance, OpenPacket], None]] = {
     PacketType.ARTIFACT: _artifact,
     PacketType.DECISION: _decision,
     PacketType.TRANSFER: _transfer,
+}
+
+
+# Deadlines: a timer packet reports that one has passed.
+
+_REASON = "deadline "
+"""How the reason of a timer packet begins; its kind follows."""
+
+
+def timer_kind(session: Session, packet: Packet) -> str | None:
+    """Return the running deadline that a timer packet stands for, proven by its id; None when there is none."""
+    payload = packet.payload
+    kind = (payload.reason or "").removeprefix(_REASON) if isinstance(payload, SignalFields) else ""
+    is_running = kind in session.document.deadlines
+    return kind if is_running and timer_id(session.session_id, session.step, kind) == packet.packet_id else None
+
+
+def expire_timer(moment: Advance, packet: Packet) -> None:
+    """Remove a deadline and do what it stands for."""
+    kind = timer_kind(moment.session, packet)
+    if kind is None:
+        return
+    del moment.session.document.deadlines[kind]
+    awaited, asked, wake = (
+        find(kind) for find in (receipts.packet_of_timer, task.question_of_timer, task.wake_of_timer)
+    )
+    if asked is not None:
+        task.expire_question(moment, asked)
+    elif wake is not None:
+        task.expire_wake(moment, wake)
+    elif awaited is not None:
+        receipts.expire_acks(moment, awaited)
+    else:
+        _ENDS[kind](moment)
+
+
+def _generation_ends(moment: Advance) -> None:
+    moment.session.document.round_state.has_generation_expired = True
+
+
+def _state_ends(moment: Advance) -> None:
+    moment.session.document.halt_reason = f"STATE_DEADLINE in {moment.session.state}"
+
+
+def _wall_ends(moment: Advance) -> None:
+    moment.session.document.halt_reason = "BUDGET_EXHAUSTED wall_ms"
+
+
+def _search_ends(moment: Advance) -> None:
+    """End the search with the open generation: what is verified by then is arbitrated, and no further round opens."""
+    document = moment.session.document
+    document.generation_limit = min(document.generation_limit, document.generation)
+    document.convergence_generations = 0
+    document.max_rounds = document.round
+
+
+def _veto_window_ends(moment: Advance) -> None:
+    moment.session.document.halt_reason = promotion.end_veto_window(moment)
+
+
+def _deadline_ends(moment: Advance) -> None:
+    moment.session.document.halt_reason = f"DEADLINE in {moment.session.state}"
+
+
+def _opening_ends(moment: Advance) -> None:
+    opener = moment.session.document.opener
+    moment.session.document.halt_reason = f"NOT_STARTED {opener} sent no work"
+
+
+def _is_stalled(moment: Advance) -> None:
+    work = moment.session.work
+    last = work.last_end if work is not None else ""
+    moment.session.document.halt_reason = f"STALLED nothing is open; the last end: {last or 'none'}"
+
+
+_ENDS: dict[str, Callable[[Advance], None]] = {
+    "generation": _generation_ends,
+    "state": _state_ends,
+    "wall": _wall_ends,
+    "search": _search_ends,
+    "veto": _veto_window_ends,
+    "deadline": _deadline_ends,
+    "open": _opening_ends,
+    "stall": _is_stalled,
 }
 
 

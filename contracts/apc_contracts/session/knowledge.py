@@ -1,6 +1,6 @@
-"""The DECISION packets about blocks and recoveries of protocols.
+"""What a session learns from its packets: blocked protocols, loops, news, stale packets, superseded decisions.
 
-Source: docs/specification/contract.md section 6.
+Source: docs/specification/contract.md sections 6 to 8.
 """
 
 from collections.abc import Sequence
@@ -270,7 +270,7 @@ def _tell_owners(moment: Advance, ground: UUID, stale: Sequence[UUID], parent: U
 # A later ARBITRATION or DECISION of no lower rank on the same subject supersedes the earlier one.
 #
 # Source: docs/specification/contract.md sections 7 and 8; docs/explanation/governance.md, Superseding, explains subject
-# and rank. This module only finds which packets are superseded; `completion.complete` moves the machines.
+# and rank. This module only finds which packets are superseded; `lifecycle.complete` moves the machines.
 
 Subject = tuple[str, str]
 

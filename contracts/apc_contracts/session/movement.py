@@ -21,8 +21,6 @@ from apc_contracts.session.session import HeldPacket, Session
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt
 
-# The inputs and outputs of `advance`.
-
 
 class FailedCheck(NamedTuple):
     """A failed check: its name in section `verification` of the contract, and what is wrong."""
@@ -152,27 +150,6 @@ class Effects(msgspec.Struct):
     is_sync_due: bool = False
 
 
-# What a pause does to the waits and timers of a session of the coordinator `task`.
-
-WAKE = "wake:"
-"""How the kind of the deadline of an agent's timer begins."""
-
-
-def timer_of(packet_id: UUID) -> str:
-    """Return the kind of the deadline of a timer."""
-    return f"{WAKE}{packet_id}"
-
-
-def move_all(work: Work, stood_still: timedelta) -> frozenset[str]:
-    """Move what a pause has held up; return the deadlines that it does not move: those of timers set by `at`."""
-    for question in work.questions.values():
-        question.due_at += stood_still
-    for wake in work.wakes.values():
-        if not wake.is_absolute:
-            wake.due_at += stood_still
-    return frozenset(timer_of(packet_id) for packet_id, wake in work.wakes.items() if wake.is_absolute)
-
-
 COORDINATION = "inter_agent_coordination"
 GENERATION_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", "CONTROLLED_CONVERGENCE"})
 
@@ -296,6 +273,27 @@ def resume(moment: Advance) -> None:
     budgets.stand_still(document, stood_still)
     document.paused_at = None
     moment.effects.is_sync_due = True
+
+
+# What a pause does to the waits and timers of a session of the coordinator `task`.
+
+WAKE = "wake:"
+"""How the kind of the deadline of an agent's timer begins."""
+
+
+def timer_of(packet_id: UUID) -> str:
+    """Return the kind of the deadline of a timer."""
+    return f"{WAKE}{packet_id}"
+
+
+def move_all(work: Work, stood_still: timedelta) -> frozenset[str]:
+    """Move what a pause has held up; return the deadlines that it does not move: those of timers set by `at`."""
+    for question in work.questions.values():
+        question.due_at += stood_still
+    for wake in work.wakes.values():
+        if not wake.is_absolute:
+            wake.due_at += stood_still
+    return frozenset(timer_of(packet_id) for packet_id, wake in work.wakes.items() if wake.is_absolute)
 
 
 def _enter(moment: Advance, state: str) -> None:

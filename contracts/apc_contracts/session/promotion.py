@@ -1,4 +1,4 @@
-"""From the pool of verified EVALs to a committed decision: arbitration, vetoes, the winner."""
+"""From verified EVALs to what is committed: the pool, arbitration and vetoes, the winner's work, its validation."""
 
 from uuid import UUID
 

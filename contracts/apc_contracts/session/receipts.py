@@ -26,39 +26,6 @@ from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, Channel, PacketType
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
 
-HANDLER_ERROR = "handler_error"
-"""The recipient gave the delivery up; its SDK has sent an ERROR already."""
-OVERFLOW = "overflow"
-"""The recipient's inbox was full: a later packet may find room."""
-DELIVERY_FAILED = "DELIVERY_FAILED"
-_MAX_REASON = 1_000
-
-
-def tell_sender(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
-    """Send an ERROR of the orchestrator for a dead letter that its recipient could not report.
-
-    Causes are crashes, a full or missing inbox, and retries beyond the limit. No ERROR is sent about packets that are
-    never answered, nor to the orchestrator about its own.
-    """
-    packet, contract = opened.packet, moment.contract
-    reason = str((hop.metadata or {}).get("error") or "no reason given")[:_MAX_REASON]
-    sender = packet.sender.agent_id
-    if reason == HANDLER_ERROR or sender == ORCHESTRATOR or packet.packet_type in contract.refusals.never_answered:
-        return
-    error = ErrorPayload(
-        error_code=DELIVERY_FAILED,
-        message=f"{hop.recipient} has not handled packet {packet.packet_id}: {reason}",
-        retryable=reason == OVERFLOW,
-        details={
-            "packet_id": str(packet.packet_id),
-            "recipient": hop.recipient,
-            "attempt": hop.attempt,
-            "reason": reason,
-        },
-    )
-    emissions.emit(moment, PacketType.ERROR, error, parent=packet.packet_id, recipient=sender)
-
-
 # Retries: how often, and when the next attempt is due (docs/specification/contract.md section 8).
 #
 # A pure function of contract, packet, recipient and attempt: a replay finds the same delay, and deliveries that failed
@@ -404,11 +371,46 @@ def _note_misdirected(session: Session, receipts: Iterable[Receipt], effects: Ef
             effects.misdirected.append(receipt)
 
 
+# Deliveries that failed for good: the sender is told, once for each recipient.
+
+HANDLER_ERROR = "handler_error"
+"""The recipient gave the delivery up; its SDK has sent an ERROR already."""
+OVERFLOW = "overflow"
+"""The recipient's inbox was full: a later packet may find room."""
+DELIVERY_FAILED = "DELIVERY_FAILED"
+_MAX_REASON = 1_000
+
+
+def tell_sender(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
+    """Send an ERROR of the orchestrator for a dead letter that its recipient could not report.
+
+    Causes are crashes, a full or missing inbox, and retries beyond the limit. No ERROR is sent about packets that are
+    never answered, nor to the orchestrator about its own.
+    """
+    packet, contract = opened.packet, moment.contract
+    reason = str((hop.metadata or {}).get("error") or "no reason given")[:_MAX_REASON]
+    sender = packet.sender.agent_id
+    if reason == HANDLER_ERROR or sender == ORCHESTRATOR or packet.packet_type in contract.refusals.never_answered:
+        return
+    error = ErrorPayload(
+        error_code=DELIVERY_FAILED,
+        message=f"{hop.recipient} has not handled packet {packet.packet_id}: {reason}",
+        retryable=reason == OVERFLOW,
+        details={
+            "packet_id": str(packet.packet_id),
+            "recipient": hop.recipient,
+            "attempt": hop.attempt,
+            "reason": reason,
+        },
+    )
+    emissions.emit(moment, PacketType.ERROR, error, parent=packet.packet_id, recipient=sender)
+
+
 # ACKs that a session waits for: expected at routing, settled by an ACK or NACK, enforced by timers.
 #
 # One deadline per packet and attempt, `ack:<packet_id>:<attempt>`, covers all recipients that are missing. When it
-# passes, the packet is routed to them again, up to its retry_limit; then its sender gets a NACK DEFERRED that names them.
-# Source: docs/specification/contract.md sections 1 and 10.
+# passes, the packet is routed to them again, up to its retry_limit; then its sender gets a NACK DEFERRED that names
+# them.
 
 ANSWERS = frozenset({PacketType.ACK, PacketType.NACK})
 ACK_TIMER = "ack"

@@ -1,6 +1,6 @@
-"""Questions and requests of a session of the coordinator `task`.
+"""A session of the coordinator `task`: its questions and requests, its timers, what counts in it, what moves it.
 
-An ASK opens one; the first ANSWER, or its time, ends it.
+An ASK opens a question or request; the first ANSWER, or its time, ends it.
 """
 
 from collections.abc import Callable

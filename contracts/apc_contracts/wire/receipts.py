@@ -1,4 +1,4 @@
-"""Receipts travel in batches on apc.receipts.
+"""Receipts: one event of one delivery each, as its recipient or the gate reports it; they travel in batches.
 
 Source: docs/specification/architecture.md section 2.
 """
@@ -20,10 +20,6 @@ from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
 from apc_contracts.packet import MAX_TTL_MS
 from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
-
-# A receipt: one event of one delivery, as its recipient or the gate reports it.
-#
-# Source: docs/specification/architecture.md section 2.
 
 
 class ReceiptKind(StrEnum):
@@ -152,7 +148,7 @@ def _step(receipt: Receipt, kind: ReceiptKind, at: datetime) -> Receipt:
 
 # A receipt as pydantic reads it: the schema that is exported, and the refusal of what does not fit it.
 #
-# `receipts` reads what our own senders write, in a fifth of the time.
+# `parse_receipts` reads what our own senders write, in a fifth of the time.
 
 
 class UsageFields(Model):

@@ -9,7 +9,9 @@ from uuid import UUID, uuid4
 from pydantic import ValidationError
 
 from apc_agents.errors import Reject
-from apc_agents.memory import BaseMemoryStore, ConversationContext, ConversationMessage, StaleRevision
+from apc_agents.memory.conversation import ConversationContext, ConversationMessage
+from apc_agents.memory.errors import StaleRevision
+from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.relevance import similarity
 from apc_agents.text import EstimatedTokens, ExtractiveSummarizer
 from apc_bus.settings import SituationSettings

@@ -21,7 +21,8 @@ from apc_agents.emitting.emitter import ClaimChecks, sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
-from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.delivery import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling.schedule import Tick, tick_id

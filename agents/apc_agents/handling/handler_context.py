@@ -14,7 +14,8 @@ from apc_agents.errors import AgentError
 from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.inquiry import AgentAsked, Approval, Inquiry, ModelT, Pending, PeopleAsked, wake_draft
 from apc_agents.handling.invocation import Invocation
-from apc_agents.memory import BaseMemoryStore, ConversationMessage
+from apc_agents.memory.conversation import ConversationMessage
+from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.tasks import TaskStore
 from apc_agents.typed import done_with
 from apc_bus.artifacts import ArtifactStore

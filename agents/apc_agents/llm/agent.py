@@ -11,19 +11,14 @@ from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions import ActionContext, StateMemory, ToolRegistry
-from apc_agents.actions.action_context import REMEMBERED, Stateful
+from apc_agents.actions.action_context import REMEMBERED, ActionContext, Stateful, StateMemory
 from apc_agents.agent import Agent
 from apc_agents.agent_context import given_context, user_of
 from apc_agents.clearance import Clearance
-from apc_agents.context import (
-    ContextSession,
-    MemoryContextStore,
-    SessionConfig,
-    TokenCounter,
-    TurnInvalid,
-    emit_compressions,
-)
+from apc_agents.context.conversation import SessionConfig, emit_compressions
+from apc_agents.context.errors import TurnInvalid
+from apc_agents.context.session import ContextSession
+from apc_agents.context.store import MemoryContextStore
 from apc_agents.errors import Reject, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.journal import no_waits
@@ -32,7 +27,9 @@ from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import SOURCE, Persona, fenced, messages_of_turns, new_fence
 from apc_agents.llm.recording import Recording
 from apc_agents.llm.state_store import StateContextStore
-from apc_agents.memory import MemoryUnavailable
+from apc_agents.memory.errors import MemoryUnavailable
+from apc_agents.text import TokenCounter
+from apc_agents.tools import ToolRegistry
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Packet

@@ -23,8 +23,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage, RunUsage
 from pydantic_core import PydanticSerializationError
 
-from apc_agents.context import TokenCounter
 from apc_agents.errors import AgentError
+from apc_agents.text import TokenCounter
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_SUCCESS, AgentResponse, ResponseConstraints, ResponseInvalid, parse_response
 

@@ -15,16 +15,18 @@ from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions import ActionContext, ActionExecutor, ActionReport, ActionsRefused, ToolRegistry
-from apc_agents.actions.action_context import WithheldMemory
+from apc_agents.actions.action_context import ActionContext, WithheldMemory
+from apc_agents.actions.executor import ActionExecutor, ActionReport
 from apc_agents.clearance import lowest
-from apc_agents.context import ContextSession, EstimatedTokens, TokenCounter, Turn
 from apc_agents.context.polynomial import IS_FOR_MODEL
+from apc_agents.context.session import ContextSession
+from apc_agents.context.turns import Turn
 from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, new_fence, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.tasks import Task
-from apc_agents.text import RUNNING, ActionProgress, OnProgress, cut
+from apc_agents.text import RUNNING, ActionProgress, EstimatedTokens, OnProgress, TokenCounter, cut
+from apc_agents.tools import ActionsRefused, ToolRegistry
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_ERROR, AgentResponse, ResponseConstraints, SecurityLevel
 

@@ -21,12 +21,12 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Trigger
-from apc_agents.context import ContextSession, Turn, TurnRole
 from apc_agents.context.polynomial import IS_FOR_MODEL
-from apc_agents.memory import ConversationMessage
-from apc_agents.memory.conversation import MAX_MESSAGE_BYTES
+from apc_agents.context.session import ContextSession
+from apc_agents.context.turns import Turn, TurnRole
+from apc_agents.memory.conversation import MAX_MESSAGE_BYTES, ConversationMessage
+from apc_agents.tools import ToolRegistry
 from apc_contracts.agent import SecurityLevel
 
 # Marks foreign text in a prompt as data: between two lines with a token that nobody could know who wrote the text.

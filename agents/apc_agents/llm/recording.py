@@ -22,7 +22,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import PydanticSerializationError
 
-from apc_agents.context import ContextStore
+from apc_agents.context.store import ContextStore
 from apc_agents.llm.asking import AnswerInvalid, AnswerTooLong, ModelAway
 from apc_agents.text import OnProgress, ResponseText, response_of
 from apc_bus.settings import LLMSettings

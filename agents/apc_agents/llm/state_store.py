@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 from apc_agents.actions.action_context import Stateful
-from apc_agents.context import ContextStale, ContextStore
-from apc_agents.memory import BaseMemoryStore, NewMessages, StaleRevision
+from apc_agents.context.errors import ContextStale
+from apc_agents.context.store import ContextStore
+from apc_agents.memory.conversation import NewMessages
+from apc_agents.memory.errors import StaleRevision
+from apc_agents.memory.store import BaseMemoryStore
 
 # The state of a dialogue: what ctx.state is to a handler, in the memory of the user.
 

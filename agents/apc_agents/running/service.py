@@ -13,7 +13,9 @@ from apc_agents.agent import Agent
 from apc_agents.effects import EffectStore, MemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
 from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
-from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.postgres import DatabaseMemoryStore
+from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
 from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore

@@ -22,7 +22,8 @@ from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
 from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateCache, StateStore
-from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.delivery import Inbound
 from apc_agents.running.intake import Inbox, Intake, SubstrateListener
 from apc_agents.scheduling.firing import ScheduleRunner, fire_with

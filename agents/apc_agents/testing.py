@@ -27,7 +27,7 @@ from apc_agents.running.delivery import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling.schedule import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition
-from apc_agents.tasks import MemoryTaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle

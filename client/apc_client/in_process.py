@@ -18,7 +18,7 @@ from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore, Tick
-from apc_agents.tasks import PostgresTaskStore
+from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, until_stopped

@@ -15,7 +15,10 @@ from apc_agents.keys import find_key
 from apc_agents.llm import Dialogue, LLMAgent
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
 from apc_agents.session_phase import KnownSessions
-from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskEvent, TaskRunner, TaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.runner import TaskRunner
+from apc_agents.tasks.store import TaskEvent, TaskStore
 from apc_agents.team import load_agent
 from apc_bus.concurrency import cancelled
 from apc_bus.database import open_pool

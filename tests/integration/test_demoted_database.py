@@ -23,7 +23,7 @@ from apc_agents.handling.state import StateCache
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, MemoryUnavailable, StaleRevision
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore
-from apc_agents.tasks import PostgresTaskStore
+from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import open_artifacts
 from apc_bus.database import open_pool, problems_of
 from apc_bus.in_memory import MemoryBroker

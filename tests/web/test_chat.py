@@ -15,7 +15,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks import MemoryTaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_agents.text import response_of
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app

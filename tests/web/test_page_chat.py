@@ -6,7 +6,7 @@ from tests.web.conftest import TOKEN, WebBench
 from tests.web.test_chat import Scripted, make_agent
 
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks import MemoryTaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
 from apc_web.chats import Chats

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from apc_agents.context import ContextError, ContextPressureError, ContextStale, InvalidTransition
 from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, Props
 from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable
-from apc_agents.tasks import TaskStore
+from apc_agents.tasks.store import TaskStore
 from apc_agents.text import ActionProgress, ResponseText
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_contracts.errors import ApcError

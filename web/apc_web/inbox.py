@@ -7,7 +7,8 @@ import asyncpg
 from fastapi import APIRouter, Query
 
 from apc_agents.effects import EffectState, PostgresEffectStore
-from apc_agents.tasks import PostgresTaskStore, TaskStatus
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import TaskStatus
 from apc_log.queries import DeadDelivery, delivery_history
 from apc_log.queries import list_dead as logged_dead
 from apc_log.queries.dead import DeliveryHop

@@ -16,7 +16,7 @@ from apc_agents.handling.inquiry import AgentAsked, Approval, Inquiry, ModelT, P
 from apc_agents.handling.invocation import Invocation
 from apc_agents.memory.conversation import ConversationMessage
 from apc_agents.memory.store import BaseMemoryStore
-from apc_agents.tasks import TaskStore
+from apc_agents.tasks.store import TaskStore
 from apc_agents.typed import done_with
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext

@@ -29,7 +29,7 @@ from apc_agents.memory.conversation import ConversationMessage, NewMessages
 from apc_agents.memory.errors import MemoryUnavailable, StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.session_phase import SessionKnowledge
-from apc_agents.tasks import TaskStore
+from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
 from apc_contracts.identity.registry import Right

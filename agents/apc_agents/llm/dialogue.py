@@ -31,7 +31,7 @@ from apc_agents.llm.state_store import DialogueState, StateContextStore
 from apc_agents.memory.conversation import ConversationContext, NewMessages
 from apc_agents.memory.errors import UnknownSession
 from apc_agents.memory.store import BaseMemoryStore
-from apc_agents.tasks import Task, TaskStore
+from apc_agents.tasks.store import Task, TaskStore
 from apc_agents.text import OnProgress
 
 

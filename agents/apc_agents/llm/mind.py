@@ -24,7 +24,7 @@ from apc_agents.context.turns import Turn
 from apc_agents.llm.asking import ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, new_fence, system_prompt
 from apc_agents.llm.recording import RecordedModel, Recording
-from apc_agents.tasks import Task
+from apc_agents.tasks.store import Task
 from apc_agents.text import RUNNING, ActionProgress, EstimatedTokens, OnProgress, TokenCounter, cut
 from apc_agents.tools import ActionsRefused, ToolRegistry
 from apc_bus.settings import LLMSettings

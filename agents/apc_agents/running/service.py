@@ -18,7 +18,9 @@ from apc_agents.memory.postgres import DatabaseMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
-from apc_agents.tasks import MemoryTaskStore, PostgresTaskStore, TaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import open_artifacts
 from apc_bus.backoff import Backoff
 from apc_bus.chaos import disturb

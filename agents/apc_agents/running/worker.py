@@ -30,8 +30,9 @@ from apc_agents.scheduling.firing import ScheduleRunner, fire_with
 from apc_agents.scheduling.schedule import Tick
 from apc_agents.scheduling.store import ScheduleStore
 from apc_agents.session_phase import KnownSessions
-from apc_agents.tasks import MemoryTaskStore, TaskRunner, TaskStore
-from apc_agents.tasks.runner import announce_with
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.runner import TaskRunner, announce_with
+from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import cancelled, first_of, running
 from apc_bus.consuming import Consumer, Take, consume

@@ -9,7 +9,8 @@ from uuid import UUID
 
 import typer
 
-from apc_agents.tasks import ENDED, PostgresTaskStore, Task, TaskStatus
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import ENDED, Task, TaskStatus
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import AsJson, print_json, print_rows

@@ -12,7 +12,8 @@ from tests.support.waiting import until
 
 from apc_agents.actions import Effect, ValueUnserialisable
 from apc_agents.errors import StateUnavailable
-from apc_agents.tasks import PostgresTaskStore, TaskStore
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import TaskStore
 from apc_bus.database import open_pool
 
 WRITE_ROW = """

@@ -9,8 +9,8 @@ import pytest
 from pydantic import JsonValue
 
 from apc_agents.actions import Effect, TaskLost, TaskUnknown
-from apc_agents.tasks import MemoryTaskStore, NewTask, Task, TaskSpec, TaskStatus, TaskStore
-from apc_agents.tasks.store import MAX_LOST_LEASES, Claim
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.store import MAX_LOST_LEASES, Claim, NewTask, Task, TaskSpec, TaskStatus, TaskStore
 from apc_contracts import ActionType, SecurityLevel
 
 LEASE = timedelta(minutes=1)

@@ -18,7 +18,9 @@ from apc_agents.actions import (
     ToolCall,
     ToolRegistry,
 )
-from apc_agents.tasks import MemoryTaskStore, Task, TaskEvent, TaskRunner, TaskSpec, TaskStatus
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.runner import TaskRunner
+from apc_agents.tasks.store import Task, TaskEvent, TaskSpec, TaskStatus
 from apc_bus.concurrency import running
 from apc_contracts import ActionType, SecurityLevel
 

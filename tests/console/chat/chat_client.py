@@ -15,7 +15,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks import MemoryTaskStore
+from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_console.api import Tokens, make_app
 from apc_web.http import make_server
 

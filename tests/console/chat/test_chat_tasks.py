@@ -13,7 +13,8 @@ import orjson
 import pytest
 from tests.support.traffic import until
 
-from apc_agents.tasks import PostgresTaskStore, Task, TaskStatus
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import Task, TaskStatus
 from apc_bus.database import open_pool
 
 from .slow_agent import GO_ON

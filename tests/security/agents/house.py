@@ -13,7 +13,7 @@ from apc_agents import AgentTestClient
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Clearance, SenderRule
 from apc_agents.llm import LLMAgent, LLMSettings
-from apc_agents.tasks import ENDED
+from apc_agents.tasks.store import ENDED
 from apc_contracts import IdeaPayload, PacketType, Signal, SignalPayload
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.registry import Right

@@ -6,7 +6,8 @@ from pydantic_ai.models.test import TestModel
 
 from apc_agents.llm import Dialogue, LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks import MemoryTaskStore, NewTask, TaskSpec
+from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.store import NewTask, TaskSpec
 from apc_contracts.agent import ActionType, SecurityLevel
 
 SESSION = "s-1"

@@ -22,7 +22,8 @@ from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_
 from apc_agents.effects import EffectId, PostgresEffectStore
 from apc_agents.effects.store import EffectClaim
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
-from apc_agents.tasks import NewTask, PostgresTaskStore, TaskSpec
+from apc_agents.tasks.postgres import PostgresTaskStore
+from apc_agents.tasks.store import NewTask, TaskSpec
 from apc_bus.database import open_pool
 from apc_bus.in_memory import MemoryBroker
 from apc_console.commands import app

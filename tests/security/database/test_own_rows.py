@@ -24,8 +24,9 @@ from apc_agents.memory import (
 )
 from apc_agents.memory.errors import OwnerForeign
 from apc_agents.scheduling import PostgresScheduleStore
-from apc_agents.tasks import NewTask, PostgresTaskStore, Task, TaskSpec, TaskStatus
+from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.runner import TaskRunner
+from apc_agents.tasks.store import NewTask, Task, TaskSpec, TaskStatus
 from apc_contracts.agent import ActionType, SecurityLevel
 
 TABLES = ("agent_tasks", "agent_task_events", "agent_task_effects", "agent_effects")

@@ -2,12 +2,22 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic import JsonValue
 
 MAX_LEVELS: Final = 100
 _LARGEST_INTEGER: Final = 2**63 - 1
+
+
+class Stateful(Protocol):
+    """What has a JSON document as its state: a handler's ctx, or a dialogue."""
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The document."""
+        ...
+
 
 Refusal = Callable[[str, str], Exception]
 """Makes the error of a place (`$.notes[3].at`) and of what is wrong there."""

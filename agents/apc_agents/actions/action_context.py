@@ -8,7 +8,8 @@ from uuid import UUID, uuid4, uuid5
 from pydantic import JsonValue
 
 from apc_agents.clearance import Trigger, lowest
-from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.emitting.draft import Emits
+from apc_agents.json_values import Stateful
 from apc_agents.memory.errors import encoded
 from apc_agents.tasks.store import TaskOrigin, TaskStore
 from apc_agents.tools import ActionError, Once
@@ -42,15 +43,6 @@ class ActionMemory(Protocol):
         ...
 
 
-class Stateful(Protocol):
-    """What has a JSON document as its state: a handler's ctx, or a dialogue."""
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The document."""
-        ...
-
-
 class StateMemory:
     """Keeps things in ctx.state: durable with the handler's outcome, and undone when the handler fails."""
 
@@ -74,6 +66,22 @@ class StateMemory:
             return False
         del kept[key]
         return True
+
+
+class Handling(Emits, Stateful, Protocol):
+    """What actions need of a HandlerContext."""
+
+    @property
+    def trigger(self) -> Trigger: ...
+
+    @property
+    def tasks(self) -> TaskStore | None: ...
+
+    @property
+    def once(self) -> Once: ...
+
+    @property
+    def new_origin(self) -> Callable[[], UUID]: ...
 
 
 class WithheldMemory:
@@ -130,7 +138,7 @@ class ActionContext:
     new_origin: Callable[[], UUID] = uuid4
 
     @classmethod
-    def of(cls, ctx: HandlerContext, **settings: Any) -> "ActionContext":
+    def of(cls, ctx: Handling, **settings: Any) -> "ActionContext":
         """Return the context of a handler, at most at the level of the packet's sender.
 
         `settings` are further arguments, or others than the handler's.
@@ -139,7 +147,7 @@ class ActionContext:
         level = lowest(trigger.level, SecurityLevel(settings.pop("security_level", ctx.agent.security_level)))
         given: dict[str, Any] = {
             "agent_id": ctx.agent.agent_id,
-            "session_id": ctx.session_id,
+            "session_id": trace.session_id,
             "security_level": level,
             "trigger": trigger,
             "memory": StateMemory(ctx),

@@ -33,7 +33,7 @@ from apc_agents.context.window import (
     checked_fraction,
     checked_size,
 )
-from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.emitting.draft import Emits
 from apc_agents.text import ExtractiveSummarizer, Summarizer
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal
@@ -147,7 +147,7 @@ def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
     return SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
 
 
-def emit_compressions(ctx: HandlerContext) -> OnCompression:
+def emit_compressions(ctx: Emits) -> OnCompression:
     """Return a callback that sends each compression as an INTRA_AGENT SIGNAL QUERY, so that the log has it.
 
     The packet never reaches another agent; the gate logs it. `emit` derives its id from the handled packet, so that

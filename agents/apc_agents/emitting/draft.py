@@ -1,15 +1,16 @@
 """What a handler says of a packet that it emits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from pydantic import BaseModel, JsonValue
 
 from apc_agents.typed import payload_of
+from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Lineage, Packet, ProofBundle, Recipient
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
@@ -103,6 +104,30 @@ class EmitOptions(PacketOptions, total=False):
     """An agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the handled packet."""
     run_phase: RunPhase | None
     """Default the newest that is known of the session."""
+
+
+class Emitting(Protocol):
+    """The agent that emits."""
+
+    @property
+    def agent_id(self) -> str: ...
+
+    @property
+    def security_level(self) -> SecurityLevel: ...
+
+
+class Emits(Protocol):
+    """Who emits packets in answer to one: a HandlerContext."""
+
+    @property
+    def packet(self) -> Packet: ...
+
+    @property
+    def agent(self) -> Emitting: ...
+
+    def emit(self, payload: BaseModel, **options: Unpack[EmitOptions]) -> Awaitable[Packet[Any]]:
+        """Emit a packet. Raises EmitError."""
+        ...
 
 
 class Draft:

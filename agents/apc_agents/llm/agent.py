@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions.action_context import REMEMBERED, ActionContext, Stateful, StateMemory
+from apc_agents.actions.action_context import REMEMBERED, ActionContext, StateMemory
 from apc_agents.agent import Agent
 from apc_agents.agent_context import given_context, user_of
 from apc_agents.clearance import Clearance
@@ -22,6 +22,7 @@ from apc_agents.context.store import MemoryContextStore
 from apc_agents.errors import Reject, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.journal import no_waits
+from apc_agents.json_values import Stateful
 from apc_agents.llm.asking import LLMError, ModelAway, ModelUnusable, ask_for_text, make_model
 from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import SOURCE, Persona, fenced, messages_of_turns, new_fence

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
-from apc_agents.actions.action_context import Stateful
 from apc_agents.context.errors import ContextStale
 from apc_agents.context.store import ContextStore
+from apc_agents.json_values import Stateful
 from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.errors import StaleRevision
 from apc_agents.memory.store import BaseMemoryStore

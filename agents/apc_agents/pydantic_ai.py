@@ -33,13 +33,13 @@ from pydantic_core import to_jsonable_python
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import PROVENANCE, Clearance, SenderRule, lowest
+from apc_agents.context.prompt_assembly import TOOL_SOURCE, fenced, new_fence
 from apc_agents.context.store import MemoryContextStore
 from apc_agents.emitting.draft import Destination
 from apc_agents.errors import AgentError, AgentInvalid, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval, Pending
 from apc_agents.llm.asking import LLMError, ModelAway, spending
-from apc_agents.llm.prompting import TOOL_SOURCE, fenced, new_fence
 from apc_agents.llm.recording import RECORDS, RecordedModel, Recording
 from apc_agents.memory.errors import MemoryUnavailable
 from apc_agents.typed import payload_of, schema_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from apc_agents.context.conversation import CompressionAudit, OnCompression, payload_of
+from apc_agents.context.compression import CompressionAudit, OnCompression, payload_of
 from apc_agents.emitting.draft import Draft
 from apc_agents.emitting.emission import Builder
 from apc_agents.emitting.emitter import Acknowledgements, ClaimChecks, Emitter, Sign

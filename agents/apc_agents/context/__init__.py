@@ -5,20 +5,18 @@ Source: docs/reference/conformance/context-engineering.md; docs/specification/ag
 """
 
 from apc_agents.context.compression import (
+    CompressionAudit,
     CompressionConfig,
     CompressionResult,
     ContextProjector,
     ExpansionResult,
     FoldedTurn,
-    compress,
-)
-from apc_agents.context.conversation import (
-    CompressionAudit,
     FoldRecord,
     OnCompression,
-    SessionConfig,
+    compress,
     emit_compressions,
 )
+from apc_agents.context.conversation import ContextStore, InMemoryContextStore, SessionConfig
 from apc_agents.context.errors import (
     ArchiveCorrupted,
     ArgumentInvalid,
@@ -59,7 +57,7 @@ from apc_agents.context.polynomial import (
 )
 from apc_agents.context.prompt_assembly import PromptBuilder
 from apc_agents.context.session import ContextSession
-from apc_agents.context.store import ContextStore, InMemoryContextStore, MemoryContextStore
+from apc_agents.context.store import MemoryContextStore
 from apc_agents.context.stream_paths import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.turns import (
     LinearityMap,

@@ -1,15 +1,15 @@
 """The conversation of a session: its window in its state, and what may be done to both."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor
-from typing import Any, Final
+from typing import Final, Protocol
 
-import orjson
 from pydantic import JsonValue
 
 from apc_agents.context.compression import (
     PLACEHOLDER_TOKENS,
+    CompressionAudit,
     CompressionConfig,
     CompressionResult,
     ContextProjector,
@@ -20,11 +20,11 @@ from apc_agents.context.compression import (
     is_pinned,
     merged,
     page_out,
+    recorded,
 )
-from apc_agents.context.errors import ArgumentInvalid, MessageTooLong
+from apc_agents.context.errors import ArgumentInvalid, ContextStale, MessageTooLong
 from apc_agents.context.polynomial import KIND_OF_ROLE, ContextState, check_direction, state_of
-from apc_agents.context.store import ContextStore
-from apc_agents.context.turns import ResourceClass, Turn, TurnRole, digest_of
+from apc_agents.context.turns import ResourceClass, Turn, TurnRole
 from apc_agents.context.window import (
     DEFAULT_MAX_TOKENS,
     AdaptiveThreshold,
@@ -33,142 +33,72 @@ from apc_agents.context.window import (
     checked_fraction,
     checked_size,
 )
-from apc_agents.emitting.draft import Emits
 from apc_agents.text import ExtractiveSummarizer, Summarizer
-from apc_contracts.payloads.by_type import SignalPayload
-from apc_contracts.vocabulary import Channel, Signal
-
-# The record of a compression, and its way into the log.
-#
-# Source: docs/specification/agents.md section 4; issue 5: "compression is an audited, reversible act".
-
-MAX_FOLDED_PER_PACKET: Final = 500
-"""Some 120 kB of metadata: well below the 256 KiB of a packet."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldRecord:
-    """One folded turn: the SHA-256 of the stored turn before, and of its summary where one stands for it."""
+class ContextStore(Protocol):
+    """Bytes by session. Each value is UTF-8 JSON and comes back byte for byte; durable when a call returns.
 
-    resource_id: str
-    how: Folding
-    resource_class: ResourceClass
-    digest_before: str
-    digest_after: str | None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return JSON: id, how, class, before, after."""
-        document = {
-            "id": self.resource_id,
-            "how": self.how.value,
-            "class": self.resource_class.name,
-            "before": self.digest_before,
-        }
-        return document if self.digest_after is None else document | {"after": self.digest_after}
-
-
-@dataclass(frozen=True, slots=True)
-class CompressionAudit:
-    """One compression of one session. `cause`: pressure, requested or dropped."""
-
-    session_id: str
-    cause: str
-    target_pressure: float | None
-    target_met: bool
-    tokens_before: int
-    tokens_after: int
-    digest_before: str
-    """Of the whole window."""
-    digest_after: str
-    folded: tuple[FoldRecord, ...]
-
-    def metadata(self) -> list[dict[str, Any]]:
-        """Return the metadata of the packets that tell it, one for each 500 folded turns.
-
-        `{"context": {"event": "compressed", "session", "cause", "target_pressure", "target_met",
-        "tokens": {"before", "after"}, "digest": {"before", "after"}, "part", "parts",
-        "folded": [{"id", "how", "class", "before", "after"?}, …]}}`
-        """
-        starts = range(0, max(1, len(self.folded)), MAX_FOLDED_PER_PACKET)
-        return [{"context": self._part(number, len(starts), start)} for number, start in enumerate(starts, 1)]
-
-    def _part(self, number: int, count: int, start: int) -> dict[str, Any]:
-        return {
-            "event": "compressed",
-            "session": self.session_id,
-            "cause": self.cause,
-            "target_pressure": self.target_pressure,
-            "target_met": self.target_met,
-            "tokens": {"before": self.tokens_before, "after": self.tokens_after},
-            "digest": {"before": self.digest_before, "after": self.digest_after},
-            "part": number,
-            "parts": count,
-            "folded": [one.to_document() for one in self.folded[start : start + MAX_FOLDED_PER_PACKET]],
-        }
-
-
-OnCompression = Callable[[CompressionAudit], Awaitable[None]]
-"""Told of every compression before its window is used; what it raises undoes the compression."""
-
-
-def recorded(
-    session_id: str,
-    cause: str,
-    before: ContextWindow,
-    after: ContextWindow,
-    folded: tuple[FoldedTurn, ...],
-    target: float | None = None,
-    *,
-    target_met: bool = True,
-) -> CompressionAudit:
-    """Return the record of a compression."""
-    return CompressionAudit(
-        session_id=session_id,
-        cause=cause,
-        target_pressure=target,
-        target_met=target_met,
-        tokens_before=before.total_tokens,
-        tokens_after=after.total_tokens,
-        digest_before=before.digest,
-        digest_after=after.digest,
-        folded=tuple(_record(one) for one in folded),
-    )
-
-
-def _record(folded: FoldedTurn) -> FoldRecord:
-    after = None if folded.summary is None else folded.summary.digest
-    return FoldRecord(folded.turn.resource_id, folded.how, folded.resource_class, folded.digest, after)
-
-
-def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
-    """Build the payload for this metadata of an audit: its reason holds the SHA-256, without the session's id."""
-    told = {name: value for name, value in metadata["context"].items() if name != "session"}
-    digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
-    return SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
-
-
-def emit_compressions(ctx: Emits) -> OnCompression:
-    """Return a callback that sends each compression as an INTRA_AGENT SIGNAL QUERY, so that the log has it.
-
-    The packet never reaches another agent; the gate logs it. `emit` derives its id from the handled packet, so that
-    a handler that runs again tells it once. The reason holds the SHA-256 of the metadata, which is no part of the
-    payload_hash: a handler that folds something else when it runs again is recorded as a rerun, not taken for a repeat.
-    The session's id is left out of it: two sessions that fold the same say the same. Phase and generation are those of
-    the handled packet, whatever has begun since.
+    A store that keeps them in JSONB stores the text as a JSON string: JSONB does not keep bytes.
     """
 
-    async def emit(audit: CompressionAudit) -> None:
-        for metadata in audit.metadata():
-            await ctx.emit(
-                payload_of(metadata),
-                to=ctx.agent.agent_id,
-                channel=Channel.INTRA_AGENT,
-                run_phase=ctx.packet.run_phase,
-                generation=ctx.packet.trace.generation,
-                metadata=metadata,
-            )
+    async def load(self, session_id: str) -> tuple[bytes, int] | None:
+        """Return the session's document and its revision; None when it was never saved."""
+        ...
 
-    return emit
+    async def save(self, session_id: str, document: bytes, revision: int) -> int:
+        """Replace the document if it still has this revision (0 = none yet); returns the new revision.
+
+        Raises:
+            ContextStale: it has another one.
+        """
+        ...
+
+    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
+        """Keep turns by resource_id; one with the same id is replaced."""
+        ...
+
+    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return those of the turns that are still there, by resource_id."""
+        ...
+
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
+        """Forget the turns of a session whose id begins so, by default all; none is no error."""
+        ...
+
+
+class InMemoryContextStore:
+    """A store that ends with the process."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, tuple[bytes, int]] = {}
+        self._turns: dict[str, dict[str, bytes]] = {}
+
+    async def load(self, session_id: str) -> tuple[bytes, int] | None:
+        """Return the document and its revision."""
+        return self._documents.get(session_id)
+
+    async def save(self, session_id: str, document: bytes, revision: int) -> int:
+        """Compare and set."""
+        _, current = self._documents.get(session_id, (b"", 0))
+        if current != revision:
+            raise ContextStale(session_id, revision)
+        self._documents[session_id] = (document, revision + 1)
+        return revision + 1
+
+    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
+        """Keep turns."""
+        self._turns.setdefault(session_id, {}).update(turns)
+
+    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return those that are there."""
+        kept = self._turns.get(session_id, {})
+        return {resource_id: kept[resource_id] for resource_id in resource_ids if resource_id in kept}
+
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
+        """Forget them."""
+        kept = self._turns.pop(session_id, {})
+        self._turns[session_id] = {key: turn for key, turn in kept.items() if not key.startswith(prefix)}
 
 
 AWAITS_AFTER: Final = {TurnRole.USER: True, TurnRole.TOOL: True, TurnRole.ASSISTANT: False}

@@ -1,4 +1,5 @@
-"""Assembles prompts from templates, persona and constraints. Prompts never leave the server.
+"""Assembles prompts from templates, persona and constraints, and marks foreign text in them. Prompts never leave the
+server.
 
 Source: docs/reference/conformance/context-engineering.md, section 3.3.
 """
@@ -7,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from math import isfinite
 from pathlib import Path
+from secrets import token_hex
 from string import Formatter
 from typing import Final, Self
+
+import orjson
+from pydantic import JsonValue
 
 from apc_agents.context.errors import PromptInvalid
 
@@ -124,3 +129,26 @@ def _fields(place: str, template: str) -> frozenset[str]:
         if not name.isidentifier():
             raise PromptInvalid(place, f"field {{{name}}} is no plain name: write {{{{ and }}}} for braces")
     return frozenset(names)
+
+
+# Marks foreign text in a prompt as data: between two lines with a token that nobody could know who wrote the text.
+#
+# Foreign are the packets of other agents, what tools and tasks gave, and what was remembered of either. It is never
+# part of the instructions and never a system turn.
+
+SOURCE: Final = "source"
+"""Metadata of a turn whose text is foreign: an object that says where it comes from."""
+TOOL_SOURCE: Final[Mapping[str, JsonValue]] = {"from": "tools"}
+
+
+def new_fence() -> str:
+    """Return a token for one message: 128 random bits in hex."""
+    return token_hex(16)
+
+
+def fenced(text: str, fence: str, source: Mapping[str, JsonValue]) -> str:
+    """Return the text as data of this source; the token itself is cut out of it."""
+    while fence in text:
+        text = text.replace(fence, "")
+    told = orjson.dumps(dict(source)).decode().replace(fence, "")
+    return f"<<data {fence} {told}>>\n{text}\n<<end {fence}>>"

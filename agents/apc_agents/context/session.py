@@ -1,4 +1,4 @@
-"""The stored form of a session: a JSON document with a version."""
+"""A session of a context: its stored form, what it shows, and what changes it, as a whole or not at all."""
 
 import asyncio
 from bisect import bisect
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 import orjson
 from pydantic import JsonValue
 
-from apc_agents.context.compression import CompressionResult, ExpansionResult
-from apc_agents.context.conversation import CompressionAudit, Conversation, OnCompression, SessionConfig
+from apc_agents.context.compression import CompressionAudit, CompressionResult, ExpansionResult, OnCompression
+from apc_agents.context.conversation import ContextStore, Conversation, InMemoryContextStore, SessionConfig
 from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ComponentRenderer, ContextState, state_of
 from apc_agents.context.prompt_assembly import PromptBuilder, default_prompts
-from apc_agents.context.store import ContextStore, InMemoryContextStore
 from apc_agents.context.turns import ResourceClass, Turn, TurnRole
 from apc_agents.context.window import AdaptiveThreshold, Clock, ContextWindow, Folding, utc_now
 from apc_agents.text import ExtractiveSummarizer, Summarizer, TokenCounter

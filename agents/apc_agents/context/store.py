@@ -1,79 +1,13 @@
-"""Where a context keeps what it has folded, and itself between two requests: a port, and one in memory."""
+"""Where a context is kept for good: as agent states in a memory store, or in the state of a handler or a dialogue."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
+from apc_agents.context.conversation import ContextStore
 from apc_agents.context.errors import ContextStale
+from apc_agents.json_values import Stateful
 from apc_agents.memory.errors import StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
-
-
-class ContextStore(Protocol):
-    """Bytes by session. Each value is UTF-8 JSON and comes back byte for byte; durable when a call returns.
-
-    A store that keeps them in JSONB stores the text as a JSON string: JSONB does not keep bytes.
-    """
-
-    async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """Return the session's document and its revision; None when it was never saved."""
-        ...
-
-    async def save(self, session_id: str, document: bytes, revision: int) -> int:
-        """Replace the document if it still has this revision (0 = none yet); returns the new revision.
-
-        Raises:
-            ContextStale: it has another one.
-        """
-        ...
-
-    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
-        """Keep turns by resource_id; one with the same id is replaced."""
-        ...
-
-    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return those of the turns that are still there, by resource_id."""
-        ...
-
-    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
-        """Forget the turns of a session whose id begins so, by default all; none is no error."""
-        ...
-
-
-class InMemoryContextStore:
-    """A store that ends with the process."""
-
-    def __init__(self) -> None:
-        self._documents: dict[str, tuple[bytes, int]] = {}
-        self._turns: dict[str, dict[str, bytes]] = {}
-
-    async def load(self, session_id: str) -> tuple[bytes, int] | None:
-        """Return the document and its revision."""
-        return self._documents.get(session_id)
-
-    async def save(self, session_id: str, document: bytes, revision: int) -> int:
-        """Compare and set."""
-        _, current = self._documents.get(session_id, (b"", 0))
-        if current != revision:
-            raise ContextStale(session_id, revision)
-        self._documents[session_id] = (document, revision + 1)
-        return revision + 1
-
-    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
-        """Keep turns."""
-        self._turns.setdefault(session_id, {}).update(turns)
-
-    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Return those that are there."""
-        kept = self._turns.get(session_id, {})
-        return {resource_id: kept[resource_id] for resource_id in resource_ids if resource_id in kept}
-
-    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
-        """Forget them."""
-        kept = self._turns.pop(session_id, {})
-        self._turns[session_id] = {key: turn for key, turn in kept.items() if not key.startswith(prefix)}
-
-
-# What an engineered context keeps, in a memory store: the port ContextStore of apc_agents.context.
 
 DOCUMENT_KEY: Final = "context"
 TURN_PREFIX: Final = "context/"
@@ -119,3 +53,52 @@ class MemoryContextStore:
     async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
         await self._memory.delete_agent_states(self._agent_id, session_id, f"{TURN_PREFIX}{prefix}")
+
+
+CONVERSATION: Final = "conversation"
+"""The key in the state: the session's document as text, because JSONB keeps no bytes, and its revision."""
+
+
+class StateContextStore:
+    """The session's document in a state; the turns that leave the window in an archive beside it.
+
+    Its owner keeps the state: a handler with its outcome, a dialogue when there is an answer. So what runs again
+    finds the conversation as it was before. The archive is written at once: the same message puts the same turns there.
+    """
+
+    def __init__(self, owner: Stateful, archive: ContextStore, prefix: str = "") -> None:
+        """Keep the document in `owner`; `prefix` sets its turns apart from others of the session in the archive."""
+        self._owner = owner
+        self._archive = archive
+        self._prefix = prefix
+
+    @property
+    def revision(self) -> int:
+        """How often the session was saved; 0 = never."""
+        revision: int = self._owner.state.get(CONVERSATION, {}).get("revision", 0)
+        return revision
+
+    async def load(self, session_id: str) -> tuple[bytes, int] | None:
+        """Return the document and its revision."""
+        kept = self._owner.state.get(CONVERSATION)
+        return None if kept is None else (kept["document"].encode(), kept["revision"])
+
+    async def save(self, session_id: str, document: bytes, revision: int) -> int:
+        """Compare and set. Raises ContextStale."""
+        if self.revision != revision:
+            raise ContextStale(session_id, revision)
+        self._owner.state[CONVERSATION] = {"document": document.decode(), "revision": revision + 1}
+        return revision + 1
+
+    async def put_turns(self, session_id: str, turns: Mapping[str, bytes]) -> None:
+        """Keep turns in the archive."""
+        await self._archive.put_turns(session_id, {f"{self._prefix}{key}": turn for key, turn in turns.items()})
+
+    async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Return those that the archive has."""
+        found = await self._archive.get_turns(session_id, [f"{self._prefix}{key}" for key in resource_ids])
+        return {key.removeprefix(self._prefix): turn for key, turn in found.items()}
+
+    async def delete_turns(self, session_id: str, prefix: str = "") -> None:
+        """Forget them."""
+        await self._archive.delete_turns(session_id, f"{self._prefix}{prefix}")

@@ -1,4 +1,4 @@
-"""The store comonad: values at positions, and a focus among them.
+"""The window of a context: turns at positions with a focus (a store comonad), their classes, and its threshold.
 
 Source: docs/reference/conformance/context-engineering.md, section 2.1 and appendix A.
 """

@@ -10,16 +10,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final, Self
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_ai.usage import RunUsage
 
 from apc_agents.actions.action_context import REMEMBERED, ActionContext, StateMemory
-from apc_agents.context.conversation import OnCompression
+from apc_agents.context.compression import OnCompression
 from apc_agents.context.errors import ContextStale
 from apc_agents.context.session import ContextSession
-from apc_agents.context.store import MemoryContextStore
+from apc_agents.context.store import MemoryContextStore, StateContextStore
 from apc_agents.context.stream_paths import StreamResolver
 from apc_agents.context.turns import Turn
 from apc_agents.errors import AgentError
@@ -27,12 +27,40 @@ from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.asking import AnswerInvalid
 from apc_agents.llm.mind import TASKS_READ, MessageExchange
 from apc_agents.llm.prompting import messages_of_turns
-from apc_agents.llm.state_store import DialogueState, StateContextStore
 from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.errors import UnknownSession
+from apc_agents.memory.errors import StaleRevision, UnknownSession
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.tasks.store import Task, TaskStore
 from apc_agents.text import OnProgress
+
+DIALOGUE: Final = "dialogue"
+"""The key in the memory, with owner_id = session_id."""
+
+
+class DialogueState:
+    """One JSON document, kept as a whole: the conversation, and what the agent remembers of it."""
+
+    def __init__(self, memory: BaseMemoryStore, agent_id: str, session_id: str, kept: tuple[Any, int] | None) -> None:
+        self.state: dict[str, Any]
+        self.state, self._revision = kept or ({}, 0)
+        self._memory = memory
+        self._place = (agent_id, session_id, DIALOGUE)
+
+    @classmethod
+    async def load(cls, memory: BaseMemoryStore, agent_id: str, session_id: str) -> Self:
+        """Return the state as last stored; empty if there is none."""
+        return cls(memory, agent_id, session_id, await memory.load_agent_state(agent_id, session_id, DIALOGUE))
+
+    async def keep(self, messages: NewMessages | None = None) -> None:
+        """Compare and set, with what was said meanwhile.
+
+        Raises:
+            ContextStale: somebody else has kept it since. OwnerForeign: it is not the user's.
+        """
+        try:
+            self._revision = await self._memory.save_agent_state(*self._place, self.state, self._revision, messages)
+        except StaleRevision as stale:
+            raise ContextStale(self._place[1], stale.revision) from stale
 
 
 class DialogueBusy(AgentError):

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from secrets import token_hex
 from string import Template
-from typing import Any, Final
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
@@ -23,33 +22,12 @@ from pydantic_ai.messages import (
 
 from apc_agents.clearance import Trigger
 from apc_agents.context.polynomial import IS_FOR_MODEL
+from apc_agents.context.prompt_assembly import SOURCE, TOOL_SOURCE, fenced
 from apc_agents.context.session import ContextSession
 from apc_agents.context.turns import Turn, TurnRole
 from apc_agents.memory.conversation import MAX_MESSAGE_BYTES, ConversationMessage
 from apc_agents.tools import ToolRegistry
 from apc_contracts.agent import SecurityLevel
-
-# Marks foreign text in a prompt as data: between two lines with a token that nobody could know who wrote the text.
-#
-# Foreign are the packets of other agents, what tools and tasks gave, and what was remembered of either. It is never part
-# of the instructions and never a system turn.
-
-SOURCE: Final = "source"
-"""Metadata of a turn whose text is foreign: an object that says where it comes from."""
-TOOL_SOURCE: Final[Mapping[str, JsonValue]] = {"from": "tools"}
-
-
-def new_fence() -> str:
-    """Return a token for one message: 128 random bits in hex."""
-    return token_hex(16)
-
-
-def fenced(text: str, fence: str, source: Mapping[str, JsonValue]) -> str:
-    """Return the text as data of this source; the token itself is cut out of it."""
-    while fence in text:
-        text = text.replace(fence, "")
-    told = orjson.dumps(dict(source)).decode().replace(fence, "")
-    return f"<<data {fence} {told}>>\n{text}\n<<end {fence}>>"
 
 
 def source_of(turn: Turn) -> Mapping[str, JsonValue] | None:

@@ -1,7 +1,7 @@
 """Answers of a model are kept before they are used, so that what runs again asks no model.
 
-Source: issue 5 item 5. The key of an answer is (revision of the conversation, origin, number of the request, digest of
-the prompt): the origin is the packet, or the message, that the model is asked about. Records stand in the archive of
+Source: issue 5 item 5. The key of an answer is (revision of the conversation, origin, number of the request, digest
+of the prompt): the origin is the packet, or the message, that the model is asked about. Records stand in the archive of
 the conversation, beside its folded turns; those of old revisions go.
 """
 
@@ -22,7 +22,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 from pydantic_core import PydanticSerializationError
 
-from apc_agents.context.store import ContextStore
+from apc_agents.context.conversation import ContextStore
 from apc_agents.llm.asking import AnswerInvalid, AnswerTooLong, ModelAway
 from apc_agents.text import OnProgress, ResponseText, response_of
 from apc_bus.settings import LLMSettings

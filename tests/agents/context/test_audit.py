@@ -7,7 +7,7 @@ from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_agents.context import CompressionAudit, ContextSession, InMemoryContextStore, SessionConfig, emit_compressions
-from apc_agents.context.conversation import MAX_FOLDED_PER_PACKET
+from apc_agents.context.compression import MAX_FOLDED_PER_PACKET
 from apc_agents.context.turns import digest_of
 from apc_contracts import Channel, Packet, PacketType, RunPhase, Signal, seal
 from apc_contracts.payloads.by_type import SignalFields

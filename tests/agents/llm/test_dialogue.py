@@ -12,7 +12,7 @@ from pydantic_ai.usage import RunUsage
 from apc_agents.actions import ToolRegistry
 from apc_agents.context import ContextStale, InvalidTransition, MessageTooLong, SessionConfig, TurnInvalid
 from apc_agents.llm import AnswerInvalid, Dialogue, DialogueBusy, LLMAgent, LLMSettings
-from apc_agents.llm.state_store import DIALOGUE
+from apc_agents.llm.dialogue import DIALOGUE
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, UnknownSession
 
 from .models import Answer, document, last_told, model_of, model_saying, silent_model, silent_named

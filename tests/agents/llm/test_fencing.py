@@ -6,7 +6,8 @@ from typing import Any
 from pydantic_ai.messages import ModelRequest, SystemPromptPart, UserPromptPart
 
 from apc_agents.context import Turn, TurnRole
-from apc_agents.llm.prompting import SOURCE, fenced, messages_of, new_fence
+from apc_agents.context.prompt_assembly import SOURCE, fenced, new_fence
+from apc_agents.llm.prompting import messages_of
 
 FENCE = new_fence()
 

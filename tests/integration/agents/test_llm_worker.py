@@ -15,8 +15,8 @@ from tests.support.traffic import make_idea, make_packet, until
 from tests.support.traffic.packets import SESSION
 
 from apc_agents.context import ContextSession, MemoryContextStore
+from apc_agents.context.store import StateContextStore
 from apc_agents.llm.agent import COMPARTMENTS, Compartment
-from apc_agents.llm.state_store import StateContextStore
 from apc_agents.memory import DatabaseMemoryStore
 from apc_log.queries import get_session
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentError, AgentInvalid, Reject
 from apc_agents.relevance import resonance
-from apc_agents.scheduling.cron import CronInvalid, parse_cron
-from apc_agents.scheduling.schedule import TICK_SCHEMA, Misfire, Schedule, Tick, tick_id
+from apc_agents.scheduling import TICK_SCHEMA, CronInvalid, Misfire, Schedule, Tick, parse_cron, tick_id
 from apc_agents.tools import ToolRegistry
 from apc_agents.typed import (
     AnyHandler,

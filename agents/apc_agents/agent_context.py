@@ -9,8 +9,7 @@ from uuid import UUID, uuid4
 from pydantic import ValidationError
 
 from apc_agents.errors import Reject
-from apc_agents.memory.conversation import ConversationContext, ConversationMessage
-from apc_agents.memory.errors import StaleRevision
+from apc_agents.memory.conversation import ConversationContext, ConversationMessage, StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.relevance import similarity
 from apc_agents.text import EstimatedTokens, ExtractiveSummarizer

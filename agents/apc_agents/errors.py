@@ -14,9 +14,9 @@ ApcError
       StateInvalid      ctx.state holds something that JSON does not know
       StateStale        another worker has saved this document since it was read
       StateUnavailable  the state store does not answer
-    ContextError        apc_agents.context.errors
+    ContextError        apc_agents.context.turns
     ActionError         apc_agents.tools
-    EffectError         apc_agents.effects.store
+    EffectError         apc_agents.effects
     WaitError
       AskTimeout            nobody has answered a question or request in time
       RequestFailed         the agent that was asked refused, failed, or gave no such result

@@ -39,9 +39,8 @@ from apc_agents.emitting.draft import Destination
 from apc_agents.errors import AgentError, AgentInvalid, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval, Pending
-from apc_agents.llm.asking import LLMError, ModelAway, spending
-from apc_agents.llm.recording import RECORDS, RecordedModel, Recording
-from apc_agents.memory.errors import MemoryUnavailable
+from apc_agents.language_model import RECORDS, LLMError, ModelAway, RecordedModel, Recording, spending
+from apc_agents.memory.conversation import MemoryUnavailable
 from apc_agents.typed import payload_of, schema_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.admission.rules.routing import request_of

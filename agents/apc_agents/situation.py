@@ -11,8 +11,7 @@ from uuid import uuid4
 from apc_agents.agent import Agent
 from apc_agents.agent_context import ContextAssembler, context_message, given_context, message_of, system_load
 from apc_agents.handling.handler_context import HandlerContext
-from apc_agents.memory.conversation import ConversationContext
-from apc_agents.memory.errors import UnknownSession
+from apc_agents.memory.conversation import ConversationContext, UnknownSession
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.relevance import Resonance, resonance
 from apc_bus.settings import RelevanceSettings, SituationSettings

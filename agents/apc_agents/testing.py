@@ -25,7 +25,7 @@ from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.delivery import DeliveryKey
 from apc_agents.running.worker import Worker
-from apc_agents.scheduling.schedule import Tick, tick_id
+from apc_agents.scheduling import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_bus import headers

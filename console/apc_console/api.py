@@ -28,7 +28,7 @@ from apc_agents.context import (
 )
 from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, ModelAway, Props
 from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable, UnknownSession
-from apc_agents.memory.errors import checked_id
+from apc_agents.memory.conversation import checked_id
 from apc_agents.tasks.store import TaskStore
 from apc_bus.settings import ConsoleSettings
 from apc_console.chat import chat_agent, open_memory, running_tasks

@@ -16,8 +16,7 @@ from tests.support.log import LogBench, ScriptedGate, packet_entry
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, PostgresStateStore, WorkerSettings
-from apc_agents.effects import EffectId, EffectSettled, PostgresEffectStore
-from apc_agents.effects.store import EffectClaim
+from apc_agents.effects import EffectClaim, EffectId, EffectSettled, PostgresEffectStore
 from apc_agents.errors import StateStale, StateUnavailable
 from apc_agents.handling.state import StateCache
 from apc_agents.memory import ConversationContext, DatabaseMemoryStore, MemoryUnavailable, StaleRevision

@@ -16,32 +16,18 @@ from apc_agents.context.compression import (
     compress,
     emit_compressions,
 )
-from apc_agents.context.conversation import ContextStore, InMemoryContextStore, SessionConfig
-from apc_agents.context.errors import (
-    ArchiveCorrupted,
-    ArgumentInvalid,
-    CompositionRefused,
-    ContextError,
-    ContextPressureError,
-    ContextStale,
-    ContextStoreError,
-    InvalidTransition,
-    LinearityError,
-    MessageTooLong,
-    PromptInvalid,
-    TurnInvalid,
-    UnknownPath,
-    UnknownResource,
-)
-from apc_agents.context.operad import (
+from apc_agents.context.conversation import (
     CONTEXT_OPERAD,
     IDENTITY,
     Append,
     Composition,
     Compress,
+    ContextStore,
     Expand,
+    InMemoryContextStore,
     Promote,
     Seek,
+    SessionConfig,
     Tag,
     compose,
 )
@@ -60,11 +46,25 @@ from apc_agents.context.session import ContextSession
 from apc_agents.context.store import MemoryContextStore
 from apc_agents.context.stream_paths import CONTEXT_TO_STREAM_ALIASES, PATHS, StreamResolver
 from apc_agents.context.turns import (
+    ArchiveCorrupted,
+    ArgumentInvalid,
+    CompositionRefused,
+    ContextError,
+    ContextPressureError,
+    ContextStale,
+    ContextStoreError,
+    InvalidTransition,
+    LinearityError,
     LinearityMap,
+    MessageTooLong,
+    PromptInvalid,
     ProvenanceEvent,
     ResourceClass,
     Turn,
+    TurnInvalid,
     TurnRole,
+    UnknownPath,
+    UnknownResource,
     classify_by_content,
     classify_by_role,
 )

@@ -7,8 +7,18 @@ from typing import Any, Final
 
 import orjson
 
-from apc_agents.context.errors import ArchiveCorrupted, ArgumentInvalid, TurnInvalid, UnknownResource
-from apc_agents.context.turns import INITIAL_PROMPT, ResourceClass, Turn, TurnRole, checked_content, digest_of
+from apc_agents.context.turns import (
+    INITIAL_PROMPT,
+    ArchiveCorrupted,
+    ArgumentInvalid,
+    ResourceClass,
+    Turn,
+    TurnInvalid,
+    TurnRole,
+    UnknownResource,
+    checked_content,
+    digest_of,
+)
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding, checked_fraction
 from apc_agents.emitting.draft import Emits
 from apc_agents.text import ExtractiveSummarizer, Summarizer, cut

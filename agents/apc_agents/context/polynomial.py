@@ -9,8 +9,7 @@ from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from apc_agents.context.compression import compress, is_placeholder
-from apc_agents.context.errors import ContextPressureError, InvalidTransition, TurnInvalid
-from apc_agents.context.turns import ResourceClass, Turn, TurnRole
+from apc_agents.context.turns import ContextPressureError, InvalidTransition, ResourceClass, Turn, TurnInvalid, TurnRole
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow
 
 # What a frontend is shown of a context: pure data, and never a prompt.

@@ -15,7 +15,7 @@ from typing import Final, Self
 import orjson
 from pydantic import JsonValue
 
-from apc_agents.context.errors import PromptInvalid
+from apc_agents.context.turns import PromptInvalid
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 DEFAULT_PERSONA: Final = "default"

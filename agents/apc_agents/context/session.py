@@ -11,15 +11,21 @@ from pydantic import JsonValue
 
 from apc_agents.context.compression import CompressionAudit, CompressionResult, ExpansionResult, OnCompression
 from apc_agents.context.conversation import ContextStore, Conversation, InMemoryContextStore, SessionConfig
-from apc_agents.context.errors import ArgumentInvalid, ContextPressureError, ContextStoreError
 from apc_agents.context.polynomial import VALID_DIRECTIONS, ComponentRenderer, ContextState, state_of
 from apc_agents.context.prompt_assembly import PromptBuilder, default_prompts
-from apc_agents.context.turns import ResourceClass, Turn, TurnRole
+from apc_agents.context.turns import (
+    ArgumentInvalid,
+    ContextPressureError,
+    ContextStoreError,
+    ResourceClass,
+    Turn,
+    TurnRole,
+)
 from apc_agents.context.window import AdaptiveThreshold, Clock, ContextWindow, Folding, utc_now
 from apc_agents.text import ExtractiveSummarizer, Summarizer, TokenCounter
 
 if TYPE_CHECKING:
-    from apc_agents.context.operad import Composition
+    from apc_agents.context.conversation import Composition
 
 DOCUMENT_VERSION = 1
 

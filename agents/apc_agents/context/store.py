@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from apc_agents.context.conversation import ContextStore
-from apc_agents.context.errors import ContextStale
+from apc_agents.context.turns import ContextStale
 from apc_agents.json_values import Stateful
-from apc_agents.memory.errors import StaleRevision
+from apc_agents.memory.conversation import StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
 
 DOCUMENT_KEY: Final = "context"

@@ -11,9 +11,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
 from pydantic_core import PydanticCustomError
 
-from apc_agents.context.errors import ArgumentInvalid, UnknownPath
 from apc_agents.context.session import ContextSession
-from apc_agents.context.turns import ResourceClass, Turn
+from apc_agents.context.turns import ArgumentInvalid, ResourceClass, Turn, UnknownPath
 from apc_agents.context.window import ContextWindow
 from apc_agents.text import ExtractiveSummarizer
 

@@ -12,13 +12,15 @@ from typing import Any, Final, Generic, TypeVar
 from pydantic import JsonValue
 from rpds import HashTrieMap
 
-from apc_agents.context.errors import ArgumentInvalid, TurnInvalid, UnknownResource
 from apc_agents.context.turns import (
+    ArgumentInvalid,
     LinearityMap,
     ResourceClass,
     Turn,
+    TurnInvalid,
     TurnRole,
     Turns,
+    UnknownResource,
     checked_content,
     checked_metadata,
     classify,

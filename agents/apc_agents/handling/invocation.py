@@ -25,8 +25,7 @@ from apc_agents.handling.coordination import NOT_FOLLOWED, LocalCoordination
 from apc_agents.handling.inquiry import Inquiry
 from apc_agents.handling.journal import Asked, CallJournal, barred
 from apc_agents.handling.state import StateDocument
-from apc_agents.memory.conversation import ConversationMessage, NewMessages
-from apc_agents.memory.errors import MemoryUnavailable, StaleRevision
+from apc_agents.memory.conversation import ConversationMessage, MemoryUnavailable, NewMessages, StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.session_phase import SessionKnowledge
 from apc_agents.tasks.store import TaskStore

@@ -14,8 +14,14 @@ import orjson
 import structlog
 
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.memory.conversation import NewMessages
-from apc_agents.memory.errors import ConversationInvalid, MemoryUnavailable, OwnerForeign, StaleRevision, ValueInvalid
+from apc_agents.memory.conversation import (
+    ConversationInvalid,
+    MemoryUnavailable,
+    NewMessages,
+    OwnerForeign,
+    StaleRevision,
+    ValueInvalid,
+)
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.postgres import forget_states_with, insert_state, load_state, owned, read_states_with, save_state
 from apc_agents.memory.store import DEFAULT_OWNER

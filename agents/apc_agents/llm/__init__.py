@@ -4,20 +4,21 @@ takes a second.
 `LLMAgent` is an ordinary agent on the bus; `Dialogue` is a user's conversation with it; `Mind` is the loop of both.
 """
 
-from apc_agents.llm.agent import LLMAgent
-from apc_agents.llm.asking import (
+from apc_agents.language_model import (
     AnswerInvalid,
     AnswerTooLong,
     LLMError,
     ModelAway,
     ModelRefused,
     ModelUnusable,
+    RecordedModel,
+    Recording,
     make_model,
 )
+from apc_agents.llm.agent import LLMAgent
 from apc_agents.llm.dialogue import Dialogue, DialogueBusy, DialogueOutput, Props
 from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import Persona
-from apc_agents.llm.recording import RecordedModel, Recording
 from apc_bus.settings import LLMSettings
 
 __all__ = [

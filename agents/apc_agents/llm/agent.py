@@ -11,25 +11,24 @@ from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions.action_context import REMEMBERED, ActionContext, StateMemory
+from apc_agents.action_context import REMEMBERED, ActionContext, StateMemory
 from apc_agents.agent import Agent
 from apc_agents.agent_context import given_context, user_of
 from apc_agents.clearance import Clearance
 from apc_agents.context.compression import emit_compressions
 from apc_agents.context.conversation import SessionConfig
-from apc_agents.context.errors import TurnInvalid
 from apc_agents.context.prompt_assembly import SOURCE, fenced, new_fence
 from apc_agents.context.session import ContextSession
 from apc_agents.context.store import MemoryContextStore, StateContextStore
+from apc_agents.context.turns import TurnInvalid
 from apc_agents.errors import Reject, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.journal import no_waits
 from apc_agents.json_values import Stateful
-from apc_agents.llm.asking import LLMError, ModelAway, ModelUnusable, ask_for_text, make_model
+from apc_agents.language_model import LLMError, ModelAway, ModelUnusable, Recording, ask_for_text, make_model
 from apc_agents.llm.mind import MessageExchange, Mind
 from apc_agents.llm.prompting import Persona, messages_of_turns
-from apc_agents.llm.recording import Recording
-from apc_agents.memory.errors import MemoryUnavailable
+from apc_agents.memory.conversation import MemoryUnavailable
 from apc_agents.text import TokenCounter
 from apc_agents.tools import ToolRegistry
 from apc_bus.settings import LLMSettings

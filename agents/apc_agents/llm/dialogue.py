@@ -15,20 +15,18 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions.action_context import REMEMBERED, ActionContext, StateMemory
+from apc_agents.action_context import REMEMBERED, ActionContext, StateMemory
 from apc_agents.context.compression import OnCompression
-from apc_agents.context.errors import ContextStale
 from apc_agents.context.session import ContextSession
 from apc_agents.context.store import MemoryContextStore, StateContextStore
 from apc_agents.context.stream_paths import StreamResolver
-from apc_agents.context.turns import Turn
+from apc_agents.context.turns import ContextStale, Turn
 from apc_agents.errors import AgentError
+from apc_agents.language_model import AnswerInvalid
 from apc_agents.llm.agent import LLMAgent
-from apc_agents.llm.asking import AnswerInvalid
 from apc_agents.llm.mind import TASKS_READ, MessageExchange
 from apc_agents.llm.prompting import messages_of_turns
-from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.errors import StaleRevision, UnknownSession
+from apc_agents.memory.conversation import ConversationContext, NewMessages, StaleRevision, UnknownSession
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.tasks.store import Task, TaskStore
 from apc_agents.text import OnProgress

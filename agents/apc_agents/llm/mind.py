@@ -15,16 +15,15 @@ from pydantic import JsonValue
 from pydantic_ai.models import Model
 from pydantic_ai.usage import RunUsage
 
-from apc_agents.actions.action_context import ActionContext, WithheldMemory
-from apc_agents.actions.executor import ActionExecutor, ActionReport
+from apc_agents.action_context import ActionContext, WithheldMemory
+from apc_agents.actions import ActionExecutor, ActionReport
 from apc_agents.clearance import lowest
 from apc_agents.context.polynomial import IS_FOR_MODEL
 from apc_agents.context.prompt_assembly import new_fence
 from apc_agents.context.session import ContextSession
 from apc_agents.context.turns import Turn
-from apc_agents.llm.asking import ask_for_response
+from apc_agents.language_model import RecordedModel, Recording, ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
-from apc_agents.llm.recording import RecordedModel, Recording
 from apc_agents.tasks.store import Task
 from apc_agents.text import RUNNING, ActionProgress, EstimatedTokens, OnProgress, TokenCounter, cut
 from apc_agents.tools import ActionsRefused, ToolRegistry

@@ -5,18 +5,16 @@ Source: Agent Memory Protocol 1.0; docs/reference/memory.md.
 
 from apc_agents.memory.conversation import (
     CONVERSATION_VERSION,
-    MAX_MESSAGE_BYTES,
-    ConversationContext,
-    ConversationMessage,
-    NewMessages,
-)
-from apc_agents.memory.errors import (
     MAX_ID_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_VALUE_BYTES,
+    ConversationContext,
     ConversationInvalid,
+    ConversationMessage,
     MemoryArgumentInvalid,
     MemoryStoreError,
     MemoryUnavailable,
+    NewMessages,
     OwnerForeign,
     StaleRevision,
     UnknownSession,

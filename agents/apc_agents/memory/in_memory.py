@@ -7,8 +7,18 @@ from typing import Any, Self, TypeVar
 
 import orjson
 
-from apc_agents.memory.conversation import ConversationContext, NewMessages, find_hit, parse_query, ranked
-from apc_agents.memory.errors import OwnerForeign, StaleRevision, checked_id, encoded, state_name
+from apc_agents.memory.conversation import (
+    ConversationContext,
+    NewMessages,
+    OwnerForeign,
+    StaleRevision,
+    checked_id,
+    encoded,
+    find_hit,
+    parse_query,
+    ranked,
+    state_name,
+)
 from apc_agents.memory.store import (
     DEFAULT_OWNER,
     BaseMemoryStore,

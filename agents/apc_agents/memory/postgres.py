@@ -28,21 +28,19 @@ from asyncpg.pool import PoolConnectionProxy
 
 from apc_agents.memory.conversation import (
     ConversationContext,
-    NewMessages,
-    find_hit,
-    merged,
-    parse_query,
-    ranked,
-    words_of,
-)
-from apc_agents.memory.errors import (
     MemoryUnavailable,
+    NewMessages,
     OwnerForeign,
     StaleRevision,
     ValueInvalid,
     checked_id,
     encoded,
+    find_hit,
+    merged,
+    parse_query,
+    ranked,
     state_name,
+    words_of,
 )
 from apc_agents.memory.store import (
     DEFAULT_OWNER,

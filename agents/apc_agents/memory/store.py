@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Self
 
-from apc_agents.memory.conversation import ConversationContext, NewMessages
-from apc_agents.memory.errors import ConversationInvalid, MemoryArgumentInvalid, checked_id
+from apc_agents.memory.conversation import (
+    ConversationContext,
+    ConversationInvalid,
+    MemoryArgumentInvalid,
+    NewMessages,
+    checked_id,
+)
 
 MAX_PAGE: Final = 1_000
 DEFAULT_OWNER: Final = "apc"
@@ -29,7 +34,7 @@ class Removed:
 class BaseMemoryStore(ABC):
     """Conversations and agent states of one owner. What another owner has stored is not there, and cannot be touched.
 
-    Values are JSON (`apc_agents.memory.errors`) and come back as copies; what a call wrote is durable when it
+    Values are JSON (`apc_agents.memory.conversation`) and come back as copies; what a call wrote is durable when it
     returns, as far as the store is. Every method raises MemoryUnavailable when the store does not answer, and
     ArgumentInvalid for an id that is empty or longer than 512 bytes.
     """

@@ -26,9 +26,7 @@ from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.delivery import Inbound
 from apc_agents.running.intake import Inbox, Intake, SubstrateListener
-from apc_agents.scheduling.firing import ScheduleRunner, fire_with
-from apc_agents.scheduling.schedule import Tick
-from apc_agents.scheduling.store import ScheduleStore
+from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
 from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_agents.tasks.runner import TaskRunner, announce_with

@@ -6,8 +6,7 @@ from typing import Any
 
 import asyncpg
 
-from apc_agents.effects import EffectRecord, PostgresEffectStore
-from apc_agents.effects.store import MAX_LISTED, UNSETTLED
+from apc_agents.effects import MAX_LISTED, UNSETTLED, EffectRecord, PostgresEffectStore
 from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_console.commands.agent import inbox_depths, listed

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agents.workshop import response, tool
 
-from apc_agents.actions.checking import make_plan
+from apc_agents.actions import make_plan
 
 
 def ids(*actions: Any) -> list[str]:

@@ -26,7 +26,7 @@ from apc_agents.context import (
     compose,
 )
 from apc_agents.context.compression import PLACEHOLDER_ID
-from apc_agents.context.operad import Outline
+from apc_agents.context.conversation import Outline
 
 IDS = st.sampled_from(["t1", "t2", "t3", "t4", "t9", PLACEHOLDER_ID])
 CLASSES = st.sampled_from(ResourceClass)

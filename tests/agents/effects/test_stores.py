@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from apc_agents.effects import (
+    EffectClaim,
     EffectId,
     EffectRecord,
     EffectSettled,
@@ -17,7 +18,6 @@ from apc_agents.effects import (
     MemoryEffectStore,
     PostgresEffectStore,
 )
-from apc_agents.effects.store import EffectClaim
 from apc_agents.errors import StateUnavailable
 from apc_bus.database import open_pool
 

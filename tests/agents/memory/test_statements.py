@@ -10,7 +10,7 @@ import pytest
 from apc_agents import patience
 from apc_agents.errors import StateUnavailable
 from apc_agents.memory import DatabaseMemoryStore
-from apc_agents.memory.errors import MemoryUnavailable
+from apc_agents.memory.conversation import MemoryUnavailable
 from apc_agents.memory.postgres import owned
 from apc_agents.patience import patiently
 from apc_bus.database import open_pool, problems_of

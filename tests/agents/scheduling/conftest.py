@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from apc_agents import Agent, HandlerContext, Tick
-from apc_agents.scheduling import MemoryScheduleStore, Schedule, ScheduleStore
-from apc_agents.scheduling.firing import ScheduleRunner
+from apc_agents.scheduling import MemoryScheduleStore, Schedule, ScheduleRunner, ScheduleStore
 
 SEVEN = datetime(2027, 3, 1, 7, tzinfo=UTC)
 """A Monday."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apc_agents.scheduling.cron import CronInvalid, CronLine, parse_cron
+from apc_agents.scheduling import CronInvalid, CronLine, parse_cron
 
 A_MINUTE = timedelta(minutes=1)
 WINDOW = timedelta(days=1.5)

@@ -8,7 +8,7 @@ import pytest
 from tests.agents.scheduling.conftest import SEVEN, make_agent
 
 from apc_agents import Agent, AgentError, AgentInvalid, AgentTestClient, HandlerContext, Tick
-from apc_agents.scheduling.schedule import tick_id
+from apc_agents.scheduling import tick_id
 from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import DecisionPayload, NackPayload
 

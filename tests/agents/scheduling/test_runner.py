@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.agents.scheduling.conftest import DAY, SEVEN, Desk
 
-from apc_agents.scheduling.schedule import MAX_CAUGHT_UP
+from apc_agents.scheduling import MAX_CAUGHT_UP
 
 HOUR = timedelta(hours=1)
 A_MINUTE = timedelta(minutes=1)

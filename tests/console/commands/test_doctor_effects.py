@@ -7,8 +7,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.store import EffectClaim
+from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
 from apc_bus.database import open_pool
 from apc_console.doctor.agents import EFFECTS_FIX, look_at_effects
 from apc_console.doctor.finding import ok, warning

@@ -9,8 +9,7 @@ from uuid import uuid4
 
 from tests.support.apc_command import ApcCommand
 
-from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.store import EffectClaim
+from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
 from apc_bus.database import open_pool
 
 

@@ -11,7 +11,7 @@ from tests.orchestrator.waiting.test_schedules import clerk, working
 from tests.support.traffic.packets import make_packet
 
 from apc_agents import Tick, agent
-from apc_agents.scheduling.schedule import tick_id
+from apc_agents.scheduling import tick_id
 from apc_agents.typed import document_of
 from apc_contracts.vocabulary import RunPhase
 

@@ -19,8 +19,7 @@ import typer
 from tests.support import command_forks
 from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 
-from apc_agents.effects import EffectId, PostgresEffectStore
-from apc_agents.effects.store import EffectClaim
+from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import NewTask, TaskSpec

@@ -22,7 +22,7 @@ from apc_agents.memory import (
     Removed,
     StaleRevision,
 )
-from apc_agents.memory.errors import OwnerForeign
+from apc_agents.memory.conversation import OwnerForeign
 from apc_agents.scheduling import PostgresScheduleStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.runner import TaskRunner

@@ -18,7 +18,6 @@ from apc_agents.tools import ActionError, Once, Tool, ToolCall, make_tool
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract_model import Fraction, Name
 from apc_contracts.packet import PAYLOAD_TYPES, Packet, ProofBundle
-from apc_contracts.payloads.by_type import Payload
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.parsing import refusal_of
 
@@ -26,14 +25,6 @@ REMEMBERED: Final = "remembered"
 """The key in ctx.state under which `remember` keeps what it is given."""
 MAX_REMEMBERED_BYTES: Final = 16 * 1024
 """Of all that is remembered in a session, as JSON: a model is told all of it whenever it is asked."""
-
-
-class Emit(Protocol):
-    """Emits a packet, as HandlerContext.emit."""
-
-    def __call__(self, payload: Payload, **options: Any) -> Awaitable[Packet]:
-        """Emit a packet. Raises EmitError."""
-        ...
 
 
 class ActionMemory(Protocol):
@@ -135,7 +126,7 @@ class ActionContext:
     variables: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, JsonValue] = field(default_factory=dict)
     memory: ActionMemory | None = None
-    emit: Emit | None = None
+    emit: Callable[..., Awaitable[Packet]] | None = None
     once: Once | None = None
     tasks: TaskStore | None = None
     task_origin: TaskOrigin | None = None

@@ -52,8 +52,6 @@ from apc_contracts.agent import (
     SecurityLevel,
 )
 
-# Every check of a response's actions, before anything of it runs.
-
 # The order in which the actions of a response run, worked out before anything runs.
 #
 # An action waits for those that it names in depends_on, each with all its sub-actions; for the action that it is a
@@ -332,9 +330,7 @@ def _is_to_come(reference: Reference, results: Mapping[str, JsonValue]) -> bool:
     return reference.root == "results" and reference.head not in results
 
 
-# Runs the actions of a response.
-
-# What became of the actions of a response.
+# Running them, and what became of each.
 
 
 class ObservationStatus(StrEnum):

@@ -28,9 +28,7 @@ from apc_bus.concurrency import running
 from apc_bus.crash_points import crash_point
 from apc_contracts.packet import Packet
 
-# Where effects are kept: the port.
-
-# What is known of an effect.
+# What is known of an effect, and where it is kept: a port.
 
 
 class EffectState(StrEnum):
@@ -403,7 +401,7 @@ def _problem(error: BaseException) -> str:
     return storable(f"{type(error).__name__} was raised: {error}")
 
 
-# Effects that are forgotten with the process: for tests and for workers without a database.
+# The store in RAM, for tests and for workers without a database.
 
 
 def _now() -> datetime:
@@ -538,7 +536,8 @@ class MemoryEffectStore:
         del self._kept[effect_id], self._leases[effect_id], self._expiries[effect_id]
 
 
-# The SQL of PostgresEffectStore. One statement is one transaction: the primary key decides who makes an effect.
+# The store in Postgres, table apc_app.agent_effects. One statement is one transaction: the primary key decides who
+# makes an effect.
 
 _STATE = """
 CASE WHEN made_at IS NOT NULL THEN CASE WHEN problem IS NULL THEN 'MADE' ELSE 'RESULT_LOST' END
@@ -588,9 +587,6 @@ PURGE = """
 DELETE FROM apc_app.agent_effects
 WHERE agent_id = $1 AND made_at IS NOT NULL AND expires_at < clock_timestamp() - $2::interval RETURNING true
 """
-
-
-# Effects in table apc_app.agent_effects.
 
 
 class PostgresEffectStore:

@@ -284,11 +284,11 @@ def _told(error: BaseException) -> str:
     return " ".join(str(getattr(error, "message", error)).split())[:500]
 
 
-# Answers of a model are kept before they are used, so that what runs again asks no model.
+# Recording: the answers of a model are kept before they are used, so that what runs again asks no model.
 #
-# Source: issue 5 item 5. The key of an answer is (revision of the conversation, origin, number of the request, digest
-# of the prompt): the origin is the packet, or the message, that the model is asked about. Records stand in the archive of
-# the conversation, beside its folded turns; those of old revisions go.
+# The key of an answer is (revision of the conversation, origin, number of the request, digest of the prompt): the
+# origin is the packet, or the message, that the model is asked about. Records stand in the archive of the
+# conversation, beside its folded turns; those of old revisions go.
 
 VOLATILE: Final = frozenset({"timestamp", "run_id", "conversation_id"})
 """Fields of a message that differ each time it is made."""

@@ -146,7 +146,7 @@ def _end_of_gap(local: datetime, zone: ZoneInfo) -> datetime:
     return after
 
 
-# A schedule of an agent: which of its firings are due, and the two packets of each.
+# A schedule: which of its firings are due, and the two packets of each.
 
 TICK_SCHEMA: Final = "tick/1"
 MISFIRE_GRACE = timedelta(minutes=1)
@@ -239,7 +239,7 @@ def _id(agent_id: str, tick: Tick, what: str) -> UUID:
     return keyed_id(agent_id, "every", tick.name, tick.instant.astimezone(UTC).isoformat(), what)
 
 
-# Where it is kept up to when the firings of a schedule have been accounted for.
+# Where it is kept up to when the firings of a schedule have been accounted for: a port, in RAM, and in Postgres.
 
 
 class ScheduleStore(Protocol):
@@ -303,8 +303,6 @@ class MemoryScheduleStore:
         if found is not None and found[1] == seen:
             kept[schedule.name] = (found[0], until)
 
-
-# Schedules in table apc_app.schedules.
 
 _FORGET = "DELETE FROM apc_app.schedules WHERE agent_id = $1 AND name <> ALL ($2)"
 

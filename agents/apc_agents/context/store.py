@@ -1,4 +1,4 @@
-"""Where a context is kept for good: as agent states in a memory store, or in the state of a handler or a dialogue."""
+"""Where a context outlives its process: agent states of a memory store, or the state of a handler or a dialogue."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -6,7 +6,7 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
-from apc_agents.emitting.draft import ALL, ROOT, SUBSTRATE, EmitOptions, Role
+from apc_agents.emission import ALL, ROOT, SUBSTRATE, EmitOptions, Role
 from apc_agents.errors import (
     AgentError,
     AgentInvalid,

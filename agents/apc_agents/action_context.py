@@ -10,7 +10,7 @@ import orjson
 from pydantic import Field, JsonValue, ValidationError
 
 from apc_agents.clearance import PROVENANCE, Trigger, lowest
-from apc_agents.emitting.draft import Emits
+from apc_agents.emission import Emits
 from apc_agents.json_values import Stateful
 from apc_agents.memory.conversation import encoded
 from apc_agents.tasks.store import TaskOrigin, TaskStore

@@ -23,8 +23,7 @@ from pydantic import JsonValue
 from apc_agents.errors import AgentError, Reject, Retry
 from apc_agents.patience import patiently
 from apc_agents.tools import ValueUnserialisable, result_value, storable
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import running
+from apc_bus.concurrency import Backoff, running
 from apc_bus.crash_points import crash_point
 from apc_contracts.packet import Packet
 

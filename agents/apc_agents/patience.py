@@ -7,8 +7,7 @@ from typing import TypeVar
 import structlog
 
 from apc_agents.errors import StateUnavailable
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.concurrency import Backoff, unasked_cancel_fails
 from apc_bus.database import first_line, is_away, is_of_statement, is_passing
 
 ATTEMPTS, SECONDS = 5, 30.0

@@ -35,7 +35,7 @@ from apc_agents.agent import Agent
 from apc_agents.clearance import PROVENANCE, Clearance, SenderRule, lowest
 from apc_agents.context.prompt_assembly import TOOL_SOURCE, fenced, new_fence
 from apc_agents.context.store import MemoryContextStore
-from apc_agents.emitting.draft import Destination
+from apc_agents.emission import Destination
 from apc_agents.errors import AgentError, AgentInvalid, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval, Pending

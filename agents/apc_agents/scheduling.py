@@ -18,8 +18,8 @@ import structlog
 from cronsim import CronSim, CronSimError
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emitter import Emitter
+from apc_agents.emission import Draft
+from apc_agents.emitter import Emitter
 from apc_agents.handling.inquiry import LONGEST_TTL
 from apc_agents.patience import patiently
 from apc_agents.typed import message

@@ -15,11 +15,9 @@ from pydantic import BaseModel
 
 from apc_agents.agent import Agent
 from apc_agents.effects import MemoryEffectStore
-from apc_agents.emitting.draft import Draft, PacketOptions
-from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import ClaimChecks, sealed_to_fit
+from apc_agents.emission import Builder, Draft, LocalTransition, PacketOptions
+from apc_agents.emitter import ClaimChecks, sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
-from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.state import MemoryStateStore, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore

@@ -8,14 +8,12 @@ from opentelemetry.trace import SpanKind
 
 from apc_agents.metrics import count_end, counted_emit, time_handler
 from apc_bus.port import Message
-from apc_bus.telemetry import begin_subject, end_subject
-from apc_bus.tracing import NO_TRACE, current_trace, describe, in_span
+from apc_bus.telemetry import NO_TRACE, begin_subject, current_trace, describe, end_subject, in_span
 from apc_contracts import PacketType, seal
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_log.batch import Entry, HopEntry, PacketEntry
 from apc_orchestrator.batch import Batch
-from apc_orchestrator.metrics import count_batch
-from apc_orchestrator.tracing import Traces, tell_judged
+from apc_orchestrator.telemetry import Traces, count_batch, tell_judged
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 

@@ -30,9 +30,9 @@ from apc_log.batch import (
 )
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.intake import read_message
-from apc_persister.writing.transaction import commit
-from apc_persister.writing.writer import drop_connection, take_connection
+from apc_persister.intake import read_message
+from apc_persister.transaction import commit
+from apc_persister.writer import drop_connection, take_connection
 
 PACKETS_A_TRANSACTION = 500
 """About 2,000 entries with their hops, as many as a transaction of the persister takes."""

@@ -15,9 +15,9 @@ from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts import seal
 from apc_log.batch import Entry
-from apc_log.table_rows import rows_of
+from apc_log.entries import rows_of
+from apc_persister.intake import BatchIntake, Head
 from apc_persister.service import Persister
-from apc_persister.writing.intake import BatchIntake, Head
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers

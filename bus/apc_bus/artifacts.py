@@ -21,7 +21,7 @@ import structlog
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactServiceAway, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings

@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import failure_of, first_of, unasked_cancel_fails
+from apc_bus.concurrency import Backoff, failure_of, first_of, unasked_cancel_fails
 from apc_bus.errors import BusError, DeadLetter, GiveBack
 from apc_bus.last_resort import LastResort, read_alone, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription

@@ -11,7 +11,7 @@ import asyncpg
 import structlog
 from asyncpg.pool import PoolAcquireContext, PoolConnectionProxy
 
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
 from apc_bus.tls import tls_problem
 

@@ -5,7 +5,7 @@ import socket
 
 from apc_bus.errors import TracingUnavailable
 from apc_bus.settings import TraceSettings
-from apc_bus.tracing import use_tracer_provider
+from apc_bus.telemetry import use_tracer_provider
 
 TRACES_PATH = "/v1/traces"
 

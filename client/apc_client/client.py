@@ -8,8 +8,7 @@ import asyncpg
 import orjson
 from pydantic import BaseModel
 
-from apc_agents.emitting.draft import Draft, KnownParent
-from apc_agents.emitting.emission import Builder
+from apc_agents.emission import Builder, Draft, KnownParent
 from apc_agents.keys import AgentKey
 from apc_agents.session_phase import KnownSessions
 from apc_agents.team import Team

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import asyncpg
 
 from apc_agents.context.compression import CompressionAudit, OnCompression, payload_of
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
+from apc_agents.emission import Builder, Draft
+from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import Dialogue, LLMAgent
 from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
@@ -20,11 +19,10 @@ from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.runner import TaskRunner
 from apc_agents.tasks.store import TaskEvent, TaskStore
 from apc_agents.team import load_agent
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import Health, cancelled, keep_running
 from apc_bus.database import open_pool
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings, WorkerSettings
-from apc_bus.supervision import Health, keep_running
 from apc_client.sending import answer_to
 from apc_console.chat_screen import COMMANDS, Screen, make_screen, parse_command
 from apc_console.connections import PATIENCE, database_url, holds_database, open_bus

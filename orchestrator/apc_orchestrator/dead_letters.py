@@ -12,11 +12,10 @@ import structlog
 from msgspec.structs import replace
 
 from apc_bus import headers
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import Health, cancelled, run_until_success
 from apc_bus.errors import BusError
 from apc_bus.last_resort import ATTEMPTS, LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Publication, Subscription
-from apc_bus.supervision import Health, run_until_success
 from apc_bus.telemetry import CountedWarning
 from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
 from apc_contracts.errors import PacketRefused

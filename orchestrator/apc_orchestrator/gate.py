@@ -10,14 +10,12 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import cancelled, failure_of, unasked_cancel_fails
+from apc_bus.concurrency import Backoff, Health, cancelled, failure_of, reason_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
-from apc_bus.supervision import Health, reason_of
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
@@ -30,10 +28,10 @@ from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Fence, Lease, keep_hearing
-from apc_orchestrator.metrics import ShardState
 from apc_orchestrator.publications import epoch_open
 from apc_orchestrator.shard.intake import ShardResources, UnjudgeableTimers
 from apc_orchestrator.shard.shard_server import ShardServer
+from apc_orchestrator.telemetry import ShardState
 from apc_orchestrator.verification import Bounds, Verifier
 
 # Acquire the lease of a shard: the persister grants a new epoch before anything is judged.

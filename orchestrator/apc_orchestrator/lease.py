@@ -10,10 +10,9 @@ from uuid import UUID
 
 import structlog
 
-from apc_bus.concurrency import cancelled, unasked_cancel_fails
+from apc_bus.concurrency import Health, cancelled, run_until_success, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
-from apc_bus.supervision import Health, run_until_success
 
 
 @dataclass(frozen=True, slots=True)

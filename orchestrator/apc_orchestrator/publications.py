@@ -6,6 +6,7 @@ from math import ceil
 
 from apc_bus import headers
 from apc_bus.port import HeaderValue, Message, Publication
+from apc_bus.telemetry import NO_TRACE, TraceHeaders
 from apc_bus.topology import (
     INTER_AGENT,
     LOG,
@@ -17,7 +18,6 @@ from apc_bus.topology import (
     retry_key,
     routing_key,
 )
-from apc_bus.tracing import NO_TRACE, TraceHeaders
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.packet import Packet

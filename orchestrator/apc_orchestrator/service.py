@@ -6,19 +6,17 @@ import asyncpg
 import structlog
 
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import cancelled, first_of, until_stopped
+from apc_bus.concurrency import Backoff, Health, cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
-from apc_bus.supervision import Health
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
 from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
-from apc_orchestrator.metrics import ShardState, follow_gates
+from apc_orchestrator.telemetry import ShardState, follow_gates
 
 _log = structlog.get_logger("apc_orchestrator")
 

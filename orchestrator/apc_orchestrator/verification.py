@@ -14,10 +14,10 @@ from typing import Self
 from uuid import UUID
 
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.concurrency import Health, run_until_success
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge, BusError
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
-from apc_bus.supervision import Health, run_until_success
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.registry import Registration

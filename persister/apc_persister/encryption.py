@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from apc_bus.settings import EncryptionSettings
 from apc_log.batch import ConflictEntry, Entry, HopEntry, LineageEntry, PacketEntry
 from apc_log.body_encryption import MARK, KeyRing, SealedContent, SubjectKey, require
+from apc_log.entries import Placed
 from apc_log.heads import AnyConnection
-from apc_log.table_rows import Placed
 from apc_persister.errors import SubjectUnknown
-from apc_persister.writing.intake import UNSTORABLE, unstorable
+from apc_persister.intake import UNSTORABLE, unstorable
 
 UNATTRIBUTED = ""
 """The subject of what cannot be attributed."""

@@ -8,13 +8,11 @@ from typing import cast
 import asyncpg
 import structlog
 
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import cancelled
+from apc_bus.concurrency import Backoff, Health, cancelled, keep_running
 from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
-from apc_bus.supervision import Health, keep_running
 from apc_contracts.errors import ApcError
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
@@ -23,9 +21,8 @@ from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, Tre
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.export import Exporter, publish_gauges
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.metrics import follow_writers
-from apc_persister.writing.transaction import lock_head
-from apc_persister.writing.writer import Writer
+from apc_persister.transaction import lock_head
+from apc_persister.writer import Writer, follow_writers
 
 # Adds runs at rest to the sums that a lineage summary of the whole log is read from (migrations/sql/0111_uses.sql).
 

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 
 seconds = floats(min_value=0.001, max_value=100)
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from apc_bus.supervision import Health, keep_running, run_until_success
+from apc_bus.concurrency import Health, keep_running, run_until_success
 from apc_contracts.errors import ApcError
 
 

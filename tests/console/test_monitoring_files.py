@@ -14,8 +14,7 @@ import apc_agents.running.worker  # noqa: F401
 import apc_bus.rabbit.bus  # noqa: F401
 import apc_orchestrator.service  # noqa: F401
 import apc_persister.service  # noqa: F401
-from apc_persister.writing.metrics import COUNTED
-from apc_persister.writing.writer import WriterCounts
+from apc_persister.writer import COUNTED, WriterCounts
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS_ITS_OWN = {"up"}

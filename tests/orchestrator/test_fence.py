@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apc_bus import concurrency
-from apc_bus.supervision import Health
+from apc_bus.concurrency import Health
 from apc_orchestrator.lease import Fence, keep_hearing
 
 

@@ -9,7 +9,7 @@ from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
-from apc_orchestrator.metrics import Serving, ShardState, count_batch, follow_gates
+from apc_orchestrator.telemetry import Serving, ShardState, count_batch, follow_gates
 
 Build = Callable[..., Packet]
 

@@ -20,7 +20,7 @@ from apc_agents.context.turns import (
     digest_of,
 )
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding, checked_fraction
-from apc_agents.emitting.draft import Emits
+from apc_agents.emission import Emits
 from apc_agents.text import ExtractiveSummarizer, Summarizer, cut
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import Channel, Signal

@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emitter import Emitter
+from apc_agents.emission import Draft
+from apc_agents.emitter import Emitter
 from apc_agents.errors import ContinuationDiverged, EmitRefused
 from apc_agents.handling.inquiry import end_of
 from apc_agents.handling.invocation import Invocation

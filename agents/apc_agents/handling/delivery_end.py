@@ -9,15 +9,15 @@ from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectUnknown
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.emission import Draft
 from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
 from apc_agents.handling.inquiry import failed
 from apc_agents.handling.invocation import Invocation
 from apc_agents.metrics import ENDS, FAILED, count_end
+from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound
 from apc_bus.errors import DeadLetter
-from apc_bus.tracing import fail
+from apc_bus.telemetry import fail
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.packet import MAX_TTL_MS, Packet
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload

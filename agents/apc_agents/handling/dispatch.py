@@ -10,12 +10,10 @@ import structlog
 from opentelemetry.trace import SpanKind
 
 from apc_agents.agent_context import context_message, message_of
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emitter import ClaimChecks
-from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.emission import Draft, LocalCoordination, LocalTransition
+from apc_agents.emitter import ClaimChecks
 from apc_agents.errors import AgentError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handling.continuing import Continuation, Waits, diverged
-from apc_agents.handling.coordination import LocalCoordination, LocalTransition
 from apc_agents.handling.delivery_end import SILENT_TYPES, DeliveryEnds, FailureListener
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import with_answer
@@ -23,14 +21,14 @@ from apc_agents.handling.invocation import Invocation, Resources
 from apc_agents.handling.journal import CallJournal, Suspended
 from apc_agents.handling.state import StateCache, StateDocument
 from apc_agents.metrics import time_handler
+from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound
 from apc_agents.session_phase import KnownSessions
 from apc_agents.typed import AnyHandler, payloads_of
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
-from apc_bus.telemetry import begin_subject, end_subject
-from apc_bus.tracing import describe, in_span
+from apc_bus.telemetry import begin_subject, describe, end_subject, in_span
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract

@@ -9,9 +9,8 @@ from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.emitting.draft import Destination, Draft, EmitOptions
+from apc_agents.emission import Destination, Draft, EmitOptions, LocalTransition
 from apc_agents.errors import AgentError
-from apc_agents.handling.coordination import LocalTransition
 from apc_agents.handling.inquiry import AgentAsked, Approval, Inquiry, ModelT, Pending, PeopleAsked, wake_draft
 from apc_agents.handling.invocation import Invocation
 from apc_agents.memory.conversation import ConversationMessage

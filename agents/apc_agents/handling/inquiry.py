@@ -11,7 +11,7 @@ from warnings import warn
 import orjson
 from pydantic import BaseModel, JsonValue
 
-from apc_agents.emitting.draft import Destination, Draft
+from apc_agents.emission import Destination, Draft
 from apc_agents.errors import AgentError, AskTimeout, RequestFailed
 from apc_agents.handling.journal import decode_error
 from apc_agents.typed import payload_of, schema_of

@@ -18,10 +18,9 @@ from apc_agents.agent import Agent
 from apc_agents.agent_context import ContextAssembler
 from apc_agents.clearance import Trigger
 from apc_agents.effects import EffectMaker, is_making_effect
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emitter import Emitter
+from apc_agents.emission import NOT_FOLLOWED, Draft, LocalCoordination
+from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
-from apc_agents.handling.coordination import NOT_FOLLOWED, LocalCoordination
 from apc_agents.handling.inquiry import Inquiry
 from apc_agents.handling.journal import Asked, CallJournal, barred
 from apc_agents.handling.state import StateDocument

@@ -19,8 +19,7 @@ from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
 from apc_bus.last_resort import Risk
 from apc_bus.port import HeaderValue, Message
-from apc_bus.telemetry import LogIds
-from apc_bus.tracing import NO_TRACE, TraceHeaders
+from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import NackPacket, Packet

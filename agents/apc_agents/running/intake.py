@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from apc_agents.emitting.emitter import Acknowledgements
+from apc_agents.emitter import Acknowledgements
 from apc_agents.running.delivery import (
     DeliveryHeaders,
     DeliveryKey,
@@ -23,8 +23,7 @@ from apc_agents.session_phase import KnownSessions
 from apc_bus.errors import DeadLetter
 from apc_bus.last_resort import ATTEMPTS
 from apc_bus.port import Bus, Delivery
-from apc_bus.telemetry import packet_ids
-from apc_bus.tracing import trace_headers
+from apc_bus.telemetry import packet_ids, trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.verdict import remedy_of

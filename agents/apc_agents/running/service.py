@@ -22,9 +22,8 @@ from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import open_artifacts
-from apc_bus.backoff import Backoff
 from apc_bus.chaos import disturb
-from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.concurrency import Backoff, unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.settings import BusSettings, WorkerSettings
 

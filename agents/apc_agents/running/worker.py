@@ -13,10 +13,8 @@ from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder
-from apc_agents.emitting.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
-from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.emission import Builder, Draft
+from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.errors import EmitError
 from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
@@ -24,6 +22,7 @@ from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import MemoryStateStore, StateCache, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
+from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound
 from apc_agents.running.intake import Inbox, Intake, SubstrateListener
 from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
@@ -32,17 +31,15 @@ from apc_agents.tasks.in_memory import MemoryTaskStore
 from apc_agents.tasks.runner import TaskRunner, announce_with
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.concurrency import cancelled, first_of, running
+from apc_bus.concurrency import Health, cancelled, first_of, keep_running, running
 from apc_bus.consuming import Consumer, Take, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import GiveBack, TaskEnded
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
-from apc_bus.supervision import Health, keep_running
-from apc_bus.telemetry import leave_locals_out
+from apc_bus.telemetry import current_trace, leave_locals_out
 from apc_bus.topology import INTER_AGENT, agent_queue
-from apc_bus.tracing import current_trace
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.packet import Packet

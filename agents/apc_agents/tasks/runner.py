@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from structlog.contextvars import bind_contextvars
 
 from apc_agents.clearance import PROVENANCE
-from apc_agents.emitting.draft import Draft, KnownParent
-from apc_agents.emitting.emitter import Emitter
+from apc_agents.emission import Draft, KnownParent
+from apc_agents.emitter import Emitter
 from apc_agents.errors import EmitError, EmitUnconfirmed
 from apc_agents.tasks.store import Claim, Task, TaskEvent, TaskStatus, TaskStore
 from apc_agents.tools import (

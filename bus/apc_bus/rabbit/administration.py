@@ -23,8 +23,7 @@ from yarl import URL
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, QueueMissing, ShardsDiffer, TopologyConflict
 from apc_bus.port import Bus, Message, Publication, QueueDepth
-from apc_bus.rabbit.channel import BulkChannel, open_channel
-from apc_bus.rabbit.connections import Link, Nodes, Timing
+from apc_bus.rabbit.connections import BulkChannel, Link, Nodes, Timing, open_channel
 from apc_bus.rabbit.consumer import CHANNEL_GONE
 from apc_bus.settings import BusSettings
 from apc_bus.topology import (

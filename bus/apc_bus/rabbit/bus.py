@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from apc_bus.clock import boottime
-from apc_bus.concurrency import cancelled, is_cancelled, unasked_cancel_fails
+from apc_bus.concurrency import Health, cancelled, is_cancelled, keep_running, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Publication, QueueDepth, Subscription
@@ -17,7 +17,6 @@ from apc_bus.rabbit.consumer import RabbitSubscription, consume
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers, follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
-from apc_bus.supervision import Health, keep_running
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100

@@ -36,8 +36,7 @@ from apc_bus.errors import (
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, Message, Publication, SetAside
 from apc_bus.rabbit.bundles import MOST_PARTS, unbundled
-from apc_bus.rabbit.channel import BulkChannel, open_channel
-from apc_bus.rabbit.connections import Link, Timing
+from apc_bus.rabbit.connections import BulkChannel, Link, Timing, open_channel
 from apc_bus.rabbit.decoding import read_delivery
 from apc_bus.rabbit.raw import RawMessage
 from apc_bus.rabbit.transport import Silence

@@ -13,8 +13,7 @@ from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
 from apc_bus.rabbit.bundles import bundled
-from apc_bus.rabbit.channel import BulkChannel, Window, open_channel
-from apc_bus.rabbit.connections import SharedLink, Timing
+from apc_bus.rabbit.connections import BulkChannel, SharedLink, Timing, Window, open_channel
 from apc_bus.topology import INGRESS
 
 # Gather the publishes of one turn of the event loop, so that they can share a bundle.

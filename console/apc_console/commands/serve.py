@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from apc_bus.artifacts import open_artifacts
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from apc_bus.concurrency import reason_of
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import PoolerUnsuitable
-from apc_bus.supervision import reason_of
 from apc_contracts.errors import ApcError
 
 

@@ -15,10 +15,9 @@ from pydantic import ValidationError
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.team import load_agent
-from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.concurrency import reason_of, unasked_cancel_fails
 from apc_bus.errors import TaskEnded
 from apc_bus.settings import ConsoleSettings
-from apc_bus.supervision import reason_of
 from apc_bus.telemetry import configure_logs
 from apc_bus.trace_export import export_traces
 from apc_console.health import serve_health

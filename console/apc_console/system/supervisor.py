@@ -17,8 +17,7 @@ import structlog
 
 from apc_agents.team import load_agent
 from apc_bus.artifacts import ArtifactStore, open_artifacts
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import first_of
+from apc_bus.concurrency import Backoff, first_of
 from apc_bus.database import open_pool
 from apc_bus.errors import BusError, TaskEnded
 from apc_bus.folders import make_private_folder

@@ -11,8 +11,7 @@ from apc_contracts.session.advance import Advanced
 from apc_contracts.session.movement import Effects, FinalVerdict, Route
 from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Session
 from apc_orchestrator import publications
-from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.judging.entries import coordination_entry, hop_entry
+from apc_orchestrator.batch import Batch, Outgoing, coordination_entry, hop_entry
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.refusals import Answers
 

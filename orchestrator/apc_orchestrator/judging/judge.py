@@ -33,12 +33,11 @@ from apc_orchestrator.judging.deliveries import (
     ProtocolVerdict,
     Release,
 )
-from apc_orchestrator.judging.facts import FactFinder, signature_of, uuid_of
 from apc_orchestrator.judging.inputs import DeadInput, Input, ReceiptGroup, is_authentic, why_not_authentic
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.refusals import Answers, Quarantine, dead_input_refusal
-from apc_orchestrator.judging.verdicts import Repeats, Verdicts
-from apc_orchestrator.tracing import note_verdict
+from apc_orchestrator.judging.verdicts import FactFinder, Repeats, Verdicts, signature_of, uuid_of
+from apc_orchestrator.telemetry import note_verdict
 
 # Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped a gate.
 

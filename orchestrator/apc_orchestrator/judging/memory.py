@@ -16,7 +16,7 @@ from apc_contracts.session.session import Session
 from apc_log.session_loading import REFUSED_KEPT
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
-from apc_orchestrator.tracing import Traces
+from apc_orchestrator.telemetry import Traces
 
 UNKNOWN_SESSIONS_KEPT = 10_000
 """Limit of names of sessions that do not exist."""

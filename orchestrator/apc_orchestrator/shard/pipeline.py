@@ -17,7 +17,7 @@ from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.refusals import flood_entry
 from apc_orchestrator.shard.intake import InputIntake, ShardResources
-from apc_orchestrator.tracing import end_spans, logged, tell_judged
+from apc_orchestrator.telemetry import end_spans, logged, tell_judged
 
 # Send what a batch decided, once its log batch is confirmed; then acknowledge its inputs.
 

@@ -16,8 +16,7 @@ from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.last_resort import taken_alone
 from apc_bus.port import Delivery
-from apc_bus.telemetry import CountedWarning
-from apc_bus.tracing import NO_TRACE
+from apc_bus.telemetry import NO_TRACE, CountedWarning
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
@@ -28,12 +27,10 @@ from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.inputs import is_probe, read_inputs, session_ids
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
-from apc_orchestrator.metrics import count_batch
-from apc_orchestrator.shard.intake import InputIntake, ShardResources, Stopping
+from apc_orchestrator.shard.intake import InputIntake, SessionLoader, ShardResources, Stopping
 from apc_orchestrator.shard.pipeline import Pipeline
-from apc_orchestrator.shard.session_loader import SessionLoader
 from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
-from apc_orchestrator.tracing import ids_of
+from apc_orchestrator.telemetry import count_batch, ids_of
 
 # The outcome of the gate's own deliveries: confirmed by the broker, or refused.
 

@@ -12,8 +12,7 @@ from apc_contracts.session.task import wake_of_timer
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.shard.intake import ShardResources
-from apc_orchestrator.shard.session_loader import EVICTION_SECONDS, SessionLoader
+from apc_orchestrator.shard.intake import EVICTION_SECONDS, SessionLoader, ShardResources
 
 # The next timer of any session.
 

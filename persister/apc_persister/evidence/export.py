@@ -20,7 +20,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import ObjectStore, from_url
 from prometheus_client import Gauge
 
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 from apc_bus.crash_points import crash_point
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.folders import make_private_folder

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Retry
-from apc_agents.emitting.emitter import ClaimChecks
+from apc_agents.emitter import ClaimChecks
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing
 from apc_contracts import Packet, PacketType, ReceiptKind, payload_hash

@@ -8,8 +8,7 @@ import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder
+from apc_agents.emission import Builder, Draft
 from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_contracts import (
     ORCHESTRATOR,

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from msgspec.structs import replace
 
-from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.outbox import ReceiptOutbox
 from apc_bus.errors import PublishRefused
 from apc_bus.in_memory import MemoryBroker, MemoryBus
 from apc_bus.port import Publication, Subscription

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from apc_agents.emitting.outbox import RIDING_RECEIPTS, ReceiptOutbox, Riding
+from apc_agents.outbox import RIDING_RECEIPTS, ReceiptOutbox, Riding
 from apc_bus import headers
 from apc_bus.in_memory import MemoryBroker, MemoryBus
 from apc_bus.port import Message, Publication

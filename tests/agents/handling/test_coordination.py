@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 
 from apc_agents import Agent, AgentError, AgentTestClient, EmitRefused, EmitTimeout, HandlerContext, HandlerFailed
-from apc_agents.handling.coordination import LocalCoordination, LocalTransition
+from apc_agents.emission import LocalCoordination, LocalTransition
 from apc_bus.topology import AgentQueues, agent_queue, build_topology, intra_exchange
 from apc_contracts import AckPayload, Channel, ClaimPayload, IdeaPayload, Packet, PacketType, load_contract
 from apc_contracts.agent import INTRA_AGENT_MACHINE

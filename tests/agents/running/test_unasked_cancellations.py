@@ -8,7 +8,7 @@ from tests.agents.conftest import PATIENCE, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
 
 from apc_agents import Agent, HandlerContext, MemoryStateStore
-from apc_agents.emitting.outbox import ReceiptOutbox
+from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running import service
 from apc_agents.running.service import run_worker
 from apc_bus.errors import CallAborted, TaskEnded

@@ -16,8 +16,7 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
 from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, MemoryStateStore, Team, content_of, message
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder
+from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import PydanticAgent
 from apc_agents.session_phase import KnownSessions

@@ -13,8 +13,7 @@ from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
 from apc_bus.settings import TraceSettings
-from apc_bus.trace_export import export_traces
-from apc_bus.tracing import (
+from apc_bus.telemetry import (
     NO_TRACE,
     TraceHeaders,
     current_trace,
@@ -25,6 +24,7 @@ from apc_bus.tracing import (
     trace_headers,
     use_tracer_provider,
 )
+from apc_bus.trace_export import export_traces
 
 GIVEN = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "vendor=1"}
 
@@ -113,7 +113,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.trace import SpanKind
 from apc_bus.settings import TraceSettings
 from apc_bus.trace_export import export_traces
-from apc_bus.tracing import in_span
+from apc_bus.telemetry import in_span
 
 class Collector(BaseHTTPRequestHandler):
     def do_POST(self):
@@ -141,7 +141,7 @@ def test_the_last_span_leaves_with_the_end_of_the_process() -> None:
 
 
 def test_off_the_sdk_is_not_even_imported() -> None:
-    modules = "apc_bus.trace_export, apc_bus.tracing"
+    modules = "apc_bus.trace_export, apc_bus.telemetry"
     program = f"import sys, {modules}; print('opentelemetry.sdk' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

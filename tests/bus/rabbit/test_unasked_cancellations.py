@@ -14,7 +14,7 @@ from apc_bus.errors import BusError, BusUnavailable
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, connections
 from apc_bus.rabbit.administration import inspect_rabbit, may_log_in, probe_rights
-from apc_bus.rabbit.channel import BulkChannel
+from apc_bus.rabbit.connections import BulkChannel
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INTER_AGENT, LOG, AgentQueues, agent_queue, build_topology, log_queue
 from apc_contracts.vocabulary import PacketType

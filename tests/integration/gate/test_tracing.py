@@ -16,7 +16,7 @@ from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
-from apc_bus.tracing import headers_of, start_span, use_tracer_provider
+from apc_bus.telemetry import headers_of, start_span, use_tracer_provider
 from apc_contracts import IdeaPayload, Packet, PacketType
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -39,9 +39,9 @@ from apc_orchestrator.lease import Lease
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.intake import read_message
-from apc_persister.writing.transaction import commit
-from apc_persister.writing.writer import drop_connection, take_connection
+from apc_persister.intake import read_message
+from apc_persister.transaction import commit
+from apc_persister.writer import drop_connection, take_connection
 
 CONTRACT = load_contract()
 OPENING = UUID(int=1)

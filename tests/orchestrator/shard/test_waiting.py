@@ -13,7 +13,7 @@ from apc_bus.topology import gate_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.collection import Contracts
 from apc_log import session_loading
-from apc_orchestrator.shard import pipeline, session_loader
+from apc_orchestrator.shard import intake, pipeline
 
 Build = Callable[..., Packet]
 
@@ -44,7 +44,7 @@ async def test_an_input_that_waits_is_not_acknowledged_with_a_later_one(
     async def is_alone() -> bool:
         return unacknowledged() == 1
 
-    monkeypatch.setattr(session_loader, "load_session", load_later)
+    monkeypatch.setattr(intake, "load_session", load_later)
     monkeypatch.setattr(pipeline, "send", send_slowly)
     opening = start()
     async with house.persister(), house.gate():

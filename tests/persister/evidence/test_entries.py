@@ -29,9 +29,9 @@ from apc_log.entries import KINDS, canonical_value
 from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import COLUMNS, parse_entry
 from apc_persister.evidence.rows import prepare_reader, read_entries, read_leaves
-from apc_persister.writing.intake import BatchIntake, Head
-from apc_persister.writing.transaction import ENTRY_ERRORS, store
-from apc_persister.writing.writer import drop_connection, take_connection
+from apc_persister.intake import BatchIntake, Head
+from apc_persister.transaction import ENTRY_ERRORS, store
+from apc_persister.writer import drop_connection, take_connection
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

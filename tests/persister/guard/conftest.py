@@ -17,12 +17,12 @@ from tests.support.servers import PostgresServer, asked_version, containers_aske
 
 from apc_bus.settings import PersisterSettings
 from apc_log.batch import Entry
-from apc_log.table_rows import Placed
+from apc_log.entries import Placed
 from apc_persister.database.embedded import start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.transaction import store
+from apc_persister.transaction import store
 
 
 def _servers() -> tuple[str, ...]:

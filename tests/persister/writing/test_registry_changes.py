@@ -24,9 +24,9 @@ from apc_log.batch import (
 from apc_log.registry import read_registry
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.intake import Received
-from apc_persister.writing.transaction import commit
-from apc_persister.writing.writer import drop_connection, take_connection
+from apc_persister.intake import Received
+from apc_persister.transaction import commit
+from apc_persister.writer import drop_connection, take_connection
 
 
 def change(agent_id: str, action: str = "add", **fields: object) -> RegistryEntry:

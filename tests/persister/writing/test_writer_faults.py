@@ -23,8 +23,8 @@ from apc_bus.topology import build_topology, log_queue
 from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.database.migrate import migrate
 from apc_persister.errors import BatchEndsWriter
-from apc_persister.writing.intake import Received
-from apc_persister.writing.transaction import Committed, commit
+from apc_persister.intake import Received
+from apc_persister.transaction import Committed, commit
 
 SERVE = """
 import asyncio
@@ -274,7 +274,7 @@ async def test_a_batch_that_ends_the_writer_each_time_stops_it_and_is_kept(
             raise LookupError("nobody has foreseen this")
         return await commit(connection, shard, messages, *given)
 
-    monkeypatch.setattr("apc_persister.writing.writer.commit", fail)
+    monkeypatch.setattr("apc_persister.writer.commit", fail)
     with pytest.raises(BatchEndsWriter, match="nothing is skipped"):
         async with bench.writing():
             await until(lambda: bench._is_over)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_agents.emitting.emitter import Acknowledgements
+from apc_agents.emitter import Acknowledgements
 from apc_agents.running.intake import Intake
 from apc_agents.session_phase import KnownSessions
 from apc_bus import headers

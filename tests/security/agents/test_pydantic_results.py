@@ -15,8 +15,7 @@ from tests.security.agents.test_pydantic_agent import COLLEAGUE, STRANGER, Reply
 
 from apc_agents import AgentTestClient, HandlerContext, MemoryStateStore
 from apc_agents.clearance import PROVENANCE, Clearance, Trigger
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder
+from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
 from apc_agents.session_phase import KnownSessions

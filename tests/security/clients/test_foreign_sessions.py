@@ -14,7 +14,7 @@ from tests.security.database.conftest import Logins, logins
 from tests.security.gate.rules import take_away
 from tests.support.traffic.packets import SESSION
 
-from apc_agents.emitting.draft import Draft
+from apc_agents.emission import Draft
 from apc_agents.typed import payload_of
 from apc_client import Client, ClientSession, SessionRefused
 from apc_client.client import Attempt

@@ -14,10 +14,10 @@ from tests.support.traffic.packets import make_idea, make_packet, make_start
 
 from apc_agents import Agent, HandlerContext, Worker
 from apc_bus import headers
+from apc_bus.concurrency import Health
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message
 from apc_bus.settings import WorkerSettings
-from apc_bus.supervision import Health
 from apc_bus.topology import DEAD_QUEUE, SUBSTRATE_STREAM, agent_queue, gate_queue, log_queue
 from apc_console.commands.packet import _as_json, _as_line
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract
@@ -36,7 +36,7 @@ from apc_log.batch import (
     PacketEntry,
     encode,
 )
-from apc_log.table_rows import Placed, leaves_of, rows_of
+from apc_log.entries import Placed, leaves_of, rows_of
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.judging.inputs import DeadInput, is_probe, read_inputs, session_ids
@@ -46,8 +46,8 @@ from apc_orchestrator.judging.refusals import flood_entry
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
 from apc_persister.errors import LogStopped
-from apc_persister.writing.intake import UNSTORABLE, BatchIntake, Head, read_message, unstorable
-from apc_persister.writing.transaction import ENTRY_ERRORS
+from apc_persister.intake import UNSTORABLE, BatchIntake, Head, read_message, unstorable
+from apc_persister.transaction import ENTRY_ERRORS
 
 INPUTS_OF_A_LEASE = 2_000
 """Then a gate begins with an empty memory: what was refused has a quota, and a session grows with its packets."""

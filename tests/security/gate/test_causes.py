@@ -10,7 +10,7 @@ from apc_bus import headers
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.vocabulary import DeliveryMode
-from apc_orchestrator.judging.facts import FactFinder
+from apc_orchestrator.judging.verdicts import FactFinder
 
 Build = Callable[..., Packet]
 STORED = "SELECT cause_packet_id, facts FROM apc_log.agent_packets WHERE packet_id = $1"

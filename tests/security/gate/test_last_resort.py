@@ -14,7 +14,7 @@ from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.collection import Contracts
 from apc_log.session_loading import load_session
 from apc_orchestrator.judging.judge import Judge
-from apc_orchestrator.shard import session_loader, shard_server
+from apc_orchestrator.shard import intake, shard_server
 
 Build = Callable[..., Packet]
 CONFLICTS = "SELECT kind, raw FROM apc_log.packet_conflicts"
@@ -79,7 +79,7 @@ async def test_an_input_that_waits_for_its_session_is_judged_alone_all_the_same(
         return judged > 1 + ATTEMPTS or bool(await running.pool.fetch(CONFLICTS))
 
     monkeypatch.setattr(Judge, "judge", fail)
-    monkeypatch.setattr(session_loader, "load_session", load_at_second)
+    monkeypatch.setattr(intake, "load_session", load_at_second)
     monkeypatch.setattr(shard_server, "RETRY_SECONDS", 0.01)
     body = await running.publish(poison)
     await running.until(is_over, 60)

@@ -17,9 +17,8 @@ from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.batch import ConflictEntry, HopEntry, encode
 from apc_orchestrator import batch as batches
-from apc_orchestrator.batch import FULL_BYTES, Batch
+from apc_orchestrator.batch import FULL_BYTES, Batch, size_of
 from apc_orchestrator.judging import memory
-from apc_orchestrator.judging.entries import size_of
 from apc_orchestrator.judging.memory import Sessions
 
 Build = Callable[..., Packet]
@@ -149,7 +148,7 @@ def test_memory_is_given_back_after_a_flood(is_guarded: bool) -> None:
 FLOOD = """
 import os, sys
 import psutil
-from apc_orchestrator.shard.session_loader import FLOOD_BYTES, MemoryReturn
+from apc_orchestrator.shard.intake import FLOOD_BYTES, MemoryReturn
 
 returned = MemoryReturn()
 if len(sys.argv) == 1:

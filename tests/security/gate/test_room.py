@@ -13,7 +13,7 @@ from apc_contracts import IdeaPayload, Packet
 from apc_contracts.packet import ProofBundle
 from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import ReceivedPacket
-from apc_orchestrator import tracing
+from apc_orchestrator import telemetry
 from apc_orchestrator.judging import memory
 from apc_orchestrator.judging.memory import Sessions
 from apc_orchestrator.shard import timers
@@ -187,8 +187,8 @@ def test_a_session_that_is_loaded_again_is_not_verified_twice(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_traces_of_very_many_packets_are_forgotten(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
-    monkeypatch.setattr(tracing, "REMEMBERED", 100 if is_guarded else MANY)
-    traces, batch = tracing.Traces(), cast(Any, SimpleNamespace(spans=[], trace={}))
+    monkeypatch.setattr(telemetry, "REMEMBERED", 100 if is_guarded else MANY)
+    traces, batch = telemetry.Traces(), cast(Any, SimpleNamespace(spans=[], trace={}))
     headers = {"traceparent": f"00-{1:032x}-{1:016x}-01", "tracestate": "s" * 512}
     ids = [uuid4() for _ in range(300)]
     for packet_id in ids:

@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from apc_agents.errors import EmitUnconfirmed
 from apc_agents.metrics import ENDS
 from apc_bus import headers
-from apc_bus.backoff import Backoff
-from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.concurrency import Backoff, unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, PublishError
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication

@@ -32,7 +32,7 @@ from apc_log.batch import (
     decode_batch,
     decode_epoch_open,
 )
-from apc_log.table_rows import Placed
+from apc_log.entries import Placed
 from apc_persister.errors import BatchEndsWriter, BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 
 # Rows of packet_conflicts that the writer itself makes; each stands at the place of the entry that it

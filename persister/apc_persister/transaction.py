@@ -10,12 +10,12 @@ import asyncpg
 from apc_bus.crash_points import crash_point
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import EpochOpen, HopEntry, LogBatch, PacketEntry, SessionUpdate
+from apc_log.entries import Placed, Rows, leaves_of, rows_of
 from apc_log.heads import AnyConnection
-from apc_log.table_rows import Placed, Rows, leaves_of, rows_of
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.writing.intake import (
+from apc_persister.intake import (
     DUPLICATE_EVENT,
     UNSTORABLE,
     BatchIntake,

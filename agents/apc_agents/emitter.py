@@ -12,22 +12,19 @@ import structlog
 from msgspec.structs import replace
 from opentelemetry.trace import SpanKind
 
-from apc_agents.emitting.draft import Draft
-from apc_agents.emitting.emission import Builder, Built
-from apc_agents.emitting.outbox import ReceiptOutbox, publish_confirmed
+from apc_agents.emission import NOT_FOLLOWED, Builder, Built, Draft, Emission
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout, Reject, Retry
-from apc_agents.handling.coordination import NOT_FOLLOWED, Emission
 from apc_agents.metrics import counted_emit
+from apc_agents.outbox import ReceiptOutbox, publish_confirmed
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.backoff import Backoff
+from apc_bus.concurrency import Backoff
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
 from apc_bus.port import Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
-from apc_bus.telemetry import packet_ids
+from apc_bus.telemetry import current_trace, describe, in_span, packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
-from apc_bus.tracing import current_trace, describe, in_span
 from apc_contracts.admission.admit import admit
 from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.contract.contract import Contract

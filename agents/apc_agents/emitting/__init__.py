@@ -1,1 +1,0 @@
-"""What an agent emits: packets and receipts."""

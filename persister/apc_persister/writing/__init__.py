@@ -1,1 +1,0 @@
-"""Write log batches: queue, intake, transaction, rows and projections of one shard."""

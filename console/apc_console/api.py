@@ -219,8 +219,8 @@ def revision_of(request: Request) -> int | None:
 
 # The routes of the frontend contract.
 #
-# A frontend receives props, never a prompt. Source: docs/reference/conformance/context-engineering.md, sections 1.2, 5.3
-# and 7.3.
+# A frontend receives props, never a prompt. Source: docs/reference/conformance/context-engineering.md, sections 1.2,
+# 5.3 and 7.3.
 
 MemoryOf = Callable[[str], BaseMemoryStore]
 """Returns the memory of a user."""

@@ -173,8 +173,8 @@ def _upgrade(connection: "Connection") -> None:
 
 # What decides in the database which rows the log takes, besides the guard: constraints, defaults, triggers, policies.
 #
-# Nobody can change rows of the log, but its owner can keep rows out of it in a maintenance: by a CHECK, a unique index, a
-# trigger. So what stands in the catalog is compared with what the migrations of this release make.
+# Nobody can change rows of the log, but its owner can keep rows out of it in a maintenance: by a CHECK, a unique index,
+# a trigger. So what stands in the catalog is compared with what the migrations of this release make.
 
 FILE = "objects.txt"
 """In the folder of the migrations: what a fresh database of this release has, a line each, sorted."""

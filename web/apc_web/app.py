@@ -9,7 +9,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from apc_web import acts, chat_routes, decisions, health, inbox, log_routes, packet, session_routes
+from apc_web import acts, chat_routes, decisions, health, inbox, log_routes, login, packet, session_routes
 from apc_web.models import ProblemDocument
 from apc_web.problems import add_failures
 from apc_web.route_services import Services
@@ -90,7 +90,7 @@ def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
     )
     app.state.services = services
     api = APIRouter(prefix=API, responses={status: dict(_PROBLEM) for status in _STATUSES})
-    for module in (session_routes, packet, decisions, inbox, log_routes, health, log_routes, chat_routes, acts):
+    for module in (session_routes, packet, decisions, inbox, log_routes, health, login, chat_routes, acts):
         api.include_router(module.router)
     app.include_router(api)
     app.mount("/", PageFiles(static))

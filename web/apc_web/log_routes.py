@@ -13,15 +13,14 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from apc_bus.database import DATABASE_AWAY
 from apc_log.queries.health import ShardEnd, list_shard_ends
 from apc_log.queries.session_pages import page_of_sessions
-from apc_web.access import COOKIE, LONGEST_SECONDS, AccountRole, Accounts, caller
+from apc_web.access import AccountRole, caller
 from apc_web.cursors import OfRun, OfSession
-from apc_web.errors import ApiError, invalid
+from apc_web.errors import invalid
 from apc_web.live import EventKey, Heads, SeatedStream
 from apc_web.models import (
     CheckpointList,
     ConsistencyProof,
     FoldEntry,
-    LoginRequest,
     LogVerification,
     ServerAbout,
     ShardCheckpoint,
@@ -310,34 +309,3 @@ async def get_stream(
 ) -> Response:
     """Stream new entries of a session, of a run, or of everything, as server-sent events."""
     return await stream(services, request, last_event_id or since, session_id=session_id, run_id=run_id)
-
-
-# Routes of logins: only where the server has accounts.
-
-login_router = APIRouter(tags=["login"], route_class=RoleRoute)
-
-
-def _accounts(services: Services) -> Accounts:
-    if services.accounts is None:
-        raise ApiError(403, "NO_ACCOUNTS", "this server has no accounts: open the link that `apc ui` printed")
-    return services.accounts
-
-
-@login_router.post("/login", status_code=204)
-async def login(services: Serving, request: LoginRequest) -> Response:
-    """Log in with name and password; the answer sets a cookie for this host alone."""
-    cookie = await _accounts(services).login(request.name, request.password.get_secret_value())
-    response = Response(status_code=204)
-    response.set_cookie(
-        COOKIE, cookie, max_age=int(LONGEST_SECONDS), path="/", secure=True, httponly=True, samesite="strict"
-    )
-    return response
-
-
-@login_router.post("/logout", status_code=204)
-async def logout(services: Serving) -> Response:
-    """End this login; streams that it opened end within 30 s."""
-    _accounts(services).logout(caller())
-    response = Response(status_code=204)
-    response.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
-    return response

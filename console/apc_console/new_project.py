@@ -63,7 +63,7 @@ def _is_installed(module: str) -> bool:
 def _rendered(name: str, module: str) -> Iterator[tuple[PurePosixPath, str]]:
     """Yield the place and the text of each file."""
     known = {"NAME": name, "MODULE": module, "VERSION": __version__}
-    for place, file in _templates(files(__package__) / "template", PurePosixPath()):
+    for place, file in _templates(files("apc_console") / "project" / "template", PurePosixPath()):
         named = PurePosixPath(*(_named(part, module) for part in place.parts))
         text = file.read_text(encoding="utf-8")
         yield named, re.sub(r"@(NAME|MODULE|VERSION)@", lambda match: known[match[1]], text)

@@ -32,7 +32,7 @@ from apc_contracts.errors import ApcError
 
 # Names that a process holds as long as it lives: the kernel takes them away however it ends.
 #
-# A name is a byte of a file, and whoever holds it has locked the byte. Unlike a process id that means the same in each
+# A name is a byte of a file, and its holder has locked the byte. Unlike a process id that means the same in each
 # container that shares the file, and it passes to no child process.
 
 _held: set[str] = set()

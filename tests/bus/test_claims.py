@@ -1,4 +1,4 @@
-"""Names that a process holds while it lives, whoever asks and however it ends."""
+"""Names that a process holds while it lives, however it ends."""
 
 import os
 import signal

@@ -129,7 +129,7 @@ def write_files(folder: Path) -> list[Path]:
 
 def _source() -> Path:
     packaged = Path(str(files("apc_console") / "deployment"))
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[4]
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3]
 
 
 # Secrets of compose files: each file is written from its template, with random passwords, or is a certificate.

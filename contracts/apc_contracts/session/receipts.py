@@ -1,6 +1,6 @@
 """What comes back about a delivery: receipts, which move its machine, and ACKs, which its sender waits for.
 
-Receipts end an attempt or begin another; a delivery that fails for good is told to the sender, once for each recipient.
+Receipts end an attempt or begin another; a delivery that fails permanently is told to the sender, once for each recipient.
 Source: docs/specification/contract.md sections 1, 8 and 10.
 """
 
@@ -371,7 +371,7 @@ def _note_misdirected(session: Session, receipts: Iterable[Receipt], effects: Ef
             effects.misdirected.append(receipt)
 
 
-# Deliveries that failed for good: the sender is told, once for each recipient.
+# Deliveries that failed permanently: the sender is told, once for each recipient.
 
 HANDLER_ERROR = "handler_error"
 """The recipient gave the delivery up; its SDK has sent an ERROR already."""

@@ -313,7 +313,7 @@ def _has_moved(new: Path, folder: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock that whoever takes the folder away must have; whether it is still the one of that name.
+    """Hold the lock that a process must have to take the folder away; whether it is still the one of that name.
 
     Raises BlockingIOError while another command has it.
     """

@@ -118,7 +118,7 @@ programs = st.lists(st.one_of(_trees, _steps, waits, _beside), min_size=2, max_s
 late_programs = st.lists(st.one_of(_late, waits), min_size=2, max_size=3).map(tuple).map(numbered)
 """Handlers whose pipelines come to their calls before a wait in one run, and after it in another.
 
-Each effect has a name of its own: of equal packets a pipeline may take the record of another one.
+Each effect has another name: of equal packets a pipeline may take the record of another one.
 """
 changeable = st.tuples(_trees, waits, _trees).map(numbered)
 """Handlers whose first part is recorded at a wait."""

@@ -48,7 +48,7 @@ def _processes() -> list[str]:
                 line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            if "apc_web.verifying" in line:
+            if "apc_web.verification" in line:
                 lines.append(line)
     return lines
 
@@ -104,11 +104,11 @@ async def test_the_address_of_the_database_is_in_no_process_list(
     await verifier.start("local")
     lines = _processes()
     assert lines and not any(postgres_url in line for line in lines)
-    assert any(postgres_url in line for line in [*lines, f"python -m apc_web.verifying {postgres_url}"])
+    assert any(postgres_url in line for line in [*lines, f"python -m apc_web.verification {postgres_url}"])
 
 
 async def test_a_verification_ends_with_its_server(postgres_url: str) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "apc_web.verifying", stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "apc_web.verification", stdin=PIPE, stdout=PIPE)
     assert process.stdin is not None
     process.stdin.close()
     await asyncio.wait_for(process.wait(), PATIENCE)

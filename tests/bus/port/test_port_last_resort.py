@@ -254,7 +254,7 @@ class InTurn:
                 self.has_begun.set()
 
 
-async def test_workers_cannot_pass_a_deadly_message_on_for_ever(bus: Bus, message: Make, tmp_path: Path) -> None:
+async def test_workers_cannot_pass_a_deadly_message_on_without_end(bus: Bus, message: Make, tmp_path: Path) -> None:
     """Each takes a new message first, and has nothing to fear then."""
     resort, ends = LastResort(tmp_path), 0
     worker = InTurn(bus, resort)

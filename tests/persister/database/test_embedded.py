@@ -277,7 +277,7 @@ async def test_the_number_of_a_dead_server_is_that_of_another_server(folder: Pat
     await server.stop()
 
 
-async def test_a_copied_folder_has_a_server_of_its_own(folder: Path) -> None:
+async def test_a_copied_folder_has_another_server(folder: Path) -> None:
     await (await start_embedded(folder / "first")).stop()
     shutil.copytree(folder / "first", folder / "second")
     if account := server_account():

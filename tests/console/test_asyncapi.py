@@ -12,7 +12,7 @@ from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, make_start
 
 from apc_bus.topology import RETRY, AgentQueues, agent_of_queue, build_topology
-from apc_console.asyncapi import asyncapi_document
+from apc_console.commands.asyncapi import asyncapi_document
 from apc_contracts import PacketType, seal
 
 TOPOLOGY = build_topology(2, [AgentQueues("red-1", "red", frozenset(PacketType))])

@@ -15,8 +15,8 @@ from pydantic_settings.sources.providers import dotenv
 from apc_bus.settings import BusSettings
 from apc_console.commands import main
 from apc_console.commands.agent import AgentForm, add_agent
+from apc_console.commands.config import settings_in_force
 from apc_console.commands.log_verification import read_checkpoint_files
-from apc_console.configuration import settings_in_force
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import sentence_of

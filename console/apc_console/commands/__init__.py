@@ -20,12 +20,10 @@ from apc_console.commands.applications import add_applications
 from apc_console.commands.approval import app as approval
 from apc_console.commands.arbitration import app as arbitration
 from apc_console.commands.asyncapi import asyncapi
-from apc_console.commands.chat import chat
 from apc_console.commands.config import config
 from apc_console.commands.contract import app as contract
 from apc_console.commands.dead_letter import app as dead_letter
 from apc_console.commands.deploy import app as deploy
-from apc_console.commands.doctor import doctor
 from apc_console.commands.effect import app as effect
 from apc_console.commands.embedded_programs import app as embedded
 from apc_console.commands.key import app as key
@@ -35,7 +33,7 @@ from apc_console.commands.migrate import migrate
 from apc_console.commands.new import new
 from apc_console.commands.packet import app as packet
 from apc_console.commands.protocol import app as protocol
-from apc_console.commands.run import run
+from apc_console.commands.run import chat, run, up, worker
 from apc_console.commands.schema import app as schema
 from apc_console.commands.serve import app as serve
 from apc_console.commands.session import app as session
@@ -43,9 +41,8 @@ from apc_console.commands.tail import tail
 from apc_console.commands.task import app as task
 from apc_console.commands.topology import app as topology
 from apc_console.commands.ui import ui
-from apc_console.commands.up import up
 from apc_console.commands.user import app as user
-from apc_console.commands.worker import worker
+from apc_console.doctor.examination import doctor
 from apc_console.output.output import sentence_of, tell
 from apc_console.output.terminal import echo
 from apc_contracts.errors import ApcError

@@ -1,14 +1,28 @@
-"""`apc run`: a team on one input."""
+"""Commands that run a team, the whole system, an agent, a conversation or the web console.
 
+What each needs is imported when it runs: `apc worker` starts without the libraries of the server.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from apc_console.commands.person_option import people_of
 from apc_console.commands.ui import WithUi
 from apc_console.output.terminal import echo
+
+
+def people_of(given: Sequence[str]) -> dict[str, str]:
+    """Return the role of each person by name. Raises BadParameter for what is not NAME:ROLE, or a name given twice."""
+    people = dict[str, str]()
+    for one in given:
+        name, colon, role = one.partition(":")
+        if not (name and colon and role) or name in people:
+            raise typer.BadParameter(f"{one!r}: write NAME:ROLE, each name once", param_hint="--person")
+        people[name] = role
+    return people
 
 
 def run(
@@ -40,3 +54,66 @@ def run(
         echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
 
     run_coroutine(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui))
+
+
+def up(
+    agent: Annotated[
+        list[str] | None, typer.Option(metavar="MODULE:AGENT", help="An agent or a team to run, too; may be repeated.")
+    ] = None,
+    chaos: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE", help="Inject the faults of this TOML file into the agents' messages; prints a scorecard."
+        ),
+    ] = None,
+    person: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:ROLE",
+            help="Somebody who may answer questions to this role and, as NAME:operator, act on sessions; repeatable. "
+            "Without a broker only.",
+        ),
+    ] = None,
+    ui: WithUi = False,
+) -> None:
+    """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
+
+    With APC_AMQP_URL and APC_DATABASE_URL set, run one process per service and agent, restarted when it dies.
+    """
+    from apc_console.system.running import run_service
+    from apc_console.system.up import run_everything
+
+    run_service("system", run_everything(agent or [], chaos, people_of(person or ()), ui=ui))
+
+
+def worker(
+    agent: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="Where the agent is, as package.module:name.")],
+) -> None:
+    """Run an agent against the broker of APC_AMQP_URL until SIGTERM, which drains it."""
+    from apc_console.system.running import run_agent, run_service
+
+    run_service(f"worker of {agent}", run_agent(agent))
+
+
+AgentOption = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="MODULE:AGENT", help="An LLMAgent; default one with the model of APC_LLM_MODEL."),
+]
+
+
+def chat(
+    agent: AgentOption = None,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="The session to continue or begin.")
+    ] = None,
+    user: Annotated[str, typer.Option(help="The user of the conversation; others do not see it.")] = "local",
+) -> None:
+    """Talk to an agent; /help lists the commands.
+
+    The conversation is kept in APC_DATABASE_URL or the embedded database, if there is one. Through a pipe each line is
+    a message, and each answer a line of JSON.
+    """
+    from apc_console.chat import ChatForm, run_chat
+    from apc_console.system.running import run_quietly
+
+    run_quietly(run_chat(ChatForm(agent, session, user)))

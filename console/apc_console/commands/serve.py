@@ -18,7 +18,7 @@ from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.trace_export import export_traces
-from apc_console.commands.chat import AgentOption
+from apc_console.commands.run import AgentOption
 from apc_console.errors import InputUnusable
 from apc_console.health import serve_health
 from apc_console.system.running import configure, end_with_supervisor, stop_on_signals

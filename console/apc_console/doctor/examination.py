@@ -1,8 +1,9 @@
-"""Run all checks in order; one that fails to run becomes a finding and does not stop the others."""
+"""`apc doctor`: run all checks in order; one that fails to run becomes a finding and does not stop the others."""
 
 from contextlib import AsyncExitStack
 
 import asyncpg
+import typer
 
 from apc_bus.database import open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
@@ -34,6 +35,7 @@ from apc_console.doctor.log import (
     look_at_number,
     look_at_places,
 )
+from apc_console.output.output import AsJson, print_rows
 from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"
@@ -116,3 +118,14 @@ async def _plan(settings: BusSettings, pool: asyncpg.Pool | None) -> Topology:
     """Return the topology that the broker should hold. Raises ContractInvalid, TopologyInvalid, and database errors."""
     agents = [] if pool is None else inboxes_of(await registered_agents(pool))
     return topology_of(settings, agents)
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check broker, topology, database, guard, clocks and log; exit 1 when something is wrong."""
+    from apc_console.doctor.finding import Status
+    from apc_console.system.running import run_quietly
+
+    findings = run_quietly(examine())
+    print_rows([finding.row() for finding in findings], title="Doctor", as_json=as_json, empty="nothing to look at")
+    if any(finding.status is Status.WRONG for finding in findings):
+        raise typer.Exit(1)

@@ -12,7 +12,7 @@ from apc_bus.rabbit import export_definitions
 from apc_bus.settings import ApcSettings, BusSettings, LLMSettings, all_settings, variable_of
 from apc_bus.topology import AgentQueues, agent_queue
 from apc_client.registration import topology_of
-from apc_console.configuration import settings_in_force
+from apc_console.commands.config import settings_in_force
 from apc_console.output.output import sentence_of
 from apc_contracts.contract.contract import PACKAGED_CONTRACT, load_contract
 

@@ -13,8 +13,8 @@ from tests.support.apc_command import ApcCommand
 from tests.support.servers.compose_model import read_compose
 
 from apc_console.commands.deploy import write_files
+from apc_console.commands.new import write_project
 from apc_console.errors import InputUnusable
-from apc_console.new_project import write_project
 
 BIN = Path(sys.executable).parent
 

@@ -11,8 +11,8 @@ from tests.support.servers.compose_model import read_compose
 
 from apc_agents.team import load_agent
 from apc_automl.roles import MODULE, ROLES
+from apc_console.commands.config import settings_in_force
 from apc_console.commands.deploy import FILES
-from apc_console.configuration import settings_in_force
 
 ROOT = Path(__file__).parents[3]
 

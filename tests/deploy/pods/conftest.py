@@ -19,7 +19,7 @@ from tests.support.servers import S3Server
 from tests.support.waiting import until
 
 from apc_console.commands.deploy import make_certificate
-from apc_console.new_project import write_project
+from apc_console.commands.new import write_project
 from apc_web.access import AccountRole, UserRecord, UsersDocument, hash_password
 
 ROOT = Path(__file__).parents[3]

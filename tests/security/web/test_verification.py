@@ -108,7 +108,9 @@ async def test_the_address_of_the_database_is_in_no_process_list(
 
 
 async def test_a_verification_ends_with_its_server(postgres_url: str) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "apc_web.verification", stdin=PIPE, stdout=PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "apc_web.verification", stdin=PIPE, stdout=PIPE
+    )
     assert process.stdin is not None
     process.stdin.close()
     await asyncio.wait_for(process.wait(), PATIENCE)

@@ -38,7 +38,8 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import refusal_of as parsing_refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
-from apc_web.http import is_loopback, listen_address, make_server, open_listeners
+from apc_web.http import listen_address, make_server, open_listeners
+from apc_web.local_names import is_loopback
 
 LOCAL_USER = "local"
 """The user of every caller where no tokens are set."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 
 from apc_console.errors import InputUnusable
-from apc_web.http import LOOPBACK_NAMES, is_loopback, name_of
+from apc_web.local_names import LOOPBACK_NAMES, is_loopback, name_of
 
 LONGEST_TURN_SECONDS = 2.0
 """Seconds that the service's event loop may take for a turn."""

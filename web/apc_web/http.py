@@ -1,14 +1,12 @@
 """Parse the listen address of a service."""
 
 import asyncio
-import re
 import signal
 import socket
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import uvicorn
@@ -19,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apc_bus.errors import TaskEnded
 from apc_web.errors import ApiError, InputUnusable
+from apc_web.local_names import LOOPBACK_NAMES, is_loopback, name_of
 from apc_web.problems import problem_response
 
 
@@ -29,26 +28,6 @@ def listen_address(listen: str) -> tuple[str, int]:
     if not (host and port.isdecimal() and int(port) < 1 << 16):
         raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
     return host, int(port)
-
-
-# The names by which a service that listens only on this machine may be addressed.
-
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:@/]+)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a service on this host is reachable only from this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def name_of(host: str) -> str:
-    """Return the name of a Host header without its port; nothing when it is not a name with a port or without one."""
-    found = _HOST.fullmatch(host)
-    return found[1].lower() if found else ""
 
 
 # The sockets that a service listens on, opened before it tells its address.

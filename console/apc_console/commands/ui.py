@@ -54,8 +54,9 @@ from apc_persister.evidence.checkpoint import load_signer
 from apc_web.access import LOCAL_USER, Accounts, UsersFile, make_token, read_users, write_private
 from apc_web.app import make_app
 from apc_web.guard import AccessGuard, BehindProxies
-from apc_web.http import HttpLimits, TlsFiles, is_loopback, listen_address, make_server, open_listeners
+from apc_web.http import HttpLimits, TlsFiles, listen_address, make_server, open_listeners
 from apc_web.live import Feed
+from apc_web.local_names import is_loopback
 from apc_web.pool import open_reader, open_state_reader
 from apc_web.queue_looks import CachedProbe
 from apc_web.route_services import ActResult, Acts, KeyOf, Services

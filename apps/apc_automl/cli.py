@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apc_console.commands.ui import WithUi
+from apc_console.commands.run import WithUi
 from apc_console.output.output import AsJson, print_json, print_rows
 from apc_console.output.terminal import echo
 

@@ -1,4 +1,8 @@
-"""The broker connection of a one-shot command: made within seconds, or a clear error."""
+"""The connections of a one-shot command to database and broker: made within seconds, or a clear error.
+
+What brings the whole system along (`apc_client`) is imported where it is used: a command that only reads starts without
+it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,8 +19,6 @@ from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.port import ActPublisher, Bus
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
-from apc_client.local_acts import OPERATOR_USER, open_acts, socket_problem
-from apc_client.registration import inboxes_of, topology_of
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
 from apc_log.placement import objection_to, read_open_sessions
@@ -26,16 +28,6 @@ from apc_log.registry import registered_agents
 
 PATIENCE = timedelta(seconds=3)
 """How long a one-shot command waits for a server that does not answer; in total it ends within 10 s."""
-
-
-async def migrate_database(settings: DatabaseSettings) -> None:
-    """Upgrade the database of APC_DATABASE_URL. Raises InputUnusable without one, ServiceAway when it is away."""
-    if settings.url is None:
-        raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
-    # Here, because it brings the orchestrator along: commands that only read start in half the time without it.
-    from apc_client.in_process import migrate_url
-
-    await migrate_url(settings.url)
 
 
 def holds_database(folder: Path) -> bool:
@@ -136,6 +128,8 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
     Args:
         expected: agents that get an inbox even if they are not registered yet.
     """
+    from apc_client.registration import inboxes_of, topology_of
+
     settings = BusSettings()
     agents = {agent.agent_id: agent for agent in expected}
     if DatabaseSettings().database_url is not None:
@@ -212,6 +206,8 @@ def require_broker(settings: BusSettings) -> None:
 def find_door(settings: BusSettings) -> Door:
     """Return the door of the system that the settings name. Raises InputUnusable when it has none."""
     if not settings.amqp_nodes:
+        from apc_client.local_acts import OPERATOR_USER, open_acts, socket_problem
+
         folder, problem = settings.data_dir, socket_problem(settings.data_dir)
         if problem is not None:
             raise InputUnusable(problem)

@@ -1,91 +1,124 @@
-"""The `apc` command, one module per command group.
+"""The `apc` command: its commands and groups by name, and the one place where an error becomes a line and an exit code.
 
-What a command needs is imported when it runs, so that `apc worker` starts without the server's libraries. Applications
-add their own groups.
+A module of this folder is imported when its command is used: `apc worker` starts without the server's libraries.
+Applications add their own groups.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperCommand
 
 from apc_bus.settings.services import check_names
 from apc_console import __version__
-from apc_console.commands.agent import app as agent
 from apc_console.commands.applications import add_applications
-from apc_console.commands.approval import app as approval
-from apc_console.commands.arbitration import app as arbitration
-from apc_console.commands.asyncapi import asyncapi
-from apc_console.commands.config import config
-from apc_console.commands.contract import app as contract
-from apc_console.commands.dead_letter import app as dead_letter
-from apc_console.commands.deploy import app as deploy
-from apc_console.commands.effect import app as effect
-from apc_console.commands.embedded_programs import app as embedded
-from apc_console.commands.key import app as key
-from apc_console.commands.log import app as log
-from apc_console.commands.memory import app as memory
-from apc_console.commands.migrate import migrate
-from apc_console.commands.new import new
-from apc_console.commands.packet import app as packet
-from apc_console.commands.protocol import app as protocol
-from apc_console.commands.run import chat, run, up, worker
-from apc_console.commands.schema import app as schema
-from apc_console.commands.serve import app as serve
-from apc_console.commands.session import app as session
-from apc_console.commands.tail import tail
-from apc_console.commands.task import app as task
-from apc_console.commands.topology import app as topology
-from apc_console.commands.ui import ui
-from apc_console.commands.user import app as user
-from apc_console.doctor.examination import doctor
+from apc_console.commands.group import Commands
 from apc_console.output.output import sentence_of, tell
 from apc_console.output.terminal import echo
 from apc_contracts.errors import ApcError
 from apc_contracts.text import one_line
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "loaded", "main"]
 
-app = typer.Typer(
+COMMANDS = {
+    "new": (
+        "commands.new:new",
+        "Write a project: a team of two agents, its tests, Makefile, Dockerfile, compose override and CI.",
+    ),
+    "up": (
+        "commands.run:up",
+        "Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.",
+    ),
+    "run": (
+        "commands.run:run",
+        "Run a team on one input and print its result as JSON: in this process, or over RabbitMQ with APC_AMQP_URL.",
+    ),
+    "worker": (
+        "commands.run:worker",
+        "Run an agent against the broker of APC_AMQP_URL until SIGTERM, which drains it.",
+    ),
+    "chat": ("commands.run:chat", "Talk to an agent; /help lists the commands."),
+    "tail": (
+        "commands.tail:tail",
+        "Follow the log: packets with their verdicts, retries, dead letters, steps of sessions, and conflicts.",
+    ),
+    "ui": (
+        "commands.run:ui",
+        "Open the web console for the log of the data folder, or of APC_DATABASE_URL; it never migrates.",
+    ),
+    "asyncapi": (
+        "commands.asyncapi:asyncapi",
+        "Write the AsyncAPI 3.0 document: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set.",
+    ),
+    "migrate": (
+        "commands.migrate:migrate",
+        "Migrate the database at APC_DATABASE_URL to the schema of this release; does nothing if it is current.",
+    ),
+    "config": (
+        "commands.config:config",
+        "Print every setting in force with its environment variable; secrets are hidden.",
+    ),
+    "doctor": (
+        "doctor.examination:doctor",
+        "Check broker, topology, database, guard, clocks and log; exit 1 when something is wrong.",
+    ),
+    "packet": ("commands.packet:app", "Validate, arbitrate, trace, retract and replay packets."),
+    "log": ("commands.log:app", "Prove the log, and verify it."),
+    "protocol": ("commands.protocol:app", "Effectiveness and decay of protocols."),
+    "arbitration": ("commands.arbitration:app", "Live arbitrations of transfers and of candidates."),
+    "approval": ("commands.approval:app", "Questions to people: list, show, approve, deny."),
+    "contract": ("commands.contract:app", "Walk, draw, explain, check and register contracts."),
+    "schema": ("commands.schema:app", "Register, list and show the schemas of typed content."),
+    "dead-letter": ("commands.dead_letter:app", "List, show, requeue and discard dead letters."),
+    "agent": ("commands.agent:app", "Add, revoke, list and show agents."),
+    "key": ("commands.key:app", "Make, show and register the keys with which agents sign."),
+    "session": ("commands.session:app", "List, show, explain, start, follow, pause, resume and stop sessions."),
+    "task": ("commands.task:app", "Durable tasks of agents."),
+    "effect": ("commands.effect:app", "Effects that handlers make once (ctx.once)."),
+    "memory": ("commands.memory:app", "Conversations and states that agents keep."),
+    "topology": ("commands.topology:app", "Show, declare or export the broker's topology."),
+    "serve": ("commands.serve:app", "Run a service."),
+    "deploy": ("commands.deploy:app", "Prepare a deployment."),
+    "user": ("commands.user:app", "Accounts of the web console (APC_WEB_USERS_FILE)."),
+    "embedded": ("commands.embedded_programs:app", "The embedded PostgreSQL of root."),
+}
+"""Command or group -> the module and name in `apc_console` that it is, and its line in `apc --help`."""
+
+app = Commands(
     name="apc",
     help="A message bus for swarms of agents: packets admitted by contract, written to an append-only log.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(new)
-app.command()(up)
-app.command()(run)
-app.command()(worker)
-app.command()(chat)
-app.command()(tail)
-app.command()(ui)
-app.add_typer(packet, name="packet")
-app.add_typer(log, name="log")
-app.add_typer(protocol, name="protocol")
-app.add_typer(arbitration, name="arbitration")
-app.add_typer(approval, name="approval")
-app.add_typer(contract, name="contract")
-app.add_typer(schema, name="schema")
-app.add_typer(dead_letter, name="dead-letter")
-app.add_typer(agent, name="agent")
-app.add_typer(key, name="key")
-app.add_typer(session, name="session")
-app.add_typer(task, name="task")
-app.add_typer(effect, name="effect")
-app.add_typer(memory, name="memory")
-app.add_typer(topology, name="topology")
-app.add_typer(serve, name="serve")
-app.add_typer(deploy, name="deploy")
-app.add_typer(user, name="user")
-app.add_typer(embedded, name="embedded")
-app.command()(asyncapi)
-app.command()(migrate)
-app.command()(config)
-app.command()(doctor)
+
+
+class _Later(TyperCommand):
+    """A command of the table, until it is used."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command itself."""
+        return loaded(str(self.name)).make_context(info_name, args, parent, **extra)
+
+
+def loaded(name: str) -> Any:
+    """Return a command of the table, or a group with its commands."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(f"apc_console.{module}"), attribute)
+    alone = Commands(help="")
+    if isinstance(command, typer.Typer):
+        alone.add_typer(command, name=name)
+    else:
+        alone.command(name)(command)
+    return typer.main.get_group(alone).commands[name]
+
+
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, cls=_Later, help=_line)(lambda: None)
 add_applications(app)
 
 

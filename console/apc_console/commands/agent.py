@@ -1,11 +1,9 @@
 """The registered agents: whether they are alive, when last seen, and what waits for them."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any
 
 import asyncpg
@@ -38,11 +36,11 @@ from apc_console.commands.agent_logins import (
     make_agent_users,
     user_of_agent,
 )
-from apc_console.commands.packet import ContractFile
+from apc_console.commands.group import Commands, ContractFile
 from apc_console.commands.topology import shared_users
 from apc_console.connections import apply, broker_user, open_bus, open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson, print_json, print_rows, tell
+from apc_console.output.output import AsJson, print_json, print_rows, tell, wants_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.identity.ids import new_packet_id
@@ -55,20 +53,6 @@ from apc_log.registry import read_registry, registered_agents
 
 ALIVE_WITHIN = timedelta(seconds=90)
 """Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
-
-
-async def agent_rows() -> list[dict[str, Any]]:
-    """Return one row per agent: `open` deliveries from the log, `waiting` messages from the broker, or None."""
-    settings = BusSettings()
-    async with open_log() as pool:
-        rows = await listed(pool, datetime.now(UTC))
-    for row in rows:
-        row["waiting"] = None
-    if settings.amqp_nodes:
-        async with open_bus(settings) as bus:
-            for row in rows:
-                row["waiting"] = await _waiting(bus, row["agent_id"])
-    return rows
 
 
 async def listed(pool: asyncpg.Pool, now: datetime) -> list[dict[str, Any]]:
@@ -91,47 +75,6 @@ async def _waiting(bus: Bus, agent_id: str) -> int | None:
     with suppress(QueueMissing):
         return sum([(await bus.depth(agent_queue(agent_id, urgent))).messages for urgent in (True, False)])
     return None
-
-
-# `apc agent show`: one agent, and the state of its latest handler invocations.
-
-
-async def print_agent(agent_id: str, contract_file: Path | None, *, limit: int, as_json: bool) -> None:
-    """Print an agent's registration and its invocations. Raises ContractInvalid; InputUnusable: no such agent."""
-    contract = load_contract(contract_file)
-    async with open_log() as pool:
-        agent = next((row for row in await listed(pool, datetime.now(UTC)) if row["agent_id"] == agent_id), None)
-        if agent is None:
-            raise InputUnusable(f"no agent {agent_id!r} was ever registered: `apc agent list` shows who was")
-        invocations = await list_invocations(pool, contract, agent_id, limit=limit)
-    if as_json or not sys.stdout.isatty():
-        print_json({**agent, "invocations": [asdict(one) for one in invocations]})
-        return
-    print_rows([agent], title=f"agent {agent_id}", as_json=False, empty="")
-    rows = [
-        {
-            "when": one.last_emission_at,
-            "session": one.session_id,
-            "cause": one.cause_type,
-            "cause_packet_id": one.cause_packet_id,
-            "emissions": one.emissions,
-            "state": one.state,
-            "ended": one.ended,
-        }
-        for one in invocations
-    ]
-    print_rows(rows, title="handler invocations, the newest first", as_json=False, empty="it has emitted nothing yet")
-
-
-# `apc agent schedules`: the cron lines of agents, and when each fires next.
-
-
-async def schedule_rows(agent_id: str | None) -> list[dict[str, Any]]:
-    """Return one row per schedule of the agent, or of all. Raises InputUnusable on a database without schedules."""
-    async with open_log() as pool:
-        if await pool.fetchval("SELECT to_regclass('apc_app.schedules')") is None:
-            raise InputUnusable("this database holds no schedules: run `apc migrate`")
-        return await list_schedules(pool, agent_id)
 
 
 # What an operator does with agents: add, revoke, list.
@@ -337,7 +280,7 @@ def _key(text: str) -> tuple[str, str]:
 
 # `apc agent`: an operator adds and revokes agents; the log records it.
 
-app = typer.Typer(help="Add, revoke, list and show agents.", no_args_is_help=True)
+app = Commands(help="Add, revoke, list and show agents.")
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id, unique in the deployment.")]
 
@@ -351,7 +294,7 @@ NewAgents = Annotated[
 
 
 @app.command()
-def add(
+async def add(
     agents: NewAgents,
     role: Annotated[str | None, typer.Option(help="Its role, which its packets must carry.")] = None,
     swarm: Annotated[str | None, typer.Option(help="Its swarm, which its packets must carry.")] = None,
@@ -380,21 +323,19 @@ def add(
     A client (`client-…`, --swarm clients, no --handles) starts sessions and has no queues. A person (--person --role
     --via) has no queues and no own user; with --rights operate it may act on sessions and dead letters.
     """
-    from apc_console.system.running import run_quietly
-
     if person:
         if len(agents) != 1 or not role or any((swarm, handles, speaks, key, broker_user)):
             raise typer.BadParameter("give one ID with --person, --role, --via, and --rights operate for an operator")
-        tell(run_quietly(add_person(agents[0], role, via or (), rights)))
+        tell(await add_person(agents[0], role, via or (), rights))
         echo(f"person {agents[0]} is registered")
         return
     if via:
         raise typer.BadParameter("--via goes with --person")
     if not any((role, swarm, rights, handles, speaks, key, broker_user)) and all(":" in agent for agent in agents):
-        added = run_quietly(add_agents_of_code(agents))
+        added = await add_agents_of_code(agents)
     elif len(agents) == 1 and role and swarm:
         form = AgentForm(agents[0], role, swarm, rights, handles, tuple(key or ()), broker_user, speaks or "apc/1.0")
-        added = run_quietly(add_agent(form))
+        added = await add_agent(form)
     else:
         raise typer.BadParameter("give one ID with --role and --swarm, or MODULE:AGENT… without options")
     tell(added.remarks)
@@ -403,52 +344,73 @@ def add(
 
 
 @app.command()
-def revoke(agent_id: AgentId) -> None:
+async def revoke(agent_id: AgentId) -> None:
     """Revoke an agent's registration and delete its broker user: nothing of it is accepted from now on.
 
     Its past stays in the log. With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its
     keys are no longer valid. Repeating the command does no harm.
     """
-    from apc_console.system.running import run_quietly
-
-    tell(run_quietly(revoke_agent(agent_id)))
+    tell(await revoke_agent(agent_id))
     echo(f"agent {agent_id} is revoked")
 
 
 @app.command("list")
-def list_agents(as_json: AsJson = False) -> None:
+async def list_agents(as_json: AsJson = False) -> None:
     """List agents: rights, whether alive, last seen, open deliveries, and messages waiting in their queues."""
-    from apc_console.system.running import run_quietly
-
-    print_rows(
-        run_quietly(agent_rows()),
-        title="Agents",
-        as_json=as_json,
-        empty="no agent is registered",
-        least=("keys", "broker_user", "rights", "handles"),
-    )
+    settings = BusSettings()
+    async with open_log() as pool:
+        rows = await listed(pool, datetime.now(UTC))
+    for row in rows:
+        row["waiting"] = None
+    if settings.amqp_nodes:
+        async with open_bus(settings) as bus:
+            for row in rows:
+                row["waiting"] = await _waiting(bus, row["agent_id"])
+    least = ("keys", "broker_user", "rights", "handles")
+    print_rows(rows, title="Agents", as_json=as_json, empty="no agent is registered", least=least)
 
 
 @app.command()
-def show(
+async def show(
     agent_id: AgentId,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Show at most this many invocations, newest first.")] = 20,
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one agent and the state of its latest handler invocations (`intra_agent_coordination`)."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_agent(agent_id, contract_file, limit=limit, as_json=as_json))
+    contract = load_contract(contract_file)
+    async with open_log() as pool:
+        agent = next((row for row in await listed(pool, datetime.now(UTC)) if row["agent_id"] == agent_id), None)
+        if agent is None:
+            raise InputUnusable(f"no agent {agent_id!r} was ever registered: `apc agent list` shows who was")
+        invocations = await list_invocations(pool, contract, agent_id, limit=limit)
+    if wants_json(as_json):
+        print_json({**agent, "invocations": [asdict(one) for one in invocations]})
+        return
+    print_rows([agent], title=f"agent {agent_id}", as_json=False, empty="")
+    rows = [
+        {
+            "when": one.last_emission_at,
+            "session": one.session_id,
+            "cause": one.cause_type,
+            "cause_packet_id": one.cause_packet_id,
+            "emissions": one.emissions,
+            "state": one.state,
+            "ended": one.ended,
+        }
+        for one in invocations
+    ]
+    print_rows(rows, title="handler invocations, the newest first", as_json=False, empty="it has emitted nothing yet")
 
 
 @app.command()
-def schedules(
+async def schedules(
     agent_id: Annotated[str | None, typer.Argument(metavar="ID", help="Only those of this agent.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the schedules of agents: cron line, time zone, up to when they have fired, and when they fire next."""
-    from apc_console.system.running import run_quietly
-
-    rows = run_quietly(schedule_rows(agent_id))
+    async with open_log() as pool:
+        if await pool.fetchval("SELECT to_regclass('apc_app.schedules')") is None:
+            raise InputUnusable("this database holds no schedules: run `apc migrate`")
+        rows = await list_schedules(pool, agent_id)
     print_rows(rows, title="Schedules", as_json=as_json, empty="no agent has a schedule")

@@ -1,4 +1,4 @@
-"""`apc approval list|show|approve|deny`: open questions on the terminal, and their answers."""
+"""`apc approval`: people see and answer what handlers ask them."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -7,6 +7,7 @@ import typer
 
 from apc_bus.settings import BusSettings
 from apc_client.sending import AnswerForm, answer_over, find_question
+from apc_console.commands.group import Commands
 from apc_console.connections import find_door, open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.output import AsJson, print_rows
@@ -17,30 +18,7 @@ from apc_log.queries.questions import QuestionRow, list_questions
 _SHORT = 80
 
 
-async def print_questions(session_id: str | None, *, limit: int, as_json: bool) -> None:
-    """Print open questions, earliest deadline first."""
-    async with open_log() as pool:
-        rows = [_row(one, short=not as_json) for one in await list_questions(pool, session_id=session_id, limit=limit)]
-    print_rows(rows, title="Open questions", as_json=as_json, empty="no question is open")
-
-
-async def print_question(packet_id: str, *, as_json: bool) -> None:
-    """Print one open question with its whole text and data. Raises InputUnusable."""
-    async with open_log() as pool:
-        question = await find_question(pool, question_id(packet_id))
-    rows = [_row(question, short=False) | {"content": question.content, "payload_hash": question.payload_hash}]
-    print_rows(rows, title=f"Question {packet_id}", as_json=as_json, empty="")
-
-
-async def answer(packet_id: str, outcome: AnswerOutcome, note: str | None, person: str | None) -> str:
-    """Answer a question and return who did. Raises InputUnusable, ServiceAway."""
-    door = find_door(BusSettings())
-    form = AnswerForm(question_id(packet_id), outcome, note, person)
-    async with open_log() as pool, door.open() as bus:
-        return await answer_over(bus, pool, door.shards, form)
-
-
-def question_id(text: str) -> UUID:
+def _question_id(text: str) -> UUID:
     """Return the id of a question. Raises InputUnusable."""
     try:
         return UUID(text)
@@ -60,9 +38,7 @@ def _row(question: QuestionRow, *, short: bool) -> dict[str, Any]:
     }
 
 
-# `apc approval`: people answer what handlers ask them.
-
-app = typer.Typer(help="Questions to people: list, show, approve, deny.", no_args_is_help=True)
+app = Commands(help="Questions to people: list, show, approve, deny.")
 
 QuestionId = Annotated[str, typer.Argument(metavar="PACKET_ID", help="The question, as `apc approval list` shows it.")]
 Note = Annotated[str | None, typer.Option(help="The reason, which the handler gets and the log keeps.")]
@@ -73,39 +49,41 @@ Person = Annotated[
 
 
 @app.command("list")
-def list_(
+async def list_(
     session_id: Annotated[str | None, typer.Option("--session", help="Only questions of this session.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many questions.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Print open questions, earliest deadline first."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_questions(session_id, limit=limit, as_json=as_json))
+    async with open_log() as pool:
+        rows = [_row(one, short=not as_json) for one in await list_questions(pool, session_id=session_id, limit=limit)]
+    print_rows(rows, title="Open questions", as_json=as_json, empty="no question is open")
 
 
 @app.command()
-def show(packet_id: QuestionId, as_json: AsJson = False) -> None:
+async def show(packet_id: QuestionId, as_json: AsJson = False) -> None:
     """Print an open question with its whole text and its data."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_question(packet_id, as_json=as_json))
+    async with open_log() as pool:
+        question = await find_question(pool, _question_id(packet_id))
+    rows = [_row(question, short=False) | {"content": question.content, "payload_hash": question.payload_hash}]
+    print_rows(rows, title=f"Question {packet_id}", as_json=as_json, empty="")
 
 
 @app.command()
-def approve(packet_id: QuestionId, note: Note = None, person: Person = None) -> None:
+async def approve(packet_id: QuestionId, note: Note = None, person: Person = None) -> None:
     """Approve what is asked: the handler that waits goes on."""
-    _answer(packet_id, AnswerOutcome.APPROVED, note, person)
+    await _answer(packet_id, AnswerOutcome.APPROVED, note, person)
 
 
 @app.command()
-def deny(packet_id: QuestionId, note: Note = None, person: Person = None) -> None:
+async def deny(packet_id: QuestionId, note: Note = None, person: Person = None) -> None:
     """Deny what is asked: the handler that waits goes on."""
-    _answer(packet_id, AnswerOutcome.DENIED, note, person)
+    await _answer(packet_id, AnswerOutcome.DENIED, note, person)
 
 
-def _answer(packet_id: str, outcome: AnswerOutcome, note: str | None, person: str | None) -> None:
-    from apc_console.system.running import run_quietly
-
-    who = run_quietly(answer(packet_id, outcome, note, person))
+async def _answer(packet_id: str, outcome: AnswerOutcome, note: str | None, person: str | None) -> None:
+    door = find_door(BusSettings())
+    form = AnswerForm(_question_id(packet_id), outcome, note, person)
+    async with open_log() as pool, door.open() as bus:
+        who = await answer_over(bus, pool, door.shards, form)
     echo(f"question {packet_id} is {outcome.value} by {who}")

@@ -1,37 +1,22 @@
 """`apc arbitration list`: the arbitrations of the log as JSON or as tables of candidates."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from apc_console.commands.group import Commands
 from apc_console.connections import open_log
-from apc_console.output.output import AsJson, print_json
+from apc_console.output.output import AsJson, print_json, wants_json
+from apc_console.output.safe_console import SafeConsole
+from apc_console.output.tables import print_table
 from apc_console.output.terminal import echo
 from apc_log.queries import ArbitrationRow, list_arbitrations
 from apc_log.queries.arbitrations import ArbitrationCandidate
 
 
-async def print_arbitrations(
-    *, run_id: str | None, session_id: str | None, task_id: str | None, limit: int, as_json: bool
-) -> None:
-    """Print at most `limit` arbitrations, newest first."""
-    async with open_log() as pool:
-        rows = await list_arbitrations(pool, run_id=run_id, session_id=session_id, task_id=task_id, limit=limit)
-    if as_json or not sys.stdout.isatty():
-        print_json([asdict(row) for row in rows])
-    elif rows:
-        _print_tables(rows)
-    else:
-        echo("the log holds no such arbitration")
-
-
 def _print_tables(rows: Sequence[ArbitrationRow]) -> None:
-    from apc_console.output.safe_console import SafeConsole
-    from apc_console.output.tables import print_table
-
     console = SafeConsole()
     for row in rows:
         place = f"round {row.round}, generation {row.generation} of session {row.session_id}"
@@ -51,11 +36,11 @@ def _outcome(row: ArbitrationRow, candidate: ArbitrationCandidate) -> str:
 
 # `apc arbitration`: the candidates that the orchestrator compared, and the winners.
 
-app = typer.Typer(help="Live arbitrations of transfers and of candidates.", no_args_is_help=True)
+app = Commands(help="Live arbitrations of transfers and of candidates.")
 
 
 @app.command("list")
-def list_(
+async def list_(
     run_id: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
     session_id: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
     task_id: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
@@ -63,6 +48,11 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print arbitrations, newest first: the winner, who was selected, and each candidate's score."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_arbitrations(run_id=run_id, session_id=session_id, task_id=task_id, limit=limit, as_json=as_json))
+    async with open_log() as pool:
+        rows = await list_arbitrations(pool, run_id=run_id, session_id=session_id, task_id=task_id, limit=limit)
+    if wants_json(as_json):
+        print_json([asdict(row) for row in rows])
+    elif rows:
+        _print_tables(rows)
+    else:
+        echo("the log holds no such arbitration")

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from apc_bus import headers
+from apc_bus.settings import BusSettings
 from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
@@ -31,6 +32,9 @@ from apc_bus.topology import (
     retry_queue,
 )
 from apc_console import __version__
+from apc_console.connections import planned_topology
+from apc_console.output.files import write_output
+from apc_console.output.output import to_json
 from apc_contracts.packet import PACKET_TYPES
 from apc_contracts.schema_export import packet_schema, receipts_schema, registry_change_schema
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
@@ -322,13 +326,7 @@ def _server(url: str) -> Document:
     }
 
 
-def asyncapi(out: Annotated[Path, typer.Option(help="The file; - is standard output.")] = Path("-")) -> None:
+async def asyncapi(out: Annotated[Path, typer.Option(help="The file; - is standard output.")] = Path("-")) -> None:
     """Write the AsyncAPI 3.0 document: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
-    from apc_bus.settings import BusSettings
-    from apc_console.connections import planned_topology
-    from apc_console.output.files import write_output
-    from apc_console.output.output import to_json
-    from apc_console.system.running import run_quietly
-
-    document = asyncapi_document(run_quietly(planned_topology()), BusSettings().amqp_nodes)
+    document = asyncapi_document(await planned_topology(), BusSettings().amqp_nodes)
     write_output(out, to_json(document) + b"\n")

@@ -1,4 +1,4 @@
-"""A new contract file: a packaged one under another name, with comments."""
+"""`apc contract`: walk, draw and explain contracts; begin, check and register a contract file."""
 
 import json
 import re
@@ -11,8 +11,7 @@ import orjson
 import typer
 
 from apc_bus.settings import BusSettings
-from apc_client.registration import RegisteredContract, register_contract, registrable
-from apc_console.commands.packet import ContractFile
+from apc_console.commands.group import Commands, ContractFile
 from apc_console.connections import open_bus, open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
@@ -69,40 +68,6 @@ def write_contract(name: str, base: Contract) -> Path:
     except OSError as error:
         raise InputUnusable(f"cannot write {path}: {error.strerror}") from error
     return path
-
-
-# `apc contract`: register the contract of a file, and read those of the registry.
-
-
-async def register_file(file: Path) -> RegisteredContract:
-    """Register the contract in a file. Raises what register_contract raises."""
-    body = read_bytes(file)
-    registrable(body, file)
-    settings = BusSettings()
-    async with open_log() as pool, open_bus(settings) as bus:
-        return await register_contract(bus, pool, settings.shards, body, file)
-
-
-async def contract_rows() -> list[dict[str, Any]]:
-    """Return the newest revision of each registered contract, by name."""
-    async with open_log() as pool:
-        found = await read_contracts(pool)
-    return [
-        {"contract": one.name, "revision": one.revision, "sha256": sha256(one.document.encode()).hexdigest()}
-        for one in sorted(found, key=lambda one: one.name)
-    ]
-
-
-async def contract_text(name: str) -> str:
-    """Return the file of a registered contract. Raises InputUnusable without it."""
-    async with open_log() as pool:
-        found = {one.name: one for one in await read_contracts(pool)}.get(name)
-    if found is None:
-        raise InputUnusable(
-            f"no contract {name} is registered: `apc contract list` shows those that are; `apc contract explain` knows "
-            "also the packaged ones and those of APC_CONTRACTS"
-        )
-    return found.document
 
 
 # A contract in words: who may send what when, what moves a session on, and what ends it.
@@ -247,7 +212,7 @@ def _listed(names: "list[str] | list[PacketType] | tuple[PacketType, ...]") -> s
 
 # `apc contract`: walk, draw and explain contracts; begin, check and register a contract file.
 
-app = typer.Typer(help="Walk, draw, explain, check and register contracts.", no_args_is_help=True)
+app = Commands(help="Walk, draw, explain, check and register contracts.")
 
 MachineName = Annotated[
     str, typer.Argument(help="inter_agent_coordination, intra_agent_coordination, packet_lifecycle.")
@@ -262,8 +227,6 @@ def walk(
     contract_file: ContractFile = None,
 ) -> None:
     """Print the states that a machine passes through, one per line; exit 2 at an illegal event or a false guard."""
-    from apc_contracts.contract.contract import load_contract
-
     known = _facts(facts)
     walked = load_contract(contract_file).machine(machine)
     state = walked.initial
@@ -276,71 +239,78 @@ def walk(
 @app.command()
 def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
     """Print a machine as a Mermaid state diagram."""
-    from apc_contracts.contract.contract import load_contract
-
     echo(load_contract(contract_file).machine(machine).mermaid())
 
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> None:
     """Check a contract file: schema, states, edges, guards; exit 2 and name the place of the first gap."""
-    from apc_contracts.contract.contract import load_contract
-
     echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
 
 
 @app.command()
-def explain(name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")]) -> None:
+async def explain(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")],
+) -> None:
     """Say in words who may send what when, what is checked, what moves a session on, and what ends it.
 
     A name is one of the packaged contracts, of APC_CONTRACTS, or of those that are registered in the log.
     """
-    from apc_console.system.running import run_quietly
-
-    for line in explained(run_quietly(find_contract(name))):
+    for line in explained(await find_contract(name)):
         echo(line)
 
 
 @app.command()
-def new(
+async def new(
     name: Annotated[str, typer.Argument(help="The new contract's name; the file is NAME.json.")],
     base: Annotated[str, typer.Option("--from", metavar="CONTRACT", help="The contract to begin with.")] = "task",
 ) -> None:
     """Write NAME.json, a contract with a comment for each part that you may change; never over another file."""
-    from apc_console.system.running import run_quietly
-
-    path = write_contract(name, run_quietly(find_contract(base)))
+    path = write_contract(name, await find_contract(base))
     echo(f"{path}: change it, then: apc contract check {path}")
 
 
 @app.command()
-def register(file: Annotated[Path, typer.Argument(help="A contract file; `-` is the standard input.")]) -> None:
+async def register(file: Annotated[Path, typer.Argument(help="A contract file; `-` is the standard input.")]) -> None:
     """Register a contract under the name in its file; returns when every shard has it. No gate has to restart.
 
     Another file of the same name is its next revision: sessions that are open keep theirs. After 10 s the command
     names the shards that have not confirmed and exits with 4; repeat it.
     """
-    from apc_console.system.running import run_quietly
+    from apc_client.registration import register_contract, registrable  # they bring the whole system along
 
-    found = run_quietly(register_file(file))
-    name, digest = found.contract.name, found.contract.hash.hex()
-    echo(f"contract {name} is registered, revision {found.revision}, sha256 {digest}")
+    body = read_bytes(file)
+    registrable(body, file)
+    settings = BusSettings()
+    async with open_log() as pool, open_bus(settings) as bus:
+        registered = await register_contract(bus, pool, settings.shards, body, file)
+    name, digest = registered.contract.name, registered.contract.hash.hex()
+    echo(f"contract {name} is registered, revision {registered.revision}, sha256 {digest}")
 
 
 @app.command("list")
-def list_contracts(as_json: AsJson = False) -> None:
+async def list_contracts(as_json: AsJson = False) -> None:
     """List the registered contracts, each with its newest revision."""
-    from apc_console.system.running import run_quietly
-
-    print_rows(run_quietly(contract_rows()), title="Contracts", as_json=as_json, empty="no contract is registered")
+    async with open_log() as pool:
+        contracts = await read_contracts(pool)
+    rows = [
+        {"contract": one.name, "revision": one.revision, "sha256": sha256(one.document.encode()).hexdigest()}
+        for one in sorted(contracts, key=lambda one: one.name)
+    ]
+    print_rows(rows, title="Contracts", as_json=as_json, empty="no contract is registered")
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="The name of a registered contract.")]) -> None:
+async def show(name: Annotated[str, typer.Argument(help="The name of a registered contract.")]) -> None:
     """Print the newest file of a registered contract."""
-    from apc_console.system.running import run_quietly
-
-    echo(run_quietly(contract_text(name)))
+    async with open_log() as pool:
+        contract = {one.name: one for one in await read_contracts(pool)}.get(name)
+    if contract is None:
+        raise InputUnusable(
+            f"no contract {name} is registered: `apc contract list` shows those that are; `apc contract explain` knows "
+            "also the packaged ones and those of APC_CONTRACTS"
+        )
+    echo(contract.document)
 
 
 def _facts(text: str) -> dict[str, Any]:

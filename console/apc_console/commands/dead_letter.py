@@ -1,6 +1,8 @@
-"""`apc dead-letter list` and `apc dead-letter show`: which deliveries are dead, why, and their history."""
+"""`apc dead-letter`: which deliveries are dead, why, and their history; requeue them, or discard them.
 
-import sys
+The acts bring the whole system along (`apc_client`), so it is imported when they run.
+"""
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,11 +16,10 @@ from apc_bus import headers
 from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
-from apc_client.operator import acting_operator
-from apc_client.sending import until
+from apc_console.commands.group import Commands
 from apc_console.connections import Door, find_door, open_log
 from apc_console.errors import InputUnusable, ServiceAway
-from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_json, print_rows, wants_json
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.text import numbered
@@ -72,9 +73,9 @@ async def dead_documents(packet_id: str, narrowed: Filter) -> list[Row]:
         return [asdict(one) | {"hops": [asdict(hop) for hop in await delivery_history(pool, one.id)]} for one in found]
 
 
-def print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
+def _print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
     """Print dead deliveries and their hops."""
-    if as_json or not sys.stdout.isatty():
+    if wants_json(as_json):
         print_json(documents)
         return
     for document in documents:
@@ -214,6 +215,8 @@ async def _settle_letters(
     named: str | None = None,
     is_all: bool = False,
 ) -> list[Row]:
+    from apc_client.operator import acting_operator
+
     if kind is ReceiptKind.REQUEUE:
         meant = _of_use(meant, is_all=is_all)
     operator = await acting_operator(pool, door.user, named)
@@ -287,6 +290,8 @@ def _bodies(receipts: Sequence[Receipt]) -> Iterator[bytes]:
 
 async def _until_logged(pool: asyncpg.Pool, kind: ReceiptKind, meant: Sequence[DeadDelivery]) -> None:
     """Wait until no delivery is dead in the same attempt: one that failed again at once is another attempt."""
+    from apc_client.sending import until
+
     packet_ids = [one.packet_id for one in meant]
 
     async def are_logged() -> bool:
@@ -310,7 +315,7 @@ def _row(delivery: DeliveryId, states: dict[DeliveryId, tuple[str, int]]) -> Row
 
 # `apc dead-letter`: look at permanently failed deliveries, requeue them, discard them.
 
-app = typer.Typer(help="List, show, requeue and discard dead letters.", no_args_is_help=True)
+app = Commands(help="List, show, requeue and discard dead letters.")
 
 NOTHING = "no such delivery is dead"
 
@@ -328,7 +333,7 @@ Note = Annotated[str | None, typer.Option(help="The reason, which the log keeps.
 
 
 @app.command("list")
-def list_(
+async def list_(
     session_id: SessionId = None,
     agent_id: AgentId = None,
     reason: Reason = None,
@@ -336,27 +341,23 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print dead deliveries, oldest first: packet, recipient, attempt, reason and since when."""
-    from apc_console.system.running import run_quietly
-
-    rows = run_quietly(dead_rows(Filter(session_id, agent_id, reason), limit=limit))
+    rows = await dead_rows(Filter(session_id, agent_id, reason), limit=limit)
     print_rows(rows, title="dead letters", as_json=as_json, empty=NOTHING)
 
 
 @app.command()
-def show(
+async def show(
     packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet.")],
     session_id: SessionId = None,
     agent_id: AgentId = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a packet's dead deliveries with everything that happened to them, attempt by attempt."""
-    from apc_console.system.running import run_quietly
-
-    print_documents(run_quietly(dead_documents(packet_id, Filter(session_id, agent_id))), as_json=as_json)
+    _print_documents(await dead_documents(packet_id, Filter(session_id, agent_id)), as_json=as_json)
 
 
 @app.command()
-def requeue(
+async def requeue(
     packet_ids: PacketIds = None,
     is_all: All = False,
     session_id: SessionId = None,
@@ -367,11 +368,11 @@ def requeue(
 ) -> None:
     """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it."""
     narrowed = (session_id, agent_id, reason)
-    _settle(ReceiptKind.REQUEUE, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
+    await _settle(ReceiptKind.REQUEUE, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
 
 
 @app.command()
-def discard(
+async def discard(
     packet_ids: PacketIds = None,
     is_all: All = False,
     session_id: SessionId = None,
@@ -382,10 +383,10 @@ def discard(
 ) -> None:
     """Discard dead packets: they are archived and never delivered again."""
     narrowed = (session_id, agent_id, reason)
-    _settle(ReceiptKind.DISCARD, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
+    await _settle(ReceiptKind.DISCARD, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
 
 
-def _settle(
+async def _settle(
     kind: ReceiptKind,
     packet_ids: list[str] | None,
     narrowed: tuple[str | None, str | None, str | None],
@@ -394,7 +395,5 @@ def _settle(
     note: str | None,
     as_json: bool,
 ) -> None:
-    from apc_console.system.running import run_quietly
-
-    rows = run_quietly(settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note))
+    rows = await settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note)
     print_rows(rows, title=f"{kind}: {numbered(len(rows), 'delivery', 'deliveries')}", as_json=as_json, empty=NOTHING)

@@ -1,4 +1,6 @@
-"""A certificate for a server that has none from an authority: signed with its own key."""
+"""`apc deploy`: the files, secrets and certificates of a deployment."""
+
+# A certificate for a server that has none from an authority: signed with its own key.
 
 import os
 import re
@@ -21,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from apc_bus.folders import is_open_to_others, make_private_folder
 from apc_console.commands.agent_logins import complete_passwords
+from apc_console.commands.group import Commands
 from apc_console.errors import InputUnusable
 from apc_console.output.terminal import echo
 from apc_contracts.text import numbered
@@ -311,7 +314,7 @@ def _create(file: Path, content: bytes) -> bool:
 
 # `apc deploy`: prepare a deployment.
 
-app = typer.Typer(help="Prepare a deployment.", no_args_is_help=True)
+app = Commands(help="Prepare a deployment.")
 
 
 @app.callback()
@@ -334,7 +337,6 @@ def init(
 
     A folder without docker-compose.yml gets it first, with the files that it mounts.
     """
-
     for file in [] if compose else write_files(Path()):
         echo(f"wrote {file}")
     written = write_secrets(compose or files_of_folder(Path()))

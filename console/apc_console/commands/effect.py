@@ -1,7 +1,6 @@
 """`apc effect`: show effects, and settle one."""
 
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 from uuid import UUID
@@ -10,44 +9,13 @@ import orjson
 import typer
 
 from apc_agents.effects import EffectId, EffectState, PostgresEffectStore
+from apc_console.commands.group import Commands
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_rows
 
 OPERATOR = "operator"
 _SHOWN = ("packet_id", "agent_id", "key", "state", "claimed_at", "worker", "problem", "settled_by")
-
-
-async def print_effects(
-    agent_id: str | None, packet_id: str | None, states: Sequence[str] | None, *, limit: int, as_json: bool
-) -> None:
-    """Print the newest effects. Raises InputUnusable for an unknown state or an invalid packet_id."""
-    known = None if not states else [_state(state) for state in states]
-    packet = None if packet_id is None else _uuid(packet_id)
-    async with _open_effects() as store:
-        records = await store.list(agent_id=agent_id, packet_id=packet, states=known, limit=limit)
-    documents = [record.to_document() for record in records]
-    if as_json or not sys.stdout.isatty():
-        print_json(documents)
-        return
-    rows = [{name: document[name] for name in _SHOWN} for document in documents]
-    print_rows(rows, title="effects", as_json=False, empty="there is no such effect")
-
-
-async def settle_effect(
-    packet_id: str, agent_id: str, key: str, result: str | None, *, is_not_made: bool, as_json: bool
-) -> None:
-    """Settle an effect, or release it. Raises InputUnusable, EffectSettled."""
-    if (result is None) != is_not_made:
-        raise InputUnusable("say what became of it: --result JSON if it has happened, --not-made if it has not")
-    effect_id = EffectId(_uuid(packet_id), agent_id, key)
-    async with _open_effects() as store:
-        if result is None:
-            await store.release(effect_id)
-            document: dict[str, Any] = {"packet_id": packet_id, "agent_id": agent_id, "key": key, "state": "RELEASED"}
-        else:
-            document = (await store.settle(effect_id, _json(result), OPERATOR)).to_document()
-    print_rows([document], title=str(effect_id), as_json=as_json, empty="")
 
 
 @asynccontextmanager
@@ -81,11 +49,11 @@ def _state(text: str) -> EffectState:
 
 # `apc effect`: side effects that handlers run once, and an operator's decision about unknown ones.
 
-app = typer.Typer(help="Effects that handlers make once (ctx.once).", no_args_is_help=True)
+app = Commands(help="Effects that handlers make once (ctx.once).")
 
 
 @app.command("list")
-def list_(
+async def list_(
     agent_id: Annotated[str | None, typer.Option("--agent", help="Only effects of this agent.")] = None,
     packet_id: Annotated[str | None, typer.Option("--packet", help="Only effects for this packet.")] = None,
     state: Annotated[
@@ -96,13 +64,17 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print effects, newest first: packet, agent, key, state and since when."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_effects(agent_id, packet_id, state, limit=limit, as_json=as_json))
+    known = None if not state else [_state(one) for one in state]
+    packet = None if packet_id is None else _uuid(packet_id)
+    async with _open_effects() as store:
+        records = await store.list(agent_id=agent_id, packet_id=packet, states=known, limit=limit)
+    documents = [record.to_document() for record in records]
+    rows = [{name: document[name] for name in _SHOWN} for document in documents]
+    print_rows(rows, title="effects", as_json=as_json, empty="there is no such effect", document=documents)
 
 
 @app.command()
-def settle(
+async def settle(
     packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet that the effect was for.")],
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="The agent whose effect it is.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The handler's name for it, as `apc effect list` shows.")],
@@ -113,6 +85,13 @@ def settle(
     as_json: AsJson = False,
 ) -> None:
     """Settle an effect whose outcome is unknown; then requeue its packet."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(settle_effect(packet_id, agent_id, key, result, is_not_made=not_made, as_json=as_json))
+    if (result is None) != not_made:
+        raise InputUnusable("say what became of it: --result JSON if it has happened, --not-made if it has not")
+    effect_id = EffectId(_uuid(packet_id), agent_id, key)
+    async with _open_effects() as store:
+        if result is None:
+            await store.release(effect_id)
+            document: dict[str, Any] = {"packet_id": packet_id, "agent_id": agent_id, "key": key, "state": "RELEASED"}
+        else:
+            document = (await store.settle(effect_id, _json(result), OPERATOR)).to_document()
+    print_rows([document], title=str(effect_id), as_json=as_json, empty="")

@@ -1,19 +1,17 @@
 """`apc embedded`: what the embedded PostgreSQL keeps outside the data folder."""
 
-import typer
-
+from apc_console.commands.group import Commands
 from apc_console.output.terminal import echo
+from apc_persister.database.embedded import server_programs
+from apc_persister.database.programs import remove_copies
 
-app = typer.Typer(help="The embedded PostgreSQL of root.", no_args_is_help=True)
+app = Commands(help="The embedded PostgreSQL of root.")
 
 
 @app.command()
 def remove() -> None:
     """Remove the programs that were copied for root from an installation in a closed folder, and those of installations
     that are gone. The data stay; the next command that needs the programs copies them again."""
-    from apc_persister.database.embedded import server_programs
-    from apc_persister.database.programs import remove_copies
-
     removed = remove_copies(server_programs())
     for folder in removed:
         echo(f"removed {folder}")

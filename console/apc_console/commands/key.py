@@ -1,4 +1,4 @@
-"""Manage an agent's signing key: create it, show its public half, register it."""
+"""`apc key`: an agent's signing key: create it, show its public half, register it."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import typer
 
 from apc_agents.keys import AGENT_ID, AgentKey, find_key, make_key, read_key
 from apc_bus.settings import BusSettings, WorkerSettings
-from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
+from apc_console.commands.group import Commands
 from apc_console.connections import open_bus, open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.terminal import echo
@@ -48,29 +48,7 @@ def present_key(agent_id: str, file: Path | None) -> AgentKey:
     return find_key(WorkerSettings(), agent_id) or read_key(default_file(agent_id))
 
 
-async def register_key(agent_id: str, file: Path | None, *, is_only: bool) -> AgentKey:
-    """Add the public key to the agent's registration; with `is_only` remove its other keys.
-
-    Raises:
-        InputUnusable: no such agent is registered.
-        ServiceAway: gate or log writer did not apply the change in time.
-    """
-    settings, key = BusSettings(), present_key(agent_id, file)
-    async with open_log() as pool, open_bus(settings) as bus:
-        known = {one.agent_id: one for one in await registered_agents(pool)}
-        if agent_id not in known:
-            raise InputUnusable(f"agent {agent_id} is not registered: `apc agent add` comes first")
-        others = {} if is_only else known[agent_id].public_keys
-        keys = {**others, key.key_id: key.public_key}
-        change = addition(replace(known[agent_id], public_keys=keys))
-        await publish_changes(bus, [change], settings.shards)
-        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
-    return key
-
-
-# `apc key`: the keys with which agents sign.
-
-app = typer.Typer(help="Make, show and register the keys with which agents sign.", no_args_is_help=True)
+app = Commands(help="Make, show and register the keys with which agents sign.")
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")]
 File = Annotated[
@@ -82,7 +60,6 @@ File = Annotated[
 @app.command()
 def new(agent_id: AgentId, file: File = None) -> None:
     """Make a private key (Ed25519, PEM, mode 0600) and print its public half; never overwrites a key."""
-
     key, path = new_key(agent_id, file)
     echo(f"made {path}: keep it secret; `apc key register {agent_id}` makes it known", file=sys.stderr)
     echo(f"{key.key_id}={key.public_key}")
@@ -91,19 +68,27 @@ def new(agent_id: AgentId, file: File = None) -> None:
 @app.command()
 def show(agent_id: AgentId, file: File = None) -> None:
     """Print the public half as KEY_ID=BASE64, as `apc agent add --key` takes it."""
-
     key = present_key(agent_id, file)
     echo(f"{key.key_id}={key.public_key}")
 
 
 @app.command()
-def register(
+async def register(
     agent_id: AgentId,
     file: File = None,
     only: Annotated[bool, typer.Option("--only", help="Remove the agent's other keys.")] = False,
 ) -> None:
     """Add the public key to the agent's registration; return when the registry holds it."""
-    from apc_console.system.running import run_quietly
+    from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
 
-    key = run_quietly(register_key(agent_id, file, is_only=only))
+    settings, key = BusSettings(), present_key(agent_id, file)
+    async with open_log() as pool, open_bus(settings) as bus:
+        known = {one.agent_id: one for one in await registered_agents(pool)}
+        if agent_id not in known:
+            raise InputUnusable(f"agent {agent_id} is not registered: `apc agent add` comes first")
+        others = {} if only else known[agent_id].public_keys
+        keys = {**others, key.key_id: key.public_key}
+        change = addition(replace(known[agent_id], public_keys=keys))
+        await publish_changes(bus, [change], settings.shards)
+        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
     echo(f"key {key.key_id} of agent {agent_id} is registered")

@@ -1,11 +1,11 @@
-"""The keys, checkpoints, proofs and bundles that `apc log` prints and writes."""
+"""`apc log`: the evidence of the log (keys, checkpoints, proofs, bundles), its exports, repair and erasure."""
 
 import asyncio
 import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -15,16 +15,19 @@ import orjson
 import typer
 
 from apc_bus.settings import LogKeySettings
-from apc_console.commands.log_verification import TrustedKeys, read_exported
+from apc_console.commands.group import Commands
+from apc_console.commands.log_verification import TrustedKeys, print_uncovered, read_exported, verify_log
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable, ServiceAway
 from apc_console.output.files import write_bytes
 from apc_console.output.output import AsJson, opened, to_json
 from apc_console.output.terminal import ask_whether, echo, standard_output
+from apc_console.system.running import run_quietly
 from apc_contracts import load_contract
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.text import numbered
 from apc_log.heads import read_epochs
+from apc_log.offline_verifier import main as verify_offline
 from apc_persister.encryption import erase_subject
 from apc_persister.evidence.checkpoint import ensure_key, load_signer
 from apc_persister.evidence.documents import (
@@ -37,64 +40,7 @@ from apc_persister.evidence.documents import (
 from apc_persister.openlineage import openlineage_events
 from apc_persister.rebuild import rebuild_projections
 
-LONG_LOG = 200_000
-"""Entries from which starting processes pays off."""
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
-
-
-def print_keys(*, create: bool) -> None:
-    """Print the public key of every shard, after making the key. Raises LogKeyMissing, LogKeyUnusable."""
-    settings = LogKeySettings()
-    if create:
-        ensure_key(settings)
-    signer = load_signer(settings)
-    for shard in range(settings.shards):
-        echo(signer.public_key(shard))
-
-
-async def print_checkpoints(shard: int | None) -> None:
-    """Print the newest checkpoint of every shard, or of one, an empty line behind each."""
-    async with open_log() as pool, pool.acquire() as connection:
-        shards = [one for one in await read_epochs(connection) if shard in (None, one)]
-        notes = [await last_checkpoint(connection, one) for one in shards]
-    for note in notes:
-        if note is not None:
-            echo(note)
-
-
-async def write_proof(what: str, session_id: str | None, out: Path | None, keys: Sequence[str]) -> None:
-    """Write the proof of a packet, or of the entry `shard/seq`. Raises InputUnusable, ProofImpossible."""
-    async with open_log() as pool, pool.acquire() as connection:
-        number = _ENTRY.fullmatch(what)
-        if number:
-            shard, seq = int(number[1]), int(number[2])
-        else:
-            shard, seq = await find_packet(connection, _packet_id(what), session_id)
-        _write_document(await prove_entry(connection, TrustedKeys(keys).of(shard), shard, seq), out)
-
-
-async def write_consistency(shard: int, old: int, new: int, out: Path | None, keys: Sequence[str]) -> None:
-    """Write the proof that a later log extends an earlier one. Raises ProofImpossible."""
-    async with open_log() as pool, pool.acquire() as connection:
-        _write_document(await prove_consistency(connection, TrustedKeys(keys).of(shard), shard, old, new), out)
-
-
-async def write_bundle(run_id: str, out: Path | None, contracts: Sequence[Path]) -> None:
-    """Write the bundle of a run line by line. Raises InputUnusable, ProofImpossible, TreeBroken, LogKeyMissing."""
-    own = TrustedKeys(())
-    outside = read_exported(own)
-    given = [_read_bytes(path) for path in contracts] or [packaged_contract_bytes()]
-    count = -2  # header and end
-    async with open_log() as pool, pool.acquire() as connection:
-        lines = bundle_lines(connection, run_id, own.signer, given, outside)
-        first = await anext(lines)  # before the file is created
-        with opened(out) as file:
-            file.write(first + b"\n")
-            count += 1
-            async for line in lines:
-                file.write(line + b"\n")
-                count += 1
-    echo(f"{out or 'bundle'}: {numbered(count, 'entry', 'entries')} of run {run_id}, with proofs", file=sys.stderr)
 
 
 def _packet_id(text: str) -> UUID:
@@ -139,39 +85,39 @@ _MOST_NAMED = 10
 """Sessions that cannot be replayed and are listed by name."""
 
 
-async def rebuild_beside_log(contracts: Sequence[Path]) -> None:
-    """Rebuild the projections. Raises TreeBroken, and ServiceAway when the user lacks the rights."""
-    available = [load_contract(), *map(load_contract, contracts)]
-    async with open_log() as pool, pool.acquire() as connection:
-        done = await rebuild_projections(connection, available)
-    echo(
-        f"{numbered(done.shards, 'shard')}: {numbered(done.rows, 'row')} of counts rebuilt, "
-        f"{numbered(done.edges, 'edge')} of the tree mended"
-    )
-    echo(
-        f"{numbered(done.sessions.mended, 'session')} mended, "
-        f"{numbered(done.packet_ids, 'packet id')} and {numbered(done.contracts, 'contract')} added"
-    )
-    left = done.sessions.left
-    for sentence in left[:_MOST_NAMED]:
-        echo(f"as it was: {sentence}", file=sys.stderr)
-    if len(left) > _MOST_NAMED:
-        echo(f"as they were: {numbered(len(left) - _MOST_NAMED, 'more session')}", file=sys.stderr)
-
-
 # Write a run's OpenLineage events to a file of JSON lines, to standard output, or to a server.
 
 ENDPOINT = "/api/v1/lineage"
 PATIENCE_SECONDS = 5.0
 
 
-async def export_openlineage(run_id: str, out: Path | None, url: str | None) -> None:
-    """Write or send the events of a run.
+def _send(address: str, event: bytes) -> None:
+    request = urllib.request.Request(address, event, {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS):
+            return
+    except (OSError, urllib.error.URLError) as error:
+        raise ServiceAway(f"{address} does not take an event: {error}") from error
 
-    Raises:
-        InputUnusable: the log holds nothing of the run, or there are two places to send to.
-        ServiceAway: the server does not take an event; those before it are there, and sending all again is harmless.
-    """
+
+# `apc log`: the evidence of the log: keys, checkpoints, verification, proofs, bundles.
+
+app = Commands(help="Prove the log, and verify it.")
+
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option("--key", help="Public key, or a file of them (`apc log key`); default: of the log's own key."),
+]
+OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")]
+
+
+@app.command()
+async def openlineage(
+    run_id: Annotated[str, typer.Option(help="The run.")],
+    out: Annotated[Path | None, typer.Option(help="File of JSON lines; default: the standard output.")] = None,
+    url: Annotated[str | None, typer.Option(help="Server to send to, such as http://localhost:5000.")] = None,
+) -> None:
+    """Write a run as OpenLineage events: agents are jobs, tasks their runs, artifacts the datasets."""
     if out is not None and url is not None:
         raise InputUnusable("--out and --url are two places: choose one")
     if url is not None and urlsplit(url).scheme not in ("http", "https"):
@@ -195,52 +141,21 @@ async def export_openlineage(run_id: str, out: Path | None, url: str | None) -> 
     echo(f"{out}: {numbered(len(events), 'event')} of run {run_id}", file=sys.stderr)
 
 
-def _send(address: str, event: bytes) -> None:
-    request = urllib.request.Request(address, event, {"Content-Type": "application/json"}, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS):
-            return
-    except (OSError, urllib.error.URLError) as error:
-        raise ServiceAway(f"{address} does not take an event: {error}") from error
-
-
-# `apc log openlineage`: export a run for tools that read OpenLineage.
-
-
-def openlineage(
-    run_id: Annotated[str, typer.Option(help="The run.")],
-    out: Annotated[Path | None, typer.Option(help="File of JSON lines; default: the standard output.")] = None,
-    url: Annotated[str | None, typer.Option(help="Server to send to, such as http://localhost:5000.")] = None,
-) -> None:
-    """Write a run as OpenLineage events: agents are jobs, tasks their runs, artifacts the datasets."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(export_openlineage(run_id, out, url))
-
-
-# `apc log`: the evidence of the log: keys, checkpoints, verification, proofs, bundles.
-
-app = typer.Typer(help="Prove the log, and verify it.", no_args_is_help=True)
-app.command()(openlineage)
-
-KeyOption = Annotated[
-    list[str] | None,
-    typer.Option("--key", help="Public key, or a file of them (`apc log key`); default: of the log's own key."),
-]
-OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")]
-
-
 @app.command()
 def key(
     create: Annotated[bool, typer.Option("--create", help="Make the signing key first, unless there is one.")] = False,
 ) -> None:
     """Print the public key of each shard, which everybody who checks the log needs."""
-
-    print_keys(create=create)
+    settings = LogKeySettings()
+    if create:
+        ensure_key(settings)
+    signer = load_signer(settings)
+    for shard in range(settings.shards):
+        echo(signer.public_key(shard))
 
 
 @app.command()
-def verify(
+async def verify(
     first: Annotated[
         int, typer.Option("--from", min=1, help="Begin at this entry; earlier ones are covered by the tiles.")
     ] = 1,
@@ -270,43 +185,47 @@ def verify(
 
     Without checkpoints held outside the database, a log that was cut or rewritten with the signing key looks intact.
     """
-    from apc_console.commands.log_verification import print_uncovered, verify_log
-    from apc_console.system.running import run_quietly
-
     if uncovered:
         print_uncovered()
         return
     contracts = None if no_replay else contract or []
-    verified = verify_log(first, checkpoints or [], keys or [], processes, contracts=contracts, as_json=as_json)
-    if not run_quietly(verified):
+    is_whole = await verify_log(first, checkpoints or [], keys or [], processes, contracts=contracts, as_json=as_json)
+    if not is_whole:
         raise typer.Exit(1)
 
 
 @app.command()
-def checkpoint(
+async def checkpoint(
     shard: Annotated[int | None, typer.Option(min=0, help="Only this shard.")] = None,
 ) -> None:
     """Print the newest signed checkpoint of each shard, as exported: keep it outside the database."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_checkpoints(shard))
+    async with open_log() as pool, pool.acquire() as connection:
+        shards = [one for one in await read_epochs(connection) if shard in (None, one)]
+        notes = [await last_checkpoint(connection, one) for one in shards]
+    for note in notes:
+        if note is not None:
+            echo(note)
 
 
 @app.command()
-def prove(
+async def prove(
     what: Annotated[str, typer.Argument(metavar="PACKET_ID|SHARD/SEQ", help="A packet, or any entry by its number.")],
     session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
     out: OutFile = None,
     keys: KeyOption = None,
 ) -> None:
     """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(write_proof(what, session_id, out, keys or []))
+    async with open_log() as pool, pool.acquire() as connection:
+        number = _ENTRY.fullmatch(what)
+        if number:
+            shard, seq = int(number[1]), int(number[2])
+        else:
+            shard, seq = await find_packet(connection, _packet_id(what), session_id)
+        _write_document(await prove_entry(connection, TrustedKeys(keys or []).of(shard), shard, seq), out)
 
 
 @app.command()
-def consistency(
+async def consistency(
     old: Annotated[int, typer.Argument(min=1, metavar="A", help="Entries of the earlier checkpoint.")],
     new: Annotated[int, typer.Argument(min=1, metavar="B", help="Entries of the later one.")],
     shard: Annotated[int, typer.Option(min=0, help="The shard.")] = 0,
@@ -314,13 +233,12 @@ def consistency(
     keys: KeyOption = None,
 ) -> None:
     """Write the proof that the log of B entries extends the log of A entries."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(write_consistency(shard, old, new, out, keys or []))
+    async with open_log() as pool, pool.acquire() as connection:
+        _write_document(await prove_consistency(connection, TrustedKeys(keys or []).of(shard), shard, old, new), out)
 
 
 @app.command()
-def export(
+async def export(
     run_id: Annotated[str, typer.Option(help="The run.")],
     out: OutFile = None,
     contract: Annotated[
@@ -331,9 +249,20 @@ def export(
 
     The log is verified first, and its key signs the list of entries.
     """
-    from apc_console.system.running import run_quietly
-
-    run_quietly(write_bundle(run_id, out, contract or []))
+    own = TrustedKeys(())
+    outside = read_exported(own)
+    given = [_read_bytes(path) for path in contract or []] or [packaged_contract_bytes()]
+    count = -2  # header and end
+    async with open_log() as pool, pool.acquire() as connection:
+        lines = bundle_lines(connection, run_id, own.signer, given, outside)
+        first = await anext(lines)  # before the file is created
+        with opened(out) as file:
+            file.write(first + b"\n")
+            count += 1
+            async for line in lines:
+                file.write(line + b"\n")
+                count += 1
+    echo(f"{out or 'bundle'}: {numbered(count, 'entry', 'entries')} of run {run_id}, with proofs", file=sys.stderr)
 
 
 @app.command()
@@ -347,14 +276,12 @@ def check(
     ] = False,
 ) -> None:
     """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when verification fails."""
-    from apc_log.offline_verifier import main
-
     options = [part for key in keys or [] for part in ("--key", key)]
-    raise typer.Exit(main([str(file), *options, *(["--no-key"] if no_key else [])]))
+    raise typer.Exit(verify_offline([str(file), *options, *(["--no-key"] if no_key else [])]))
 
 
 @app.command()
-def rebuild(
+async def rebuild(
     contract: Annotated[
         list[Path] | None, typer.Option(help="File of a contract that sessions were judged by; may be repeated.")
     ] = None,
@@ -363,9 +290,22 @@ def rebuild(
 
     Run it as a member of apc_owner, when projections were changed; `verify` names them.
     """
-    from apc_console.system.running import run_quietly
-
-    run_quietly(rebuild_beside_log(contract or []))
+    available = [load_contract(), *map(load_contract, contract or [])]
+    async with open_log() as pool, pool.acquire() as connection:
+        done = await rebuild_projections(connection, available)
+    echo(
+        f"{numbered(done.shards, 'shard')}: {numbered(done.rows, 'row')} of counts rebuilt, "
+        f"{numbered(done.edges, 'edge')} of the tree mended"
+    )
+    echo(
+        f"{numbered(done.sessions.mended, 'session')} mended, "
+        f"{numbered(done.packet_ids, 'packet id')} and {numbered(done.contracts, 'contract')} added"
+    )
+    left = done.sessions.left
+    for sentence in left[:_MOST_NAMED]:
+        echo(f"as it was: {sentence}", file=sys.stderr)
+    if len(left) > _MOST_NAMED:
+        echo(f"as they were: {numbered(len(left) - _MOST_NAMED, 'more session')}", file=sys.stderr)
 
 
 @app.command()
@@ -374,8 +314,6 @@ def erase(
     is_sure: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Destroy a subject's key: its texts in the log become permanently unreadable; every proof stays valid."""
-    from apc_console.system.running import run_quietly
-
     if not is_sure:
         ask_whether(f"Destroy the key of {subject!r} permanently?")
     run_quietly(erase_from_log(subject))

@@ -7,10 +7,13 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from rich.progress import Progress
+
 from apc_bus.settings import LogKeySettings, PersisterSettings
 from apc_console.connections import open_log_with_url
 from apc_console.errors import InputUnusable
-from apc_console.output.output import print_json
+from apc_console.output.output import print_json, wants_json
+from apc_console.output.safe_console import SafeConsole
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.text import numbered
@@ -133,7 +136,7 @@ async def verify_log(
             _say_unplayed(sessions)
     if beside:
         reports.append(Report(None, findings=beside))
-    if as_json or not sys.stdout.isatty():
+    if wants_json(as_json):
         print_json([_document(report) for report in reports])
     for report in reports:
         _say(report, "checkpoints held outside" if outside else _nothing_exported())
@@ -216,10 +219,6 @@ def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[
     if is_silent or not sys.stderr.isatty():
         yield lambda entries: None
         return
-    from rich.progress import Progress
-
-    from apc_console.output.safe_console import SafeConsole
-
     with Progress(console=SafeConsole(stderr=True), transient=True) as progress:
         task = progress.add_task(f"shard {shard}", total=total)
         yield lambda entries: progress.advance(task, entries)

@@ -11,31 +11,16 @@ import orjson
 import typer
 
 from apc_agents.memory import ConversationMessage, DatabaseMemoryStore, Removed, UnknownSession
+from apc_console.commands.group import Commands
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson, opened, print_json, print_rows
+from apc_console.output.output import AsJson, opened, print_json, print_rows, wants_json
 from apc_console.output.terminal import ask_whether, echo
+from apc_console.system.running import run_quietly
 from apc_contracts.text import numbered
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
 _FOUND = ("session_id", "last_updated", "message_count", "excerpt")
-
-
-async def print_conversations(
-    owner: str, user: str, search: str | None, *, limit: int, offset: int, as_json: bool
-) -> None:
-    """Print a user's conversations, or those that match every word of a search. Raises MemoryStoreError."""
-    async with _open_memory(owner) as memory:
-        if search is None:
-            found = await memory.list_conversations_for_user(user, limit, offset)
-        else:
-            found = await memory.search_conversations(user, search, limit, offset)
-    if as_json or not sys.stdout.isatty():
-        print_json(found)
-        return
-    shown = _LISTED if search is None else _FOUND
-    rows = [{name: one[name] for name in shown} for one in found]
-    print_rows(rows, title=f"conversations of {user}", as_json=False, empty=f"{owner} keeps none of user {user}")
 
 
 async def print_conversation(owner: str, session_id: str, *, as_json: bool) -> None:
@@ -44,11 +29,9 @@ async def print_conversation(owner: str, session_id: str, *, as_json: bool) -> N
         found = await memory.retrieve_conversation(session_id)
     if found is None:
         raise UnknownSession(session_id)
-    if as_json or not sys.stdout.isatty():
-        print_json({**found.to_document(), "revision": found.revision})
-        return
+    document = {**found.to_document(), "revision": found.revision}
     rows = [_shown(message) for message in found.messages]
-    print_rows(rows, title=f"conversation {session_id}", as_json=False, empty="it has no messages")
+    print_rows(rows, title=f"conversation {session_id}", as_json=as_json, empty="it has no messages", document=document)
 
 
 async def print_states(owner: str, session_id: str, agent_id: str, *, as_json: bool) -> None:
@@ -57,22 +40,8 @@ async def print_states(owner: str, session_id: str, agent_id: str, *, as_json: b
         states = await memory.get_all_agent_states(agent_id, session_id)
     if not states:
         raise InputUnusable(f"{owner} keeps nothing of agent {agent_id!r} in session {session_id!r}: check their ids")
-    if as_json or not sys.stdout.isatty():
-        print_json(states)
-        return
     rows = [{"key": key, "value": value} for key, value in states.items()]
-    print_rows(rows, title=f"{agent_id} in {session_id}", as_json=False, empty="")
-
-
-async def export_user(owner: str, user: str, out: Path | None) -> None:
-    """Write every record of a user as a line of JSON. Raises InputUnusable when the file cannot be written."""
-    count = 0
-    async with _open_memory(owner) as memory:
-        with opened(out) as file:
-            async for record in memory.export_user(user):
-                file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-                count += 1
-    echo(f"{numbered(count, 'record')} of user {user}", file=sys.stderr)
+    print_rows(rows, title=f"{agent_id} in {session_id}", as_json=as_json, empty="", document=states)
 
 
 async def erase_user(owner: str, user: str, *, as_json: bool) -> None:
@@ -93,7 +62,7 @@ async def purge_older(owner: str, days: int, *, as_json: bool) -> None:
 
 
 def _tell(removed: Removed, as_json: bool) -> None:
-    if as_json or not sys.stdout.isatty():
+    if wants_json(as_json):
         print_json({"conversations": removed.conversations, "agent_states": removed.agent_states})
     else:
         echo(f"deleted {removed.conversations} conversations and {removed.agent_states} states")
@@ -114,7 +83,7 @@ async def _open_memory(owner: str) -> AsyncIterator[DatabaseMemoryStore]:
 
 # `apc memory`: list, show, export, erase and purge what agents store about users.
 
-app = typer.Typer(help="Conversations and states that agents keep.", no_args_is_help=True)
+app = Commands(help="Conversations and states that agents keep.")
 
 Owner = Annotated[
     str,
@@ -125,7 +94,7 @@ IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation
 
 
 @app.command("list")
-def list_(
+async def list_(
     owner: Owner = "apc",
     user: User = None,
     search: Annotated[
@@ -137,13 +106,20 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print a user's conversations without their messages, last updated first."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_conversations(owner, user or owner, search, limit=limit, offset=offset, as_json=as_json))
+    whose = user or owner
+    async with _open_memory(owner) as memory:
+        if search is None:
+            found = await memory.list_conversations_for_user(whose, limit, offset)
+        else:
+            found = await memory.search_conversations(whose, search, limit, offset)
+    shown = _LISTED if search is None else _FOUND
+    rows = [{name: one[name] for name in shown} for one in found]
+    empty = f"{owner} keeps none of user {whose}"
+    print_rows(rows, title=f"conversations of {whose}", as_json=as_json, empty=empty, document=found)
 
 
 @app.command()
-def show(
+async def show(
     session_id: Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")],
     owner: Owner = "apc",
     agent: Annotated[
@@ -153,31 +129,31 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the conversation of a session, or what an agent stores about it."""
-    from apc_console.system.running import run_quietly
-
     if agent is None:
-        run_quietly(print_conversation(owner, session_id, as_json=as_json))
+        await print_conversation(owner, session_id, as_json=as_json)
     else:
-        run_quietly(print_states(owner, session_id, agent, as_json=as_json))
+        await print_states(owner, session_id, agent, as_json=as_json)
 
 
 @app.command()
-def export(
+async def export(
     owner: Owner = "apc",
     user: User = None,
     out: Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")] = None,
 ) -> None:
     """Write everything stored about a user as JSON lines: conversations, then states."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(export_user(owner, user or owner, out))
+    count = 0
+    async with _open_memory(owner) as memory:
+        with opened(out) as file:
+            async for record in memory.export_user(user or owner):
+                file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+                count += 1
+    echo(f"{numbered(count, 'record')} of user {user or owner}", file=sys.stderr)
 
 
 @app.command()
 def erase(owner: Owner = "apc", user: User = None, is_sure: IsSure = False, as_json: AsJson = False) -> None:
     """Permanently delete everything about a user that `export` writes."""
-    from apc_console.system.running import run_quietly
-
     if not is_sure:
         ask_whether(f"Permanently delete all that {owner!r} keeps of user {user or owner!r}?")
     run_quietly(erase_user(owner, user or owner, as_json=as_json))
@@ -191,8 +167,6 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Permanently delete what was not written for this many days; run it daily to bound the memory's size."""
-    from apc_console.system.running import run_quietly
-
     if not is_sure:
         ask_whether(f"Permanently delete what {owner!r} has not written for {days} days?")
     run_quietly(purge_older(owner, days, as_json=as_json))

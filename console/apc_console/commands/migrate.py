@@ -1,13 +1,15 @@
 """`apc migrate`: bring the database to the schema of this release."""
 
+from apc_bus.settings import DatabaseSettings
+from apc_client.in_process import migrate_url
+from apc_console.errors import InputUnusable
 from apc_console.output.terminal import echo
 
 
-def migrate() -> None:
+async def migrate() -> None:
     """Migrate the database at APC_DATABASE_URL to the schema of this release; does nothing if it is current."""
-    from apc_bus.settings import DatabaseSettings
-    from apc_console.connections import migrate_database
-    from apc_console.system.running import run_quietly
-
-    run_quietly(migrate_database(DatabaseSettings()))
+    url = DatabaseSettings().url
+    if url is None:
+        raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
+    await migrate_url(url)
     echo("the database has the schema of this release")

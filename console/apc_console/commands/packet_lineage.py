@@ -1,20 +1,23 @@
-"""`apc packet lineage-summary`: how protocols spread and perform."""
+"""What came of packets: how protocols spread, what a packet has caused, what rests on it, and its retraction."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import asyncpg
+import typer
+from rich.text import Text
+from rich.tree import Tree
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_client.sending import direct_packet, send_packet
+from apc_console.commands.group import After, ContractFile
 from apc_console.connections import broker_user, open_bus, open_log
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_cursor, write_cursor
-from apc_console.output.output import print_json, print_rows
+from apc_console.output.output import AsJson, print_json, print_rows, wants_json
+from apc_console.output.safe_console import SafeConsole
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.identity.ids import new_packet_id
@@ -39,20 +42,17 @@ from apc_log.queries import (
 from apc_log.registry import registered_agents
 
 
-async def print_lineage_summary(
-    contract_file: Path | None,
-    *,
-    run_id: str | None,
-    protocol_id: str | None,
-    limit: int,
-    after: str | None,
-    as_json: bool,
+async def lineage_summary(
+    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
+    protocol_id: Annotated[str | None, typer.Option(help="Only this protocol.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows of each kind.")] = 20,
+    after: After = None,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the summary of transfers and arbitrations.
+    """Print how protocols spread and perform: effectiveness, modes, drift, propagation, arbitrations, decay.
 
-    Raises:
-        ContractInvalid: the contract file.
-        InputUnusable: a cursor of another command, an unknown run or protocol.
+    It covers TRANSFERs and ARBITRATIONs; other packets are shown by `apc packet trace`.
     """
     behind = None if after is None else AfterProtocol(*read_cursor(after, int, str))
     async with open_log() as pool:
@@ -66,7 +66,7 @@ async def print_lineage_summary(
     if is_unknown:
         raise InputUnusable(f"the log holds no packet of run_id {run_id}")
     cursor = None if summary.after is None else write_cursor(*summary.after)
-    if as_json or not sys.stdout.isatty():
+    if wants_json(as_json):
         print_json({**asdict(summary), "after": cursor})
         return
     _print_summary(summary)
@@ -108,23 +108,28 @@ def _short(row: Any) -> dict[str, Any]:
 # `apc packet tree`: a causal tree as text, JSON, Graphviz or Mermaid.
 
 
-async def print_tree(
-    packet_id: UUID, session_id: str | None, limit: int, *, dot: bool, mermaid: bool, as_json: bool
+async def tree(
+    packet_id: Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The root of the tree.")],
+    session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
+    dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="A Mermaid flowchart.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many packets.")] = 500,
+    as_json: AsJson = False,
 ) -> None:
-    """Print what a packet has caused. Raises InputUnusable when the log does not hold it, or for two forms at once."""
+    """Print what a packet has caused, as a tree."""
     if dot and mermaid:
         raise InputUnusable("--dot and --mermaid are two forms: choose one")
     async with open_log() as pool:
-        tree = await get_packet_tree(pool, packet_id, session_id=session_id, limit=limit)
-    if tree is None:
+        caused = await get_packet_tree(pool, packet_id, session_id=session_id, limit=limit)
+    if caused is None:
         raise InputUnusable(f"the log holds no packet {packet_id}")
     if dot or mermaid:
-        echo("\n".join(dot_lines(tree.rows) if dot else mermaid_lines(tree.rows)))
-    elif as_json or not sys.stdout.isatty():
-        print_json({"packets": [asdict(row) for row in tree.rows], "is_cut": tree.is_cut})
+        echo("\n".join(dot_lines(caused.rows) if dot else mermaid_lines(caused.rows)))
+    elif wants_json(as_json):
+        print_json({"packets": [asdict(row) for row in caused.rows], "is_cut": caused.is_cut})
     else:
-        _print_tree(tree)
-    if tree.is_cut:
+        _print_tree(caused)
+    if caused.is_cut:
         echo(f"there is more: {numbered(limit, 'packet was', 'packets were')} printed (--limit)", file=sys.stderr)
 
 
@@ -163,20 +168,14 @@ def _label(row: TreeRow, line_break: str) -> str:
 
 
 def _print_tree(tree: PacketTree) -> None:
-    from rich.tree import Tree
-
-    from apc_console.output.safe_console import SafeConsole
-
-    branches: dict[UUID, Any] = {}
+    branches: dict[UUID, Tree] = {}
     for row in tree.rows:
         line = _line(row)
         branches[row.packet_id] = Tree(line) if row.above is None else branches[row.above].add(line)
     SafeConsole().print(branches[tree.rows[0].packet_id])
 
 
-def _line(row: TreeRow) -> Any:
-    from rich.text import Text
-
+def _line(row: TreeRow) -> Text:
     style = {"accepted": "green", "refused": "red", "held": "yellow"}[row.verdict]
     text = Text(f"{row.packet_type} ", style="bold")
     text.append(f"{row.sender_agent_id} → {', '.join(row.recipients) or '-'} ", style="default")
@@ -190,15 +189,23 @@ def _line(row: TreeRow) -> Any:
 LEAST = ("seq", "shard", "run_phase", "round", "generation", "judged_at")
 """The first columns that a narrow terminal leaves out."""
 
-
-async def print_impact(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:
-    """Print what a retraction of this packet would mark stale. Raises InputUnusable when the log does not hold it."""
-    async with open_log() as pool:
-        _print(await _impact(pool, packet_id, session_id), as_json=as_json)
+PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]
+OfSession = Annotated[str | None, typer.Option("--session-id", help="The session, when several have the id.")]
 
 
-async def print_grounds(packet_id: UUID, session_id: str | None, *, as_json: bool) -> None:
-    """Print what this packet rests on. Raises InputUnusable when the log does not hold it."""
+async def impact(
+    packet_id: PacketId,
+    session_id: OfSession = None,
+    rests_on: Annotated[
+        bool, typer.Option("--rests-on", help="The reverse: list what the packet itself rests on, such as evidence.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List everything that rests on a packet: what its retraction would mark stale."""
+    if not rests_on:
+        async with open_log() as pool:
+            _print(await _impact(pool, packet_id, session_id), as_json=as_json)
+        return
     nothing = _contract().retraction.rests_on_nothing
     async with open_log() as pool:
         known = await get_packet_grounds(pool, packet_id, session_id=session_id, rests_on_nothing=nothing)
@@ -210,37 +217,35 @@ async def print_grounds(packet_id: UUID, session_id: str | None, *, as_json: boo
 
 
 async def retract(
-    packet_id: UUID,
-    session_id: str | None,
-    reason: str,
-    replacement: UUID | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
+    packet_id: PacketId,
+    reason: Annotated[str, typer.Option(help="The reason, which the log keeps.")],
+    replacement: Annotated[UUID | None, typer.Option(help="The packet that replaces it.")] = None,
+    session_id: OfSession = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be stale.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Send the RETRACTION as the packet's sender, wait for the verdict, and print what is stale now.
+    """Retract a packet as its sender, and list what is stale now. Nothing is deleted."""
+    from apc_client.sending import send_packet  # it brings the whole system along
 
-    Raises:
-        InputUnusable: no such packet, a sender that cannot be spoken for, or the gate refuses.
-        ServiceAway: broker, database or gate do not answer.
-    """
     async with open_log() as pool:
-        impact = await _impact(pool, packet_id, session_id, replacement)
+        resting = await _impact(pool, packet_id, session_id, replacement)
         if not dry_run:
             settings = BusSettings()
-            sender = await _sender(pool, impact.packet, broker_user(settings))
-            packet = retraction_of(impact.packet, sender, reason, replacement)
+            sender = await _sender(pool, resting.packet, broker_user(settings))
+            packet = _retraction_of(resting.packet, sender, reason, replacement)
             async with open_bus(settings) as bus:
                 answer = await send_packet(bus, pool, packet, settings.shards)
             if answer.reason is not None:
                 raise InputUnusable(f"the gate refused the RETRACTION: {answer.reason}")
-            impact = await _impact(pool, packet_id, impact.packet.session_id, replacement)
-        _print(impact, as_json=as_json)
+            resting = await _impact(pool, packet_id, resting.packet.session_id, replacement)
+        _print(resting, as_json=as_json)
 
 
-def retraction_of(target: PacketRow, sender: Registration, reason: str, replacement: UUID | None) -> Packet:
+def _retraction_of(target: PacketRow, sender: Registration, reason: str, replacement: UUID | None) -> Packet:
     """Return the RETRACTION of a logged packet by its sender, to the orchestrator."""
-    trace = Trace(
+    from apc_client.sending import direct_packet
+
+    place = Trace(
         session_id=target.session_id,
         run_id=target.run_id,
         task_id=target.task_id,
@@ -253,7 +258,7 @@ def retraction_of(target: PacketRow, sender: Registration, reason: str, replacem
         sender,
         RetractionPayload(target_packet_id=target.packet_id, reason=reason, replacement_packet_id=replacement),
         ORCHESTRATOR,
-        trace,
+        place,
         packet_id=new_packet_id(),
         run_phase=RunPhase(target.run_phase),
         ttl_ms=_contract().session.emission_ttl_ms,

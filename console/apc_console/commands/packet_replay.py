@@ -1,15 +1,17 @@
 """A replayed run as lines at a terminal: packets, what is unusual about their lifecycle, the steps of the session."""
 
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.text import Text
+
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable, LogDiffers
 from apc_console.output.files import read_bytes, write_bytes
-from apc_console.output.output import print_json, print_rows, to_json
+from apc_console.output.output import print_json, print_rows, to_json, wants_json
+from apc_console.output.safe_console import SafeConsole
 from apc_console.output.tables import show
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
@@ -44,10 +46,6 @@ USUAL_STATES = frozenset(
 
 async def print_lines(rows: AsyncIterator[LogRow], *, with_events: bool) -> None:
     """Print a line for each row, then how many there were; the usual transitions only `with_events`."""
-    from rich.text import Text
-
-    from apc_console.output.safe_console import SafeConsole
-
     console = SafeConsole()
     counts: Counter[str] = Counter()
     async for row in rows:
@@ -81,9 +79,7 @@ def _summary(counts: Mapping[str, int]) -> str:
     return f"{words}; {usual} not shown (--events shows them)"
 
 
-def _packet_line(row: PacketRow) -> Any:
-    from rich.text import Text
-
+def _packet_line(row: PacketRow) -> Text:
     style = _VERDICTS[row.verdict]
     text = Text(f"{show(row.judged_at)}  ")
     text.append(f"{row.verdict:<9}", style=style)
@@ -97,9 +93,7 @@ def _packet_line(row: PacketRow) -> Any:
     return text
 
 
-def _transition_line(row: TransitionRow) -> Any:
-    from rich.text import Text
-
+def _transition_line(row: TransitionRow) -> Text:
     to_whom = f" [{row.recipient} #{row.attempt}]" if row.recipient else ""
     text = Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}{to_whom}  {row.packet_id}", style="dim")
     refusal = (row.metadata or {}).get("refusal")
@@ -108,22 +102,18 @@ def _transition_line(row: TransitionRow) -> Any:
     return text
 
 
-def _coordination_line(row: CoordinationRow) -> Any:
-    from rich.text import Text
-
+def _coordination_line(row: CoordinationRow) -> Text:
     place = f"step {row.step}, round {row.round}, generation {row.generation}"
     return Text(f"{' ' * 25}{row.event}: {row.from_state} → {row.to_state}  ({place})", style="bold cyan")
 
 
-def _conflict_line(row: ConflictRow) -> Any:
-    from rich.text import Text
-
+def _conflict_line(row: ConflictRow) -> Text:
     code = f"{row.code} " if row.code else ""
     by = f" by {row.user_id}" if row.user_id else ""
     return Text(f"{show(row.recorded_at)}  {row.conflict}{by}  {row.packet_id or ''}  {code}{row.reason}", style="red")
 
 
-_LINES: Mapping[type, Callable[[Any], Any]] = {
+_LINES: Mapping[type, Callable[[Any], Text]] = {
     PacketRow: _packet_line,
     TransitionRow: _transition_line,
     CoordinationRow: _coordination_line,
@@ -172,7 +162,7 @@ async def print_verified(
 def _show(replayed: Replayed, out: Path | None, *, is_what_if: bool, as_json: bool) -> None:
     if out is not None:
         write_bytes(out, to_json(_document(replayed)) + b"\n")
-    elif as_json or not sys.stdout.isatty():
+    elif wants_json(as_json):
         print_json(_document(replayed))
     else:
         _print(replayed, is_what_if=is_what_if)

@@ -1,4 +1,4 @@
-"""The input file and the output of `apc packet transfer-arbitrate`.
+"""`apc packet transfer-arbitrate`: judge and rank the TRANSFERs of a file, without any server.
 
 Source: docs/specification/contract.md section 14.
 """
@@ -7,15 +7,39 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+import yaml
+
+from apc_console.commands.group import ContractFile
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes, write_output
-from apc_console.output.output import print_json, print_rows, to_json
+from apc_console.output.output import AsJson, print_rows, to_json
 from apc_console.output.terminal import echo
-from apc_contracts.protocol.transfer_arbitration import TransferArbitration, TransferRow
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.protocol.transfer_arbitration import TransferArbitration, TransferRow, arbitrate_offline
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
+
+
+def transfer_arbitrate(
+    packets_in: Annotated[Path, typer.Option(help="A list, {packets: […]}, JSON lines or YAML; - reads the input.")],
+    top_k: Annotated[int, typer.Option(min=0, help="Select at most this many packets, over the whole file.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write JSON to this file; - is standard output.")] = None,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge and rank TRANSFERs as a barrier would, without any server: selected, not selected, rejected."""
+    arbitration = arbitrate_offline(read_packets(packets_in), load_contract(contract_file), top_k)
+    document = arbitration.document
+    if out is not None:
+        write_output(out, to_json(document) + b"\n")
+        if str(out) != "-":
+            echo(f"{out}: {len(arbitration.selected)} of {document['input_count']} selected", file=sys.stderr)
+    else:
+        rows = _table(arbitration)
+        print_rows(rows, title="Transfer arbitration", as_json=as_json, empty="no packets", document=document)
 
 
 def read_packets(path: Path) -> list[bytes]:
@@ -35,22 +59,6 @@ def read_packets(path: Path) -> list[bytes]:
     if lines is not None:
         return lines
     return [_body(item) for item in _items(_document(text, path), path)]
-
-
-def print_arbitration(arbitration: TransferArbitration, out: Path | None, *, as_json: bool) -> None:
-    """Print JSON into a file or a pipe, a table at a terminal.
-
-    Raises InputUnusable when the file cannot be written.
-    """
-    document = arbitration.document
-    if out is not None:
-        write_output(out, to_json(document) + b"\n")
-        if str(out) != "-":
-            echo(f"{out}: {len(arbitration.selected)} of {document['input_count']} selected", file=sys.stderr)
-    elif as_json or not sys.stdout.isatty():
-        print_json(document)
-    else:
-        print_rows(_table(arbitration), title="Transfer arbitration", as_json=False, empty="no packets")
 
 
 def _json_lines(text: str) -> list[bytes] | None:
@@ -82,8 +90,6 @@ def _document(text: str, path: Path) -> Any:
 
 
 def _yaml(text: str, path: Path) -> Any:
-    import yaml
-
     class PlainLoader(yaml.SafeLoader):
         """A YAML loader that leaves times as text, as in JSON."""
 

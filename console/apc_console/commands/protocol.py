@@ -1,15 +1,13 @@
 """`apc protocol list`: print the rows of `list_protocols` as a table or JSON."""
 
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from apc_console.commands.packet import ContractFile
+from apc_console.commands.group import Commands, ContractFile
 from apc_console.connections import open_log
-from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_rows
 from apc_contracts.contract.contract import load_contract
 from apc_log.queries import ProtocolRow, list_protocols
 
@@ -17,14 +15,28 @@ _SHORT = 19
 """Number of id characters shown in the table: `sha256:` and twelve digits; JSON has the whole id."""
 
 
-async def print_protocols(contract_file: Path | None, *, run_id: str | None, limit: int, as_json: bool) -> None:
-    """Print the protocols of the log, or of a run. Raises ContractInvalid."""
+def _flat(row: ProtocolRow) -> dict[str, Any]:
+    values = asdict(row)
+    figures: dict[str, Any] = values.pop("figures")
+    return figures | values
+
+
+# `apc protocol`: effectiveness and blocks of protocols.
+
+app = Commands(help="Effectiveness and decay of protocols.")
+
+
+@app.command("list")
+async def list_(
+    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many protocols.")] = 100,
+    contract_file: ContractFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print protocols by transfers: acceptance, effectiveness, lift against their tasks, block, roots."""
     contract = load_contract(contract_file)
     async with open_log() as pool:
         found = await list_protocols(pool, contract, run_id=run_id, limit=limit)
-    if as_json or not sys.stdout.isatty():
-        print_json([_flat(row) for row in found])
-        return
     rows = [
         {
             "protocol": row.figures.protocol_id[:_SHORT],
@@ -39,28 +51,10 @@ async def print_protocols(contract_file: Path | None, *, run_id: str | None, lim
         }
         for row in found
     ]
-    print_rows(rows, title="protocols", as_json=False, empty="the log holds no TRANSFER that counts")
-
-
-def _flat(row: ProtocolRow) -> dict[str, Any]:
-    values = asdict(row)
-    figures: dict[str, Any] = values.pop("figures")
-    return figures | values
-
-
-# `apc protocol`: effectiveness and blocks of protocols.
-
-app = typer.Typer(help="Effectiveness and decay of protocols.", no_args_is_help=True)
-
-
-@app.command("list")
-def list_(
-    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Print at most this many protocols.")] = 100,
-    contract_file: ContractFile = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print protocols by transfers: acceptance, effectiveness, lift against their tasks, block, roots."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_protocols(contract_file, run_id=run_id, limit=limit, as_json=as_json))
+    print_rows(
+        rows,
+        title="protocols",
+        as_json=as_json,
+        empty="the log holds no TRANSFER that counts",
+        document=[_flat(row) for row in found],
+    )

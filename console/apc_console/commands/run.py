@@ -10,8 +10,19 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from apc_console.commands.ui import WithUi
 from apc_console.output.terminal import echo
+from apc_console.system.running import run as run_to_end
+from apc_console.system.running import run_service
+
+WithUi = Annotated[bool, typer.Option("--ui", help="Serve the web console beside it, until Ctrl-C.")]
+ListenOption = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
+]
+ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")]
+AgentOption = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="MODULE:AGENT", help="An LLMAgent; default one with the model of APC_LLM_MODEL."),
+]
 
 
 def people_of(given: Sequence[str]) -> dict[str, str]:
@@ -47,13 +58,12 @@ def run(
 
     Exits with 3 when the session halted without a result.
     """
-    from apc_console.system.running import run as run_coroutine
     from apc_console.system.teams import run_team
 
     def show(outcome: dict[str, Any]) -> None:
         echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
 
-    run_coroutine(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui))
+    run_to_end(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui))
 
 
 def up(
@@ -80,7 +90,6 @@ def up(
 
     With APC_AMQP_URL and APC_DATABASE_URL set, run one process per service and agent, restarted when it dies.
     """
-    from apc_console.system.running import run_service
     from apc_console.system.up import run_everything
 
     run_service("system", run_everything(agent or [], chaos, people_of(person or ()), ui=ui))
@@ -90,18 +99,12 @@ def worker(
     agent: Annotated[str, typer.Argument(metavar="MODULE:AGENT", help="Where the agent is, as package.module:name.")],
 ) -> None:
     """Run an agent against the broker of APC_AMQP_URL until SIGTERM, which drains it."""
-    from apc_console.system.running import run_agent, run_service
+    from apc_console.system.worker import run_agent
 
     run_service(f"worker of {agent}", run_agent(agent))
 
 
-AgentOption = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="MODULE:AGENT", help="An LLMAgent; default one with the model of APC_LLM_MODEL."),
-]
-
-
-def chat(
+async def chat(
     agent: AgentOption = None,
     session: Annotated[
         str | None, typer.Option("--session", metavar="ID", help="The session to continue or begin.")
@@ -114,6 +117,23 @@ def chat(
     a message, and each answer a line of JSON.
     """
     from apc_console.chat import ChatForm, run_chat
-    from apc_console.system.running import run_quietly
 
-    run_quietly(run_chat(ChatForm(agent, session, user)))
+    await run_chat(ChatForm(agent, session, user))
+
+
+async def ui(
+    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="The run to open first.")] = None,
+    listen: ListenOption = "127.0.0.1:8083",
+    read_only: ReadOnlyOption = False,
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent", metavar="MODULE:AGENT", help="The agent to chat with; default the model of APC_LLM_MODEL."
+        ),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+) -> None:
+    """Open the web console for the log of the data folder, or of APC_DATABASE_URL; it never migrates."""
+    from apc_console.commands.ui import WebForm, serve_web
+
+    await serve_web(WebForm(run_id, listen, read_only, opens_browser=browser, agent=agent))

@@ -16,12 +16,13 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
-from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings
 from apc_bus.trace_export import export_traces
-from apc_console.commands.run import AgentOption
+from apc_console.commands.group import Commands
+from apc_console.commands.run import AgentOption, ListenOption, ReadOnlyOption
 from apc_console.errors import InputUnusable
 from apc_console.health import serve_health
-from apc_console.system.running import configure, end_with_supervisor, stop_on_signals
+from apc_console.system.running import configure, end_with_supervisor, run_service, stop_on_signals
 
 FIRST_PAUSE = timedelta(seconds=0.2)
 LONGEST_PAUSE = timedelta(seconds=5)
@@ -32,7 +33,6 @@ log = structlog.get_logger(__name__)
 
 async def run_orchestrator() -> None:
     """Run the gate until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
-    from apc_bus.settings import OrchestratorSettings
     from apc_orchestrator.service import Orchestrator
 
     async with _prepared("orchestrator") as (stop, bus, pool):
@@ -47,7 +47,6 @@ async def run_orchestrator() -> None:
 
 async def run_persister() -> None:
     """Run the log writer until SIGTERM. Raises InputUnusable, and errors that the persister cannot handle itself."""
-    from apc_bus.settings import PersisterSettings
     from apc_persister.service import Persister
 
     async with _prepared("persister") as (stop, bus, pool):
@@ -97,76 +96,54 @@ async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.E
 
 # `apc serve`: the services, one per process.
 
-app = typer.Typer(help="Run a service.", no_args_is_help=True)
+app = Commands(help="Run a service.")
+
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")]
 
 
 @app.command()
 def orchestrator() -> None:
     """Run the gate: judge inputs, log them, deliver them. Several processes are hot standbys of each other."""
-    from apc_console.system.running import run_service
-
     run_service("orchestrator", run_orchestrator())
 
 
 @app.command()
 def persister() -> None:
     """Run the log writer: apply log batches to Postgres, one transaction each."""
-    from apc_console.system.running import run_service
-
     run_service("persister", run_persister())
 
 
 @app.command()
-def tiles(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8081",
-) -> None:
+def tiles(listen: Listen = "127.0.0.1:8081") -> None:
     """Serve checkpoints and tiles of the log for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
-    from apc_bus.settings import ConsoleSettings
     from apc_console.commands.log_tiles import serve_tiles
-    from apc_console.system.running import configure, run_service
 
     configure(ConsoleSettings().log_level)
     run_service("server of tiles", serve_tiles(listen))
 
 
 @app.command()
-def artifacts(
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8082",
-) -> None:
+def artifacts(listen: Listen = "127.0.0.1:8082") -> None:
     """Accept artifacts from agents that may only read the store: each once, under the hash of its bytes."""
-    from apc_bus.settings import ConsoleSettings
     from apc_console.commands.artifact_uploads import serve_artifacts
-    from apc_console.system.running import configure, run_service
 
     configure(ConsoleSettings().log_level)
     run_service("server of artifacts", serve_artifacts(listen))
 
 
 @app.command()
-def chat(
-    agent: AgentOption = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = "127.0.0.1:8080",
-) -> None:
+def chat(agent: AgentOption = None, listen: Listen = "127.0.0.1:8080") -> None:
     """Serve the frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
-    from apc_bus.settings import ConsoleSettings
     from apc_console.api import ChatServiceForm, serve_chat
-    from apc_console.system.running import configure, run_service
 
     configure(ConsoleSettings().log_level)
     run_service("server of chats", serve_chat(ChatServiceForm(agent, listen)))
 
 
 @app.command()
-def web(
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
-    ] = "127.0.0.1:8083",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")] = False,
-) -> None:
+def web(listen: ListenOption = "127.0.0.1:8083", read_only: ReadOnlyOption = False) -> None:
     """Serve the web console: the HTTP API and its page (docs/how-to/web-console.md)."""
-    from apc_bus.settings import ConsoleSettings
     from apc_console.commands.ui import WebForm, serve_web
-    from apc_console.system.running import configure, run_service
 
     configure(ConsoleSettings().log_level)
     run_service("web console", serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))

@@ -1,6 +1,8 @@
-"""`apc session list` and `apc session show`: the state of sessions, and what they may still spend."""
+"""`apc session`: list, show and explain sessions; start, follow, pause, resume and stop them.
 
-import sys
+The acts bring the whole system along, so each is imported when it runs.
+"""
+
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +12,10 @@ import msgspec
 import typer
 
 from apc_bus.settings import OrchestratorSettings, WorkerSettings
+from apc_console.commands.group import Commands
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_json, print_rows, wants_json
 from apc_console.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation import Explanation
@@ -27,37 +30,6 @@ from apc_log.session_loading import contract_of_session
 from apc_log.watching import read_surroundings
 
 Row = dict[str, Any]
-
-
-async def print_sessions(run_id: str | None, *, only_running: bool, limit: int, as_json: bool) -> None:
-    """Print one row per session, the latest first."""
-    async with open_log() as pool:
-        found = await list_sessions(pool, run_id=run_id, only_running=only_running, limit=limit)
-    print_rows(
-        [_summary(row) for row in found], title="sessions", as_json=as_json, empty="the log holds no such session"
-    )
-
-
-async def print_session(session_id: str, *, as_json: bool) -> None:
-    """Print everything about one session. Raises InputUnusable when there is none."""
-    async with open_log() as pool:
-        row = await get_session(pool, session_id)
-        if row is None:
-            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
-        held = await list_held_packets(pool, session_id)
-    sections = {
-        "session": [_details(row)],
-        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
-        "members": [asdict(one) for one in memberships(row.document)],
-        "pending_acks": _pending_acks(row.document),
-        "deadlines": [{"kind": kind, "due": due} for kind, due in sorted(row.document.deadlines.items())],
-        "held": [_held(one) for one in held],
-    }
-    if as_json or not sys.stdout.isatty():
-        print_json({**sections, "session": sections["session"][0]})
-        return
-    for title, rows in sections.items():
-        print_rows(rows, title=title.replace("_", " "), as_json=False, empty=f"no {title.replace('_', ' ')}")
 
 
 def _summary(row: SessionRow) -> Row:
@@ -116,29 +88,6 @@ def _held(row: HeldRow) -> Row:
 # `apc session explain`: where a session stands, what it waits for, and what would move it.
 
 
-async def print_explanation(session_id: str, *, as_json: bool) -> None:
-    """Print the explanation of a session. Raises InputUnusable when the log does not hold it."""
-    default = load_contract(OrchestratorSettings().contract)
-    async with open_log() as pool:
-        try:
-            row = await get_session(pool, session_id)
-        except msgspec.ValidationError as error:
-            raise InputUnusable(f"the state of session {session_id!r} is of another release: {error}") from error
-        if row is None:
-            raise InputUnusable(
-                f"the log holds no session {session_id!r}: `apc session list` shows them; `apc packet refused` shows "
-                "whether its START was refused"
-            )
-        contract = await contract_of_session(pool, row.document.contract_hash, default)
-        around = await read_surroundings(pool, session_id, WorkerSettings().heartbeat_silence)
-    explanation = explanation_of(row.document, around, contract)
-    if as_json or not sys.stdout.isatty():
-        print_json({"session_id": session_id, **_document(explanation)})
-    else:
-        for line in _lines(session_id, explanation):
-            echo(one_line(line) if not line.startswith("  ") else f"  {one_line(line)}")
-
-
 def _document(explanation: Explanation) -> dict[str, object]:
     return {
         "standing": explanation.standing,
@@ -156,7 +105,7 @@ def _lines(session_id: str, explanation: Explanation) -> list[str]:
 
 # `apc session`: list, show and explain sessions; start, follow, pause, resume and stop them.
 
-app = typer.Typer(help="List, show, explain, start, follow, pause, resume and stop sessions.", no_args_is_help=True)
+app = Commands(help="List, show, explain, start, follow, pause, resume and stop sessions.")
 
 SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
 Sender = Annotated[
@@ -170,36 +119,69 @@ Reason = Annotated[str | None, typer.Option(help="The reason, which the log keep
 
 
 @app.command("list")
-def list_(
+async def list_(
     run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     running: Annotated[bool, typer.Option("--running", help="Only sessions that have not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many sessions.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_sessions(run_id, only_running=running, limit=limit, as_json=as_json))
+    async with open_log() as pool:
+        found = await list_sessions(pool, run_id=run_id, only_running=running, limit=limit)
+    print_rows(
+        [_summary(row) for row in found], title="sessions", as_json=as_json, empty="the log holds no such session"
+    )
 
 
 @app.command()
-def show(session_id: SessionId, as_json: AsJson = False) -> None:
+async def show(session_id: SessionId, as_json: AsJson = False) -> None:
     """Print a session: state, budgets and what is left of them, members, pending ACKs, deadlines, held packets."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_session(session_id, as_json=as_json))
+    async with open_log() as pool:
+        row = await get_session(pool, session_id)
+        if row is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        held = await list_held_packets(pool, session_id)
+    sections = {
+        "session": [_details(row)],
+        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
+        "members": [asdict(one) for one in memberships(row.document)],
+        "pending_acks": _pending_acks(row.document),
+        "deadlines": [{"kind": kind, "due": due} for kind, due in sorted(row.document.deadlines.items())],
+        "held": [_held(one) for one in held],
+    }
+    if wants_json(as_json):
+        print_json({**sections, "session": sections["session"][0]})
+        return
+    for title, rows in sections.items():
+        print_rows(rows, title=title.replace("_", " "), as_json=False, empty=f"no {title.replace('_', ' ')}")
 
 
 @app.command()
-def explain(session_id: SessionId, as_json: AsJson = False) -> None:
+async def explain(session_id: SessionId, as_json: AsJson = False) -> None:
     """Say in words where a session stands, what it waits for, from whom, until when, and what would move it."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_explanation(session_id, as_json=as_json))
+    default = load_contract(OrchestratorSettings().contract)
+    async with open_log() as pool:
+        try:
+            row = await get_session(pool, session_id)
+        except msgspec.ValidationError as error:
+            raise InputUnusable(f"the state of session {session_id!r} is of another release: {error}") from error
+        if row is None:
+            raise InputUnusable(
+                f"the log holds no session {session_id!r}: `apc session list` shows them; `apc packet refused` shows "
+                "whether its START was refused"
+            )
+        contract = await contract_of_session(pool, row.document.contract_hash, default)
+        around = await read_surroundings(pool, session_id, WorkerSettings().heartbeat_silence)
+    explanation = explanation_of(row.document, around, contract)
+    if wants_json(as_json):
+        print_json({"session_id": session_id, **_document(explanation)})
+    else:
+        for line in _lines(session_id, explanation):
+            echo(one_line(line) if not line.startswith("  ") else f"  {one_line(line)}")
 
 
 @app.command()
-def start(
+async def start(
     what: Annotated[
         str,
         typer.Argument(metavar="MODULE:TEAM|SPEC", help="A team, or a spec as JSON; - reads it from standard input."),
@@ -219,66 +201,61 @@ def start(
     A team's agents run already. Agents of a spec that are not registered are refused before it is sent.
     """
     from apc_console.commands.session_running import StartForm, start_session, start_team
-    from apc_console.system.running import run_quietly
 
     if file is not None:
-        echo(run_quietly(start_team(what, file, key, sender)))
+        echo(await start_team(what, file, key, sender))
     else:
-        echo(run_quietly(start_session(StartForm(Path(what), session_id, run_id, task_id, sender, reason))))
+        echo(await start_session(StartForm(Path(what), session_id, run_id, task_id, sender, reason)))
 
 
 @app.command()
-def wait(session_id: SessionId, timeout: Timeout = None) -> None:
+async def wait(session_id: SessionId, timeout: Timeout = None) -> None:  # noqa: ASYNC109
     """Wait until a session has closed. Exits with 3 when it halted, with 5 when it goes on after --timeout."""
     from apc_console.commands.session_running import wait_for_end
-    from apc_console.system.running import run_quietly
 
-    echo(run_quietly(wait_for_end(session_id, timeout)))
+    echo(await wait_for_end(session_id, timeout))
 
 
 @app.command()
-def events(session_id: SessionId, as_json: AsJson = False) -> None:
+async def events(session_id: SessionId, as_json: AsJson = False) -> None:
     """Print each packet of a session as the log gets it, until the session has ended: verdict, way, content.
 
     At a terminal a line says what each packet contains. In JSON the content is typed data, or what a question, its
     answer or an ERROR says.
     """
     from apc_console.commands.session_running import print_events
-    from apc_console.system.running import run_quietly
 
-    run_quietly(print_events(session_id, as_json=as_json))
+    await print_events(session_id, as_json=as_json)
 
 
 @app.command()
-def result(session_id: SessionId, timeout: Timeout = None) -> None:
+async def result(session_id: SessionId, timeout: Timeout = None) -> None:  # noqa: ASYNC109
     """Wait until a session has closed and print its result as JSON. Exits as `apc session wait`."""
     from apc_console.commands.session_running import print_result
-    from apc_console.system.running import run_quietly
 
-    run_quietly(print_result(session_id, timeout))
+    await print_result(session_id, timeout)
 
 
 @app.command()
-def pause(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+async def pause(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
     """Pause a session and its deadlines; packets that arrive meanwhile are held."""
-    _send(session_id, Signal.PAUSE, sender, reason)
+    await _send(session_id, Signal.PAUSE, sender, reason)
 
 
 @app.command()
-def resume(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+async def resume(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
     """Resume a paused session; held packets are judged in their order of arrival."""
-    _send(session_id, Signal.RESUME, sender, reason)
+    await _send(session_id, Signal.RESUME, sender, reason)
 
 
 @app.command()
-def stop(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+async def stop(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
     """End a session permanently (HALTED)."""
-    _send(session_id, Signal.STOP, sender, reason)
+    await _send(session_id, Signal.STOP, sender, reason)
 
 
-def _send(session_id: str, signal: Signal, sender: str | None, reason: str | None) -> None:
+async def _send(session_id: str, signal: Signal, sender: str | None, reason: str | None) -> None:
     from apc_console.commands.session_control import signal_session
-    from apc_console.system.running import run_quietly
 
-    state = run_quietly(signal_session(session_id, signal, sender, reason))
+    state = await signal_session(session_id, signal, sender, reason)
     echo(f"{signal} accepted: session {session_id} is {state}")

@@ -1,4 +1,4 @@
-"""`apc session wait|events|result`: follow a session to its end, and print what came of it."""
+"""`apc session start|wait|events|result`: open a session, follow it to its end, and print what came of it."""
 
 import sys
 from dataclasses import asdict, dataclass
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from apc_agents.team import load_team
+from apc_agents.team import Team, load_team
 from apc_bus.settings import BusSettings
 from apc_client.connecting import connect
 from apc_client.errors import StillRunning
@@ -20,10 +20,9 @@ from apc_console.connections import broker_user, open_bus, open_log, require_bro
 from apc_console.errors import InputUnusable
 from apc_console.output.files import read_bytes
 from apc_console.output.gist import gist_of
-from apc_console.output.output import print_json
+from apc_console.output.output import print_json, wants_json
 from apc_console.output.tables import show
 from apc_console.output.terminal import BlockPrinter, echo
-from apc_console.system.teams import read_input, result_document
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.facts import find_unregistered
@@ -46,6 +45,30 @@ from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.queries import get_session
 from apc_log.registry import registered_agents
 from apc_log.watching import list_stale_decisions
+
+# The input of a team as a file has it, and its result as commands print it.
+
+
+def read_input(team: Team, body: bytes) -> BaseModel:
+    """Return the input of a session. Raises InputUnusable with the field's place."""
+    if team.input is None:
+        raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
+    try:
+        return team.input.model_validate(orjson.loads(body), by_alias=True)
+    except orjson.JSONDecodeError as error:
+        raise InputUnusable(f"the input is no JSON: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "$"
+        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
+
+
+def result_document(found: Result | None) -> dict[str, Any] | None:
+    """Return a result as the commands print it; None when the DONE carried none."""
+    return None if found is None else {"schema": found.schema_id, "content": dict(found.content)}
+
+
+# Follow a session.
 
 
 async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: ASYNC109
@@ -78,7 +101,7 @@ async def print_result(session_id: str, timeout: float | None) -> None:  # noqa:
 
 async def print_events(session_id: str, *, as_json: bool) -> None:
     """Print each packet of the session as the log gets it, until the session ends. Raises InputUnusable."""
-    printer = None if as_json or not sys.stdout.isatty() else BlockPrinter()
+    printer = None if wants_json(as_json) else BlockPrinter()
     async with open_log() as pool:
         if await get_session(pool, session_id) is None:
             raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")

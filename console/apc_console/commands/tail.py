@@ -1,8 +1,7 @@
 """`apc tail`: read the newest entries of the log, and go on with what is added."""
 
-import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson
+from apc_console.output.output import AsJson, wants_json
 from apc_console.output.tables import show
 from apc_console.output.terminal import BlockPrinter, echo, place_of, refusal_sentences
 from apc_contracts.text import printable_json
@@ -27,33 +26,30 @@ BACK = 10_000
 _ENDED = frozenset({"CLOSED", "HALTED"})
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to print; None = anything."""
-
-    session_id: str | None
-    packet_type: PacketType | None
-    agent_id: str | None
-
-
-async def follow(wanted: Wanted, *, last: int, limit: int | None, as_json: bool) -> None:
-    """Print the newest `last` entries, then each new one, until interrupted, `limit`, or the end of the session.
-
-    Raises InputUnusable when the log does not hold the session.
-    """
-    write = _write_line if as_json or not sys.stdout.isatty() else _block_writer(wanted)
+async def tail(
+    session_id: Annotated[
+        str | None, typer.Argument(metavar="[SESSION_ID]", help="Only this session; the command ends with it.")
+    ] = None,
+    packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only packets of this type.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only packets from this agent or to it.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Begin with at most this many of the newest entries.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after this many entries.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow the log: packets with their verdicts, retries, dead letters, steps of sessions, and conflicts."""
+    write = _write_line if wants_json(as_json) else _block_writer(session_id)
     left = limit
     async with open_log() as pool:
-        if wanted.session_id is not None and await get_session(pool, wanted.session_id) is None:
-            raise InputUnusable(f"the log holds no session {wanted.session_id!r}: `apc session list` shows them")
+        if session_id is not None and await get_session(pool, session_id) is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
         most: int | None = last
-        async for passage in _until_the_end(pool, wanted.session_id):
+        async for passage in _until_the_end(pool, session_id):
             rows = await list_news(
                 pool,
                 passage,
-                session_id=wanted.session_id,
-                packet_type=wanted.packet_type,
-                agent_id=wanted.agent_id,
+                session_id=session_id,
+                packet_type=packet_type,
+                agent_id=agent,
                 limit=most,
             )
             for row in rows[:left]:
@@ -80,13 +76,13 @@ def _write_line(row: NewsRow) -> None:
     echo(printable_json(line), flush=True)
 
 
-def _block_writer(wanted: Wanted) -> Callable[[NewsRow], None]:
+def _block_writer(session_id: str | None) -> Callable[[NewsRow], None]:
     printer = BlockPrinter()
 
     def write(row: NewsRow) -> None:
         is_plain = row.what in ("accepted", "session")
         sentences = [] if row.reason is None else refusal_sentences(row.code, row.field, row.reason, row.what)
-        place = place_of(None if is_plain else row.packet_id, None if wanted.session_id is not None else row.session_id)
+        place = place_of(None if is_plain else row.packet_id, None if session_id is not None else row.session_id)
         if row.what == "session":
             printer.print(row.at, row.what, [row.reason or "", place])
         elif row.what == "accepted":
@@ -101,22 +97,3 @@ def _way(row: NewsRow) -> str:
     if row.packet_type is None:
         return "" if row.sender is None else f"by {row.sender}"
     return f"{row.sender} → {', '.join(row.recipients) or '-'}"
-
-
-# `apc tail`: the options of the command.
-
-
-def tail(
-    session_id: Annotated[
-        str | None, typer.Argument(metavar="[SESSION_ID]", help="Only this session; the command ends with it.")
-    ] = None,
-    packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only packets of this type.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only packets from this agent or to it.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="Begin with at most this many of the newest entries.")] = 20,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after this many entries.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Follow the log: packets with their verdicts, retries, dead letters, steps of sessions, and conflicts."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(follow(Wanted(session_id, packet_type, agent), last=last, limit=limit, as_json=as_json))

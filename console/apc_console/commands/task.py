@@ -1,7 +1,6 @@
 """`apc task`: print durable tasks, cancel one, purge old ones."""
 
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -11,50 +10,22 @@ import typer
 
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import ENDED, Task, TaskStatus
+from apc_console.commands.group import Commands
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson, print_json, print_rows
+from apc_console.output.output import AsJson, print_json, print_rows, wants_json
 from apc_console.output.terminal import ask_whether, echo
+from apc_console.system.running import run_quietly
 from apc_contracts.text import numbered
 
 _SHOWN = ("task_id", "action", "status", "progress", "attempt", "agent_id", "session_id", "created_at", "error")
-
-
-async def print_tasks(
-    agent_id: str | None, session_id: str | None, statuses: Sequence[str] | None, *, limit: int, as_json: bool
-) -> None:
-    """Print the newest tasks. Raises InputUnusable for an unknown status."""
-    known = None if not statuses else [_status(status) for status in statuses]
-    async with _open_tasks() as store:
-        tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=known, limit=limit)
-    documents = [task.to_document() for task in tasks]
-    if as_json or not sys.stdout.isatty():
-        print_json(documents)
-        return
-    rows = [{name: document[name] for name in _SHOWN} for document in documents]
-    print_rows(rows, title="tasks", as_json=False, empty="there is no such task")
-
-
-async def print_task(task_id: str, *, as_json: bool) -> None:
-    """Print a task. Raises InputUnusable for an invalid task_id, TaskUnknown."""
-    async with _open_tasks() as store:
-        _print(await store.get(_uuid(task_id)), as_json)
-
-
-async def cancel_task(task_id: str, reason: str, *, as_json: bool) -> None:
-    """Cancel a task, and print it. Raises InputUnusable when it has ended already, TaskUnknown."""
-    async with _open_tasks() as store:
-        before = await store.get(_uuid(task_id))
-        if before.status in ENDED:
-            raise InputUnusable(f"task {task_id} has ended already: {before.status}")
-        _print(await store.cancel(before.task_id, reason), as_json)
 
 
 async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None:
     """Delete the tasks that ended more than `days` ago."""
     async with _open_tasks() as store:
         purged = await store.purge(datetime.now(UTC) - timedelta(days=days), agent_id)
-    if as_json or not sys.stdout.isatty():
+    if wants_json(as_json):
         print_json({"tasks": purged})
     else:
         echo(f"deleted {numbered(purged, 'task')}")
@@ -62,11 +33,8 @@ async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None
 
 def _print(task: Task, as_json: bool) -> None:
     document = task.to_document()
-    if as_json or not sys.stdout.isatty():
-        print_json(document)
-        return
     rows = [{"field": name, "value": value} for name, value in document.items() if value not in (None, [])]
-    print_rows(rows, title=f"task {task.spec.action}", as_json=False, empty="")
+    print_rows(rows, title=f"task {task.spec.action}", as_json=as_json, empty="", document=document)
 
 
 @asynccontextmanager
@@ -93,14 +61,14 @@ def _status(text: str) -> TaskStatus:
 
 # `apc task`: list, show, cancel and purge the asynchronous actions of agents.
 
-app = typer.Typer(help="Durable tasks of agents.", no_args_is_help=True)
+app = Commands(help="Durable tasks of agents.")
 
 IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task, as `apc task list` shows it.")]
 
 
 @app.command("list")
-def list_(
+async def list_(
     agent_id: Annotated[str | None, typer.Option("--agent", help="Only tasks of this agent.")] = None,
     session_id: Annotated[str | None, typer.Option("--session", help="Only tasks of this session.")] = None,
     status: Annotated[
@@ -111,29 +79,33 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print tasks, newest first: action, status, progress, number of attempts."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_tasks(agent_id, session_id, status, limit=limit, as_json=as_json))
+    known = None if not status else [_status(one) for one in status]
+    async with _open_tasks() as store:
+        tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=known, limit=limit)
+    documents = [task.to_document() for task in tasks]
+    rows = [{name: document[name] for name in _SHOWN} for document in documents]
+    print_rows(rows, title="tasks", as_json=as_json, empty="there is no such task", document=documents)
 
 
 @app.command()
-def show(task_id: TaskId, as_json: AsJson = False) -> None:
+async def show(task_id: TaskId, as_json: AsJson = False) -> None:
     """Print a task with its params, its result or its error."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(print_task(task_id, as_json=as_json))
+    async with _open_tasks() as store:
+        _print(await store.get(_uuid(task_id)), as_json)
 
 
 @app.command()
-def cancel(
+async def cancel(
     task_id: TaskId,
     reason: Annotated[str, typer.Option(help="The reason, which its agent is told.")] = "cancelled by an operator",
     as_json: AsJson = False,
 ) -> None:
     """Cancel a task: at once when no worker runs it, else by its worker within seconds."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(cancel_task(task_id, reason, as_json=as_json))
+    async with _open_tasks() as store:
+        before = await store.get(_uuid(task_id))
+        if before.status in ENDED:
+            raise InputUnusable(f"task {task_id} has ended already: {before.status}")
+        _print(await store.cancel(before.task_id, reason), as_json)
 
 
 @app.command()
@@ -144,8 +116,6 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Permanently delete tasks that ended this many days ago, with their results; run it daily."""
-    from apc_console.system.running import run_quietly
-
     if not is_sure:
         ask_whether(f"Permanently delete the tasks that ended more than {days} days ago?")
     run_quietly(purge_tasks(days, agent_id, as_json=as_json))

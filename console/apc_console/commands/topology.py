@@ -1,4 +1,4 @@
-"""`apc topology export`: the planned topology as RabbitMQ definitions, with remarks for the operator."""
+"""`apc topology`: show, declare or export exchanges, queues and bindings, with remarks for the operator."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,9 +12,11 @@ from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import Topology
 from apc_console.commands.agent_logins import complete_passwords, given_passwords, make_users
+from apc_console.commands.group import Commands
 from apc_console.connections import apply as apply_topology
 from apc_console.connections import open_log, planned_topology
-from apc_console.output.output import AsJson, print_rows, tell
+from apc_console.output.files import write_output
+from apc_console.output.output import AsJson, print_rows, tell, to_json
 from apc_console.output.terminal import echo
 from apc_contracts.text import numbered
 from apc_log.placement import check_places, read_open_sessions
@@ -46,17 +48,6 @@ async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tup
     return definitions, [*remarks, *shared_users(topology)]
 
 
-async def apply_planned() -> tuple[Topology, list[str]]:
-    """Declare the planned topology, and make its users where they can be made; with remarks for the operator.
-
-    Raises:
-        TopologyConflict, BusUnavailable, InputUnusable, TopologyInvalid.
-    """
-    topology = await planned_topology()
-    await apply_topology(topology)
-    return topology, await make_users(BusSettings(), topology)
-
-
 async def _check_places() -> None:
     if DatabaseSettings().database_url is not None:
         async with open_log() as pool:
@@ -73,33 +64,27 @@ def shared_users(topology: Topology) -> Iterator[str]:
             yield f"agents {', '.join(agents)} share the broker user {user}: each can speak as the others"
 
 
-# `apc topology`: show, declare or export exchanges, queues and bindings.
-
-app = typer.Typer(help="Show, declare or export the broker's topology.", no_args_is_help=True)
+app = Commands(help="Show, declare or export the broker's topology.")
 
 
 @app.command()
-def show(as_json: AsJson = False) -> None:
+async def show(as_json: AsJson = False) -> None:
     """Print the topology: APC_SHARDS shards, and the registered agents when APC_DATABASE_URL is set."""
-    from apc_console.connections import planned_topology
-    from apc_console.system.running import run_quietly
-
     keys = ("exchange", "kind", "routing_key", "queue")
-    rows = [dict(zip(keys, row, strict=True)) for row in run_quietly(planned_topology()).rows()]
+    rows = [dict(zip(keys, row, strict=True)) for row in (await planned_topology()).rows()]
     print_rows(rows, title="Topology", as_json=as_json, empty="nothing", least=("kind",))
 
 
 @app.command()
-def apply() -> None:
+async def apply() -> None:
     """Declare the topology on the broker, as the deploy-time user of APC_TOPOLOGY_URL (default APC_AMQP_URL).
 
     With APC_MANAGEMENT_URL the users of the services and of the registered agents are created too, with the least
     rights.
     """
-    from apc_console.system.running import run_quietly
-
-    topology, remarks = run_quietly(apply_planned())
-    tell(remarks)
+    topology = await planned_topology()
+    await apply_topology(topology)
+    tell(await make_users(BusSettings(), topology))
     echo(
         f"declared {numbered(len(topology.exchanges), 'exchange')}, {numbered(len(topology.queues), 'queue')}, "
         f"{numbered(len(topology.bindings), 'binding')} for {numbered(topology.shards, 'shard')} "
@@ -108,7 +93,7 @@ def apply() -> None:
 
 
 @app.command()
-def export(
+async def export(
     out: Annotated[Path, typer.Option(help="The file; - is standard output.")] = Path("-"),
     vhost: Annotated[str, typer.Option(help="The virtual host of everything in the file.")] = "/",
     agent: Annotated[
@@ -125,10 +110,6 @@ def export(
     Without --passwords only the users of APC_BROKER_PASSWORDS get one; the others cannot log in until `rabbitmqctl
     change_password`.
     """
-    from apc_console.output.files import write_output
-    from apc_console.output.output import to_json
-    from apc_console.system.running import run_quietly
-
-    definitions, remarks = run_quietly(exported(vhost, agent or (), passwords))
+    definitions, remarks = await exported(vhost, agent or (), passwords)
     write_output(out, to_json(definitions) + b"\n")
     tell(remarks)

@@ -1,4 +1,4 @@
-"""The option of commands that can serve the web console beside what they run."""
+"""The web console: its acts, its queues, its chat, who may reach it, and its server (`apc ui`, `apc serve web`)."""
 
 import asyncio
 import html
@@ -9,12 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 from uuid import UUID
 
 import asyncpg
-import typer
 from starlette.types import ASGIApp
 
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
@@ -59,14 +58,11 @@ from apc_web.live import Feed
 from apc_web.local_names import is_loopback
 from apc_web.pool import open_reader, open_state_reader
 from apc_web.queue_looks import CachedProbe
-from apc_web.route_services import ActResult, Acts, KeyOf, Services
+from apc_web.route_services import ActResult, KeyOf, Services
 from apc_web.verifier import LogVerifier
 
 if TYPE_CHECKING:
     from apc_web.chats import Chats
-
-WithUi = Annotated[bool, typer.Option("--ui", help="Serve the web console beside it, until Ctrl-C.")]
-
 
 # The agent of the web console's chat, and where its conversations are kept.
 
@@ -394,7 +390,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
                 feed=Feed(pool, contract),
                 is_embedded=database.url is None,
                 run_id=form.run_id,
-                acts=None if why_no_acts else _acts(pool, bus, reach.settings),
+                acts=None if why_no_acts else OperatorActs(pool, bus, reach.settings.web_operator),
                 why_no_acts=why_no_acts,
                 accounts=reach.accounts,
                 verifier=verifier,
@@ -451,34 +447,3 @@ def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:
     echo(f"apc ui: open {file.as_uri()} in a browser: it has the token", file=sys.stderr, flush=True)
     if opens_browser:
         webbrowser.open(file.as_uri())
-
-
-def _acts(pool: asyncpg.Pool, bus: BusSettings, settings: WebSettings) -> Acts:
-
-    return OperatorActs(pool, bus, settings.web_operator)
-
-
-# `apc ui`: the web console on this machine.
-
-RunOption = Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="The run to open first.")]
-ListenOption = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
-]
-AgentOption = Annotated[
-    str | None,
-    typer.Option("--agent", metavar="MODULE:AGENT", help="The agent to chat with; default the model of APC_LLM_MODEL."),
-]
-ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")]
-
-
-def ui(
-    run_id: RunOption = None,
-    listen: ListenOption = "127.0.0.1:8083",
-    read_only: ReadOnlyOption = False,
-    agent: AgentOption = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
-) -> None:
-    """Open the web console for the log of the data folder, or of APC_DATABASE_URL; it never migrates."""
-    from apc_console.system.running import run_quietly
-
-    run_quietly(serve_web(WebForm(run_id, listen, read_only, opens_browser=browser, agent=agent)))

@@ -1,4 +1,4 @@
-"""Change the file of the accounts, one step at a time."""
+"""`apc user`: accounts of the web console, in the file APC_WEB_USERS_FILE, which is changed one step at a time."""
 
 import secrets
 import sys
@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from apc_bus.settings import WebSettings
+from apc_console.commands.group import Commands
 from apc_console.errors import InputUnusable
-from apc_console.output.output import AsJson
+from apc_console.output.output import AsJson, print_rows
 from apc_console.output.terminal import echo
 from apc_web.access import AccountRole, UserRecord, UsersDocument, check_name, hash_password, read_users, write_users
 
@@ -82,9 +83,7 @@ def _known(document: UsersDocument, name: str) -> UserRecord:
     return record
 
 
-# `apc user`: accounts of the web console, in the file APC_WEB_USERS_FILE.
-
-app = typer.Typer(help="Accounts of the web console (APC_WEB_USERS_FILE).", no_args_is_help=True)
+app = Commands(help="Accounts of the web console (APC_WEB_USERS_FILE).")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The account. Acts need a registered person of this name.")]
 
@@ -110,7 +109,6 @@ def add(
     keep: Annotated[bool, typer.Option("--keep", help="Leave an account that is there as it is.")] = False,
 ) -> None:
     """Make an account, or change its role and password; a running server knows it at once."""
-
     if keep and has_user(name):
         echo(f"account {name} is there and stays as it is")
         return
@@ -128,7 +126,6 @@ def token(
     label: Annotated[str, typer.Option(help="What the token is for; the old one of this label ends.")] = "default",
 ) -> None:
     """Make an API token, and print it once: send it as Bearer."""
-
     made = new_token(name, label)
     echo(f"keep it: the file has only its hash; account {name}, label {label}", file=sys.stderr)
     echo(made)
@@ -137,7 +134,6 @@ def token(
 @app.command()
 def remove(name: Name) -> None:
     """Remove an account; its logins end at once, its streams within 30 s."""
-
     remove_user(name)
     echo(f"account {name} is removed")
 
@@ -145,6 +141,4 @@ def remove(name: Name) -> None:
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Print the accounts."""
-    from apc_console.output.output import print_rows
-
     print_rows(user_rows(), title="Accounts", as_json=as_json, empty="no accounts: `apc user add`")

@@ -120,12 +120,9 @@ async def _plan(settings: BusSettings, pool: asyncpg.Pool | None) -> Topology:
     return topology_of(settings, agents)
 
 
-def doctor(as_json: AsJson = False) -> None:
+async def doctor(as_json: AsJson = False) -> None:
     """Check broker, topology, database, guard, clocks and log; exit 1 when something is wrong."""
-    from apc_console.doctor.finding import Status
-    from apc_console.system.running import run_quietly
-
-    findings = run_quietly(examine())
+    findings = await examine()
     print_rows([finding.row() for finding in findings], title="Doctor", as_json=as_json, empty="nothing to look at")
     if any(finding.status is Status.WRONG for finding in findings):
         raise typer.Exit(1)

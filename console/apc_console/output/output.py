@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from apc_bus.settings import all_settings, variable_of
 from apc_console.errors import InputUnusable
-from apc_console.output.tables import as_text
+from apc_console.output.safe_console import SafeConsole
+from apc_console.output.tables import as_text, print_table
 from apc_console.output.terminal import echo, standard_output
 from apc_contracts.text import one_line, printable_json
 
@@ -37,19 +38,28 @@ def sentence_of(error: ValidationError) -> str:
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 
 
+def wants_json(as_json: bool) -> bool:
+    """Return whether a command prints JSON: it was asked for, or nobody looks at the output."""
+    return as_json or not sys.stdout.isatty()
+
+
 def print_rows(
-    rows: Sequence[Mapping[str, Any]], *, title: str, as_json: bool, empty: str, least: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    as_json: bool,
+    empty: str,
+    least: Sequence[str] = (),
+    document: Any = None,
 ) -> None:
     """Print rows of equal keys; at a terminal print `empty` when there are none.
 
-    A narrow terminal gets fewer columns, without those in `least` first.
+    A narrow terminal gets fewer columns, without those in `least` first. JSON has `document`, where it is more than the
+    rows.
     """
-    if as_json or not sys.stdout.isatty():
-        print_json(rows)
+    if wants_json(as_json):
+        print_json(rows if document is None else document)
     elif rows:
-        from apc_console.output.safe_console import SafeConsole
-        from apc_console.output.tables import print_table
-
         print_table(SafeConsole(), rows, title, least)
     else:
         echo(empty)

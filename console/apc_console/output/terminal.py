@@ -8,6 +8,8 @@ from typing import IO, Any
 from uuid import UUID
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from apc_console.errors import InputUnusable
 from apc_console.output.safe_console import SafeConsole
@@ -35,9 +37,6 @@ class BlockPrinter:
 
     def print(self, at: datetime, what: str, facts: Sequence[str], sentences: Sequence[str] = ()) -> None:
         """Print a time, a coloured word and facts; then each sentence, indented."""
-        from rich.table import Table
-        from rich.text import Text
-
         line = Text(f"{what:<11} ", style=_STYLES.get(what, _BAD))
         line.append("  ".join(one_line(fact) for fact in facts if fact), style="default not bold")
         block = Table.grid(expand=True)

@@ -12,15 +12,9 @@ from typing import Any, TypeVar
 import structlog
 from pydantic import ValidationError
 
-from apc_agents.running.service import run_worker
-from apc_agents.running.worker import Worker
-from apc_agents.team import load_agent
 from apc_bus.concurrency import reason_of, unasked_cancel_fails
 from apc_bus.errors import TaskEnded
-from apc_bus.settings import ConsoleSettings
 from apc_bus.telemetry import configure_logs
-from apc_bus.trace_export import export_traces
-from apc_console.health import serve_health
 from apc_contracts.errors import ApcError
 
 # Configure the logs of our processes: our events, and warnings of libraries.
@@ -45,7 +39,6 @@ COLLECT_AFTER = 20_000
 
 def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a one-shot command: its one clear line is all it prints, so events below errors are suppressed."""
-
     configure("ERROR")
     return run(coroutine)
 
@@ -121,32 +114,3 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask, number)
     return stop
-
-
-# `apc worker`: an agent as a process, with its health pages.
-
-
-class _Running:
-    """The current worker: a new one is created when the broker was away at the start."""
-
-    def __init__(self) -> None:
-        self._worker: Worker | None = None
-
-    def take(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def problems(self) -> list[str]:
-        """Return why the process is not ready, one sentence each."""
-        return ["broker, database or queues are not there yet"] if self._worker is None else self._worker.problems
-
-
-async def run_agent(module: str) -> None:
-    """Run an agent until SIGTERM. Raises AgentNotFound, InputUnusable, and the errors of its on_start."""
-    settings = ConsoleSettings()
-    configure(settings.log_level)
-    if settings.supervised:
-        end_with_supervisor()
-    agent, running = load_agent(module), _Running()
-    export_traces(f"apc-worker-{agent.agent_id}")
-    with serve_health(settings.health_host, settings.health_port, running.problems):
-        await run_worker(agent, on_worker=running.take)

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-import orjson
-from pydantic import BaseModel, ValidationError
-
 from apc_agents.team import Team, load_members, load_team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
@@ -19,6 +16,7 @@ from apc_client import Client
 from apc_client.errors import SessionHalted
 from apc_client.registration import register_folder, register_schemas, registered_client
 from apc_client.session import ClientSession
+from apc_console.commands.session_running import read_input, result_document
 from apc_console.connections import open_bus
 from apc_console.errors import InputUnusable
 from apc_console.output.files import StandardInput, read_bytes
@@ -29,31 +27,8 @@ from apc_console.system.supervisor import AgentProcess, run_supervised
 from apc_console.system.system import has_broker, refuse_people
 from apc_console.system.up import check_console, console_beside
 from apc_contracts.identity.registry import CLIENT
-from apc_contracts.payloads.by_type import Result
 from apc_contracts.text import one_line
 from apc_log.queries.questions import QuestionRow
-
-# The input of a team as a file has it, and its result as commands print it.
-
-
-def read_input(team: Team, body: bytes) -> BaseModel:
-    """Return the input of a session. Raises InputUnusable with the field's place."""
-    if team.input is None:
-        raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
-    try:
-        return team.input.model_validate(orjson.loads(body), by_alias=True)
-    except orjson.JSONDecodeError as error:
-        raise InputUnusable(f"the input is no JSON: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "$"
-        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
-
-
-def result_document(found: Result | None) -> dict[str, Any] | None:
-    """Return a result as the commands print it; None when the DONE carried none."""
-    return None if found is None else {"schema": found.schema_id, "content": dict(found.content)}
-
 
 # Ask the people who sit at this terminal what handlers ask them.
 

@@ -18,7 +18,6 @@ from apc_agents.team import load_documents, load_members
 from apc_bus.chaos import Score, load_profile
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
-from apc_console.commands.ui import reach_of
 from apc_console.errors import LogDiffers
 from apc_console.output.output import print_json, to_json
 from apc_console.output.terminal import echo
@@ -82,6 +81,8 @@ class ConsoleBeside:
 
 def check_console() -> None:
     """Raise InputUnusable when the web console could not serve with these settings: before anything is started."""
+    from apc_console.commands.ui import reach_of  # the server's libraries, for those alone who want the console
+
     reach_of(f"127.0.0.1:{PORT}", WebSettings())
 
 

@@ -5,6 +5,8 @@ import json
 import pytest
 from tests.support.apc_command import ApcCommand
 
+from apc_console.commands import COMMANDS, loaded
+
 
 def test_version(apc: ApcCommand) -> None:
     asked = apc("--version")
@@ -19,6 +21,11 @@ def test_alone_it_shows_its_help(apc: ApcCommand) -> None:
     assert asked.returncode == 2
     assert "Usage: apc" in asked.stdout
     assert asked.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_line_of_a_command_is_that_of_its_own_help(name: str) -> None:
+    assert COMMANDS[name][1] == " ".join(loaded(name).help.partition("\n\n")[0].split())
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from apc_agents.memory import (
 from apc_bus.database import open_pool
 from apc_console.commands.memory import (
     erase_user,
-    export_user,
+    export,
+    list_,
     print_conversation,
-    print_conversations,
     print_states,
     purge_older,
 )
@@ -61,20 +61,20 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Any:
 async def test_conversations_are_listed_found_and_shown(pool: asyncpg.Pool, capsys: pytest.CaptureFixture[str]) -> None:
     await fill(pool, "apc", "alice", "s")
     await fill(pool, "acme", "alice", "t")
-    await print_conversations("apc", "alice", None, limit=10, offset=0, as_json=False)
+    await list_("apc", "alice", None, limit=10, offset=0, as_json=False)
     listed = printed(capsys)
     assert [one["session_id"] for one in listed] == ["s-1", "s-0"]
     assert "content" not in str(listed) and listed[0]["message_count"] == 1
-    await print_conversations("apc", "alice", None, limit=1, offset=1, as_json=True)
+    await list_("apc", "alice", None, limit=1, offset=1, as_json=True)
     assert printed(capsys) == listed[1:]
-    await print_conversations("apc", "alice", "pum*", limit=10, offset=0, as_json=True)
+    await list_("apc", "alice", "pum*", limit=10, offset=0, as_json=True)
     assert [one["session_id"] for one in printed(capsys)] == ["s-0"]
     await print_conversation("apc", "s-0", as_json=True)
     shown = printed(capsys)
     assert (shown["messages"][0]["content"], shown["revision"]) == ("the pump leaks", 1)
     await print_states("apc", "s-0", "fitter-apc", as_json=True)
     assert printed(capsys) == {"notes": {"units": "metric"}}
-    await print_conversations("acme", "alice", None, limit=10, offset=0, as_json=True)
+    await list_("acme", "alice", None, limit=10, offset=0, as_json=True)
     assert [one["session_id"] for one in printed(capsys)] == ["t-1", "t-0"]
 
 
@@ -83,7 +83,7 @@ async def test_a_user_is_exported_and_erased_and_the_others_stay(
 ) -> None:
     await fill(pool, "apc", "alice", "s")
     bob, foreign = await fill(pool, "apc", "bob", "b"), await fill(pool, "acme", "alice", "t")
-    await export_user("apc", "alice", tmp_path / "out" / "alice.jsonl")
+    await export("apc", "alice", tmp_path / "out" / "alice.jsonl")
     assert "4 records of user alice" in capsys.readouterr().err
     records = [json.loads(line) for line in (tmp_path / "out" / "alice.jsonl").read_text().splitlines()]
     assert [record["kind"] for record in records] == ["conversation"] * 2 + ["agent_state"] * 2
@@ -91,7 +91,7 @@ async def test_a_user_is_exported_and_erased_and_the_others_stay(
     assert states == {"likes": ["tea"], "notes": {"units": "metric"}}
     await erase_user("apc", "alice", as_json=True)
     assert printed(capsys) == {"conversations": 2, "agent_states": 2}
-    await export_user("apc", "alice", None)
+    await export("apc", "alice", None)
     assert "0 records" in capsys.readouterr().err
     assert len(await bob.list_conversations_for_user("bob")) == 2
     assert len([record async for record in foreign.export_user("alice")]) == 4
@@ -112,7 +112,7 @@ async def test_what_nobody_has_written_for_long_is_purged(
 
 async def test_what_is_not_there_or_no_id_is_named(pool: asyncpg.Pool) -> None:
     await fill(pool, "acme", "alice", "t")
-    long, listed = "x" * 600, print_conversations
+    long, listed = "x" * 600, list_
     mistakes: list[tuple[Any, type[MemoryStoreError | InputUnusable], str]] = [
         (print_conversation("apc", "t-0", as_json=True), UnknownSession, "unknown session 't-0'"),
         (print_states("apc", "t-0", "fitter-acme", as_json=True), InputUnusable, "nothing of agent"),
@@ -123,7 +123,7 @@ async def test_what_is_not_there_or_no_id_is_named(pool: asyncpg.Pool) -> None:
         ),
         (listed(long, "u", None, limit=1, offset=0, as_json=True), MemoryArgumentInvalid, "owner: it has 600 bytes"),
         (listed("apc", "u", "...", limit=1, offset=0, as_json=True), MemoryArgumentInvalid, "query: it has 0 words"),
-        (export_user("apc", "u", Path("/dev/null/x")), InputUnusable, "cannot write /dev/null/x"),
+        (export("apc", "u", Path("/dev/null/x")), InputUnusable, "cannot write /dev/null/x"),
     ]
     for call, error, words in mistakes:
         with pytest.raises(error, match=words):

@@ -72,7 +72,7 @@ async def _stops_its_loop() -> None:
 def test_a_service_that_ends_ends_with(
     serve: Serve, code: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "run_orchestrator", serve)
+    monkeypatch.setattr("apc_console.commands.serve.run_orchestrator", serve)
     with pytest.raises(SystemExit) as ended:
         main(["serve", "orchestrator"])
     assert (ended.value.code, capsys.readouterr().err) == (code, words)
@@ -83,7 +83,7 @@ def test_a_fault_of_our_own_is_one_line_of_the_log_and_raised(monkeypatch: pytes
         raise ZeroDivisionError("no rows\nand more")
 
     for serve, error in ((fails, ZeroDivisionError), (_stops_its_loop, RuntimeError)):
-        monkeypatch.setattr(serve, "run_orchestrator", serve)
+        monkeypatch.setattr("apc_console.commands.serve.run_orchestrator", serve)
         with structlog.testing.capture_logs() as logs, pytest.raises(error):
             main(["serve", "orchestrator"])
         (line,) = [entry for entry in logs if entry["event"] == "service_failed"]

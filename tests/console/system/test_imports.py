@@ -19,6 +19,18 @@ def test_a_command_that_reads_the_log_starts_without_the_system() -> None:
     assert imported_by("apc_console.connections", names) == "['apc_log']\n"
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("worker", "--help"), ("packet", "--help"), ("worker", "json:no")])
+def test_a_command_starts_without_the_libraries_of_the_server(arguments: tuple[str, ...]) -> None:
+    """`typer` shows that something is imported at all."""
+    names = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "apc_orchestrator", "apc_client", "typer")
+    code = (
+        "import atexit, sys\nfrom apc_console.commands import main\n"
+        f"atexit.register(lambda: print([name for name in {names} if name in sys.modules]))\nmain({list(arguments)})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "['typer']"
+
+
 def test_a_search_for_a_model_is_refused_before_its_libraries_are_imported() -> None:
     assert imported_by("apc_automl.run", ("sklearn", "skops", "pandas", "apc_agents")) == "['apc_agents']\n"
 

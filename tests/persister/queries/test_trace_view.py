@@ -1,13 +1,12 @@
 """`apc packet trace` at a terminal: blocks where a table would break ids, a table where there is room."""
 
 import re
-from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet import Filters, print_trace
+from apc_console.commands.packet import trace
 
 PACKET = UUID("01990000-0000-7000-8000-000000000001")
 
@@ -27,8 +26,7 @@ async def test_no_id_is_broken(
     await bench.write()
     capsys.readouterr()
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    given: dict[str, Any] = dict.fromkeys(Filters.__dataclass_fields__)
-    await print_trace(Filters(**given), limit=10, with_events=False, as_json=False)
+    await trace(limit=10, events=False)
     printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert str(PACKET) in printed
     assert "TTL_EXPIRED" in printed

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet import Filters, print_trace
-from apc_console.commands.packet_lineage import print_lineage_summary
+from apc_console.commands.packet import trace
+from apc_console.commands.packet_lineage import lineage_summary
 from apc_console.errors import InputUnusable
 from apc_contracts.vocabulary import PacketType
 
@@ -23,8 +23,7 @@ async def test_a_trace_of_what_the_log_does_not_hold_says_so(
     capsys.readouterr()
 
     async def traced(**given: Any) -> list[Any]:
-        filters = Filters(**dict.fromkeys(Filters.__dataclass_fields__) | given)
-        await print_trace(filters, limit=10, with_events=False, as_json=True)
+        await trace(**given, limit=10, events=False, as_json=True)
         found: list[Any] = json.loads(capsys.readouterr().out)
         return found
 
@@ -46,7 +45,7 @@ async def test_a_lineage_summary_of_an_unknown_run_says_so(
 
     async def summed(run_id: str, *, as_json: bool) -> str:
         capsys.readouterr()
-        await print_lineage_summary(None, run_id=run_id, protocol_id=None, limit=10, after=None, as_json=as_json)
+        await lineage_summary(run_id=run_id, limit=10, as_json=as_json)
         return capsys.readouterr().out
 
     with pytest.raises(InputUnusable, match="the log holds no packet of run_id run-2"):

@@ -15,9 +15,9 @@ from uuid import UUID, uuid4
 import msgspec
 import orjson
 import pytest
-import typer
 from tests.support import command_forks
 from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
+from tests.support.reference.commands import whole_command
 
 from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
 from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
@@ -25,7 +25,6 @@ from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import NewTask, TaskSpec
 from apc_bus.database import open_pool
 from apc_bus.in_memory import MemoryBroker
-from apc_console.commands import app
 from apc_contracts import ActionType, SecurityLevel
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x1b]52;c;cm0=\x07\rx\b\x7f\u202egnp\u2066[bold red]"
@@ -248,7 +247,7 @@ def _run(lines: Sequence[Sequence[str]], url: str, folder: Path, *options: str) 
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_path: Path) -> None:
-    commands = dict(_commands(typer.main.get_command(app)))
+    commands = dict(_commands(whole_command()))
     assert set(LINES) <= set(commands), "a command is gone: take its line out"
     shown = _run([[*name.split(), *line] for name, line in commands.items()], hostile_database, tmp_path)
     assert {name: ACTS.findall(text) for name, text in shown.items() if ACTS.search(text)} == {}

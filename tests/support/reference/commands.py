@@ -8,17 +8,24 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from tests.support.reference.markdown import code, one_line, table
 
-from apc_console.commands import app
+from apc_console.commands import COMMANDS, app, loaded
 
 
 def command_tables() -> str:
     """Return an index and one section for each command."""
-    commands = list(_commands(typer.main.get_command(app), ("apc",)))
+    commands = list(_commands(whole_command(), ("apc",)))
     index = table(
         ("command", "what it does"),
         [(f"[`{name}`](#{_anchor(name)})", _summary(command)) for name, command in commands],
     )
     return "\n\n".join([index, *(_section(name, command) for name, command in commands)])
+
+
+def whole_command() -> Any:
+    """Return `apc` with every group loaded."""
+    whole: Any = typer.main.get_command(app)
+    whole.commands |= {name: loaded(name) for name in COMMANDS}
+    return whole
 
 
 def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

@@ -133,7 +133,7 @@ class RecordedCall:
     """One call of a run: its name, what it was called with, and its outcome as JSON.
 
     A wait has `asked` instead of an outcome. A call of a task that the handler has started has a `place`, which tells
-    the pipelines of a handler apart (`apc_agents.waiting.journal`).
+    the pipelines of a handler apart (`CallJournal`).
     """
 
     op: str

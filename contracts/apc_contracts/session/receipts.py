@@ -1,7 +1,7 @@
 """What comes back about a delivery: receipts, which move its machine, and ACKs, which its sender waits for.
 
-Receipts end an attempt or begin another; a delivery that fails permanently is told to the sender, once for each recipient.
-Source: docs/specification/contract.md sections 1, 8 and 10.
+Receipts end an attempt or begin another; a delivery that fails permanently is told to the sender, once for each
+recipient. Source: docs/specification/contract.md sections 1, 8 and 10.
 """
 
 from collections.abc import Iterable

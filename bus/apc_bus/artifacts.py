@@ -1,4 +1,8 @@
-"""Storing an artifact through the service that alone may write the store: `PUT /sha256/<64 hex digits>`."""
+"""The artifact store: immutable objects by the SHA-256 of their bytes, in a folder or an S3-like store.
+
+An agent that may only read the store uploads through the service that alone may write it: `PUT /sha256/<64 hex
+digits>`.
+"""
 
 import asyncio
 import base64
@@ -82,8 +86,6 @@ def _put(service: str, digits: str, body: io.BufferedIOBase, size: int, login: L
         kind_of_error = ArtifactServiceAway if answer.status in _LATER else ArtifactError
         raise kind_of_error(f"{service} refused artifact sha256:{digits}: {answer.status} {said}")
 
-
-# The artifact store: immutable objects by the SHA-256 of their bytes, in a folder or an S3-like store.
 
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 DEFAULT_MAX_BYTES = 1 << 30

@@ -1,4 +1,4 @@
-"""The profile of `apc up --chaos`: which faults strike which messages, and how often."""
+"""The faults of `apc up --chaos`: the profile that names them, and the bus and subscription that inject them."""
 
 import asyncio
 import os

@@ -131,9 +131,6 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-# Back-off: the pauses between failed attempts grow, with jitter.
-
-
 class Backoff:
     """Pauses that double up to `longest` seconds, each shortened by up to half.
 

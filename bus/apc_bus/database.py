@@ -73,8 +73,6 @@ def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
-# The settings of Postgres without which a returned COMMIT may be lost.
-
 _DURABILITY = ("fsync", "full_page_writes", "synchronous_commit")
 
 

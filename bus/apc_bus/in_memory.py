@@ -1,4 +1,4 @@
-"""A consumer of the in-process broker: an inbox, and what is not acknowledged yet."""
+"""The in-process broker: subscriptions, queues, streams and routing in plain Python objects, and its bus."""
 
 import asyncio
 from collections import deque
@@ -480,9 +480,6 @@ _MATCHERS: dict[ExchangeKind, Callable[[str, str], bool]] = {
 }
 
 
-# The bus of one user on the in-process broker.
-
-
 class Exchanges(Protocol):
     """What a bus asks of its broker."""
 
@@ -588,9 +585,6 @@ class MemoryBus:
     def _check(self) -> None:
         if self._is_closed:
             raise BusUnavailable("this bus is closed")
-
-
-# The in-process broker: exchanges, queues and the log of the substrate, in plain Python objects.
 
 
 class MemoryBroker:

@@ -1,4 +1,4 @@
-"""The port to a message broker; `rabbit/` and `memory/` are its adapters, one test suite runs over both."""
+"""The port to a message broker; `rabbit/` and `in_memory.py` are its adapters, one test suite runs over both."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -14,8 +14,6 @@ from apc_bus.errors import TopologyInvalid
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
-# The queues in which retries wait: one for each delay, so that a long wait holds up no short one.
-
 RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
 """How long each delay queue keeps a message: 125 ms, doubling up to 256 s. All messages of a queue wait equally long: a
 broker looks at the head only, where a long wait would hold up the short ones behind it."""

@@ -1,4 +1,7 @@
-"""Depth and consumers of a queue, by a passive declare: the broker's own lists lag by seconds."""
+"""What commands ask of a RabbitMQ broker and change there: depths, the topology, rights, a login.
+
+A depth is asked by a passive declare: the broker's own lists lag by seconds.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
-"""Connections to a list of broker nodes: shuffled, with back-off and jitter, every wait bounded.
+"""Connections to a list of broker nodes, and the channel over which everything is published and consumed.
 
-aio-pika's robust connection knows one address; here a lost node is replaced by the next one, and anyone who used
-the connection is told, never silently resumed.
+Nodes are shuffled, with back-off and jitter, every wait bounded. aio-pika's robust connection knows one address; here a
+lost node is replaced by the next one, and anyone who used the connection is told, never silently resumed.
 """
 
 import asyncio

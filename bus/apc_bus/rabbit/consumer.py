@@ -1,10 +1,4 @@
-"""Acknowledgements and refusals that travel with the next write, or a moment later by themselves.
-
-A separate write for each acknowledgement is what a small batch costs most: a system call here, one at the broker, and
-two processes woken (measured: a third of the gate's CPU in a round trip). What is not sent yet when a process dies
-comes again, as it may at any time. Nor do they queue for each write: a consumer that refused one delivery after
-another would leave no room in the queue of writes, and the connection would die of heartbeats that cannot be sent.
-"""
+"""Bulk consumption: what the broker has handed over is taken at once, and acknowledged in one frame."""
 
 import asyncio
 from collections import deque
@@ -46,8 +40,15 @@ PART_OF_PREFETCH = 4
 """When a quarter of what the broker may hand over is acknowledged, it is told at once: it must not run dry."""
 
 
+# Acknowledgements and refusals travel with the next write, or a moment later by themselves. A separate write for each
+# is what a small batch costs most: a system call here, one at the broker, and two processes woken (measured: a third
+# of the gate's CPU in a round trip). What is not sent yet when a process dies comes again, as it may at any time. Nor
+# do they queue for each write: a consumer that refused one delivery after another would leave no room in the queue of
+# writes, and the connection would die of heartbeats that cannot be sent.
+
+
 class AckBuffer:
-    """Those of one consumer, which is alone on its channel."""
+    """The acknowledgements of one consumer, which is alone on its channel."""
 
     def __init__(self, channel: BulkChannel, prefetch: int) -> None:
         self._channel = channel
@@ -176,8 +177,6 @@ class Unsettled:
         del self._parts_left[broker_tag]
         return broker_tag
 
-
-# Bulk consumption: what the broker has handed over is taken at once, and acknowledged in one frame.
 
 _OFFSET = "x-stream-offset"
 _log = structlog.get_logger("apc_bus")

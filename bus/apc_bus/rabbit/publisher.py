@@ -16,8 +16,6 @@ from apc_bus.rabbit.bundles import bundled
 from apc_bus.rabbit.connections import BulkChannel, SharedLink, Timing, Window, open_channel
 from apc_bus.topology import INGRESS
 
-# Gather the publishes of one turn of the event loop, so that they can share a bundle.
-
 PublishAll = Callable[[Sequence[Publication]], Awaitable[list[BusError | None]]]
 _Waiting = list[tuple[Publication, asyncio.Future[BusError | None]]]
 

@@ -1,6 +1,6 @@
-"""A connection that knows when it last read from the broker, for self-fencing.
+"""The bytes of a connection: messages split out of them before aiormq, and when the broker was last heard.
 
-Source: docs/specification/architecture.md section 2.
+When it was heard is for self-fencing. Source: docs/specification/architecture.md section 2.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The context object of an agent."""
+"""What agents read: contexts, effects, language, models, relevance, keys, tasks."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -28,9 +28,6 @@ class SituationSettings(ApcSettings):
     """Maximum size of their texts; at least one message is kept."""
 
 
-# The effects that agents make once.
-
-
 class EffectSettings(ApcSettings):
     """Lease and retention of effects of ctx.once."""
 
@@ -40,9 +37,6 @@ class EffectSettings(ApcSettings):
     """Interval of the checks whether another handler has made the effect."""
     effect_retention: Duration = Field(default=timedelta(days=7), ge=timedelta(0))
     """How long effects are kept after their packet has expired; unknown ones stay until they are settled."""
-
-
-# The language of what agents write.
 
 
 class LanguageSettings(ApcSettings):
@@ -60,9 +54,6 @@ class LanguageSettings(ApcSettings):
         if language not in known:
             raise ValueError(f"{language!r} has no stemmer: use one of {', '.join(known)}")
         return language
-
-
-# Models.
 
 
 class LLMSettings(ApcSettings):
@@ -106,9 +97,6 @@ class LLMSettings(ApcSettings):
         return value
 
 
-# The Symbolic Resonance Score.
-
-
 class RelevanceSettings(ApcSettings):
     """Weights of the five parts; only their proportions matter. If all are 0, every score is 0."""
 
@@ -123,9 +111,6 @@ class RelevanceSettings(ApcSettings):
     """Time after which a message of the history counts half."""
 
 
-# The keys of agents.
-
-
 class SigningSettings(ApcSettings):
     """The key with which an agent signs."""
 
@@ -134,9 +119,6 @@ class SigningSettings(ApcSettings):
     sign."""
     agent_key: SecretStr | None = None
     """The same key as text, instead of a file."""
-
-
-# The durable tasks of agents.
 
 
 class TaskSettings(ApcSettings):

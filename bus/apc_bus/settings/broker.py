@@ -1,4 +1,4 @@
-"""Where the broker is and how to talk to it."""
+"""Where the broker and the artifacts are, how packets are delivered, and which faults are injected."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -103,9 +103,6 @@ class BrokerSettings(ApcSettings):
         ]
 
 
-# How a worker takes packets and publishes its own.
-
-
 class DeliverySettings(ApcSettings):
     """How a worker consumes, publishes and stops."""
 
@@ -132,9 +129,6 @@ class DeliverySettings(ApcSettings):
     """How long a delivery_ack waits for the end of its handler, to be sent together."""
 
 
-# The faults of `apc up --chaos`.
-
-
 class ChaosSettings(ApcSettings):
     """Faults to inject into an agent's messages, and where its score is stored."""
 
@@ -142,9 +136,6 @@ class ChaosSettings(ApcSettings):
     """TOML file with the faults to inject into an agent's messages (docs/how-to/chaos.md); none = no faults."""
     chaos_scores: Path | None = None
     """Folder for the scores of agents; `apc up --chaos` sets it."""
-
-
-# Where the artifacts are.
 
 
 class ArtifactSettings(DeploymentSettings):

@@ -1,4 +1,4 @@
-"""The database."""
+"""The database: where it is, how its log is encrypted and signed, and how the log is written."""
 
 from base64 import b64decode
 from datetime import timedelta
@@ -51,9 +51,6 @@ class DatabaseSettings(ApcSettings):
         return with_query(self.database_url.get_secret_value(), files)
 
 
-# The encryption of bodies in the log.
-
-
 class EncryptionSettings(ApcSettings):
     """Encryption of bodies in the log."""
 
@@ -84,9 +81,6 @@ class EncryptionSettings(ApcSettings):
             return None
 
 
-# The log's name and key.
-
-
 class LogKeySettings(DeploymentSettings):
     """The log's name and the key that signs its checkpoints. Verifying needs only the public key."""
 
@@ -107,9 +101,6 @@ class LogKeySettings(DeploymentSettings):
         if value is not None and any(letter.isspace() or letter == "+" for letter in value):
             raise ValueError("must be one word without +")
         return value
-
-
-# The log writer.
 
 
 class LogWriterSettings(ServedShards, LogKeySettings):

@@ -1,4 +1,4 @@
-"""What each service reads: its subjects, composed."""
+"""What each service reads: its own settings, and the subjects that it is composed of; names that are no setting."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,8 +26,6 @@ from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogK
 from apc_bus.settings.sources import PREFIX, ApcSettings, DeploymentSettings, ServedShards, check_scheme, variable_of
 from apc_contracts.contract_model import Id
 from apc_contracts.identity.ids import keyed_id
-
-# The gate.
 
 
 class GateSettings(ServedShards):
@@ -57,9 +55,6 @@ class GateSettings(ServedShards):
     """Maximum pending verifications of a shard, at most a quarter of them for one sender; more are refused."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Maximum sessions in memory; beyond it, the least recently used ones are evicted, and loaded again when needed."""
-
-
-# The command line, and what it says of its services.
 
 
 class ConsoleSettings(ApcSettings):
@@ -101,9 +96,6 @@ class ConsoleSettings(ApcSettings):
         return value
 
 
-# The web console: who may reach it, and who may log in.
-
-
 class WebSettings(ApcSettings):
     """Settings of `apc ui` and `apc serve web`."""
 
@@ -124,9 +116,6 @@ class WebSettings(ApcSettings):
     `operator`, or the first agent of the broker user with the right."""
 
 
-# The export of spans.
-
-
 class TraceSettings(ApcSettings):
     """Where spans go; the SDK reads the other variables of OpenTelemetry itself (OTEL_TRACES_SAMPLER, …)."""
 
@@ -144,8 +133,6 @@ class TraceSettings(ApcSettings):
             raise ValueError("APC_OTLP_ENDPOINT must be the http:// or https:// URL of a collector (OTLP over HTTP)")
         return self
 
-
-# The reference swarm.
 
 CLOSING_SECONDS = 240
 

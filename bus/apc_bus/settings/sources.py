@@ -1,4 +1,4 @@
-"""Durations as people write them in an environment: seconds, or ISO 8601."""
+"""Where a setting comes from: environment, else `.env`, else a file of a secret; what every service reads."""
 
 import re
 from collections.abc import Sequence
@@ -32,8 +32,6 @@ Duration = Annotated[timedelta, BeforeValidator(_read), Field(ge=timedelta(0))]
 Interval = Annotated[Duration, Field(gt=timedelta(0))]
 """A duration above 0: how often, or for how long at least, something goes on."""
 
-
-# Where a setting comes from: the environment, else `.env`, else the file of a secret, else its default.
 
 PREFIX = "APC_"
 SECRETS = Path("/run/secrets")
@@ -85,9 +83,6 @@ def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -
 def variable_of(kind: type[BaseSettings], field: str) -> str:
     """Return the environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{field}".upper()
-
-
-# What is the same for every service of a deployment, and which of its shards a process serves.
 
 
 class DeploymentSettings(ApcSettings):

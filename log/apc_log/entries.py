@@ -1,8 +1,8 @@
-"""The canonical bytes of an entry, made of nothing but its stored row: [kind, version, shard, seq, columns…] as JCS.
+"""Entries of the log: the rows that those of a batch become, and the canonical bytes of a row with their hash.
 
-The writer makes them of the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back:
-both are the same bytes, whatever passes through PostgreSQL on the way. Columns by kind and version:
-`apc_log.offline_verifier.COLUMNS`.
+The bytes are [kind, version, shard, seq, columns…] as JCS, made of nothing but the stored row. The writer makes them of
+the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back: both are the same bytes,
+whatever passes through PostgreSQL on the way. Columns by kind and version: `apc_log.offline_verifier.COLUMNS`.
 """
 
 import re

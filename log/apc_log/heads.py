@@ -6,8 +6,6 @@ from uuid import UUID
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-# A connection to the log's database.
-
 AnyConnection = asyncpg.Connection | PoolConnectionProxy
 """A connection, or a pool's proxy of one."""
 

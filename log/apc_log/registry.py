@@ -1,4 +1,4 @@
-"""The registry as the log holds it: view `agents`, which follows from the logged changes."""
+"""The registry as the log holds it: agents, schemas, contracts; and the evidence that protocols are judged by."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -118,8 +118,8 @@ def _registration(row: asyncpg.Record) -> Registration:
     )
 
 
-# Reading from the log what protocols are measured by, for the gate and for the queries: the views of
-# migrations/sql/0105_analytics.sql and what the writer keeps of them, in the order in which the verdicts were given.
+# What protocols are measured by, for the gate and for the queries: the views of migrations/sql/0105_analytics.sql and
+# what the writer keeps of them, in the order in which the verdicts were given.
 
 HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
 # EVALs matter in runs with transfers, and in those that may still have some.

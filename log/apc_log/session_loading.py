@@ -1,4 +1,4 @@
-"""Reads stored bodies back: as they came, or encrypted under the key of a subject that was not erased."""
+"""A session as the log left it: what a gate loads after a takeover or an eviction, bodies and open ends included."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

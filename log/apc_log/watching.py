@@ -1,4 +1,4 @@
-"""Queries that read the newest entries, and go on with what is logged later."""
+"""What is new in the log: passages between two looks, news, refusals, conflicts; and what surrounds a session."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -17,8 +17,6 @@ from apc_log.queries.dead import list_dead
 from apc_log.queries.sessions import list_held_packets
 from apc_log.queries.trace import ConflictRow, columns, to_row
 from apc_log.registry import read_registry
-
-# The part of the log between two reads of the heads.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,6 @@ async def passages(pool: asyncpg.Pool, *, poll: timedelta, back: int | None = No
         if not passage.is_empty:
             yield passage
 
-
-# The conflicts of a session or of a packet id.
 
 _COLUMNS = columns(ConflictRow, "one")
 _OF_SESSION = f"""

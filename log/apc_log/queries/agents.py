@@ -1,4 +1,4 @@
-"""Agents as the log knows them: registered, last heard, and what is on its way to them."""
+"""Agents as the log knows them: registered, last heard, what is on its way to them, what their handlers did."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,8 +55,6 @@ async def count_open_deliveries(pool: asyncpg.Pool) -> dict[str, int]:
     """Return how many deliveries are on their way to each agent; agents without one are left out."""
     return {row["agent_id"]: row["deliveries"] for row in await pool.fetch(_OPEN)}
 
-
-# What the handlers of an agent did, packet by packet that they were given.
 
 # The newest causes of the agent's packets; an ACK or NACK names what it answers as its cause.
 _INVOCATIONS = """

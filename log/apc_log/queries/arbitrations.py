@@ -1,4 +1,4 @@
-"""`apc arbitration list`: what the orchestrator weighed, and who was selected.
+"""`apc arbitration list`: what the orchestrator weighed, who was selected, and where the candidates come from.
 
 Source: docs/specification/contract.md sections 5, 10.
 """
@@ -148,8 +148,6 @@ def _selected(candidates: tuple[ArbitrationCandidate, ...], winner: str | None) 
     going_on = [one for one in ranked if winner is None or one.candidate_id == winner]
     return tuple(packet_id for one in going_on for packet_id in one.packet_ids)
 
-
-# Which swarms and protocols the candidates of arbitrations come from.
 
 _ORIGINS = """
 SELECT wanted.packet_id, packet.sender_swarm_id, block.protocol_id

@@ -1,4 +1,4 @@
-"""What tells whether the log is in order: the age of its end, checkpoints outside, deliveries that died."""
+"""What tells whether the log is in order: its ends and exports, their age, recent work, dead deliveries, counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,8 +68,6 @@ async def read_age(pool: asyncpg.Pool, shard: int) -> float | None:
     return age
 
 
-# What happened lately in each shard: packets, refusals, dead letters, and how late the log was written.
-
 _RECENT = """
 SELECT shards.shard, packets.packets, packets.refused, packets.delay, hops.dead
 FROM apc_log.shards
@@ -118,8 +116,6 @@ async def recent_work(pool: asyncpg.Pool) -> list[RecentWork]:
     return [RecentWork(**row) for row in await pool.fetch(_RECENT)]
 
 
-# The end of each shard's log: heads, newest checkpoints, exports.
-
 _SHARDS = """
 SELECT shards.shard, shards.epoch, shards.next_seq, head.tree_size, head.root_hash, head.note, head.recorded_at,
        export.tree_size AS exported, export.exported_at
@@ -161,8 +157,6 @@ async def read_heads(pool: asyncpg.Pool) -> dict[int, int]:
     """Return the last committed seq of every shard; one small read, for polling."""
     return {row["shard"]: row["last"] for row in await pool.fetch(_HEADS)}
 
-
-# Counts of what the log has taken since a time, and which of some packets it holds.
 
 _LOGGED = """
 SELECT packet_id::text FROM apc_log.agent_packets WHERE packet_id = ANY($1)

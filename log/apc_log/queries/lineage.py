@@ -1,4 +1,4 @@
-"""`apc packet impact`: what rests on a packet, transitively (docs/explanation/governance.md, Retraction)."""
+"""How packets follow from each other, transitively: what rests on one, what it rests on, what it has caused."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ COLUMNS = """
     ) AS is_retracted
 """
 """The columns of an ImpactRow, of `packet` and `stale`."""
+
+# `apc packet impact`: what rests on a packet.
 
 # The session is asked for in a form that no index answers: each step is a look-up of one packet's dependents, never a
 # scan of the session. `defines` travels along, for an artifact's hash leads on as its packet does; names of claims in

@@ -1,4 +1,4 @@
-"""The final verdict on a packet that was held on arrival, as parts of statements over `agent_packets AS packet`."""
+"""Packets for the web console: entries for a feed, pages without bodies, neighbours, text search, columns to draw."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Open questions to people as the projection has them, and what was asked; requests to agents are none."""
+"""Open questions to people as the projection has them, and the verdicts that others wait for; requests are none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a replay reads from the database: the sessions of a run, and the entries of each in the order of the log."""
+"""`apc packet replay`: a run in the order of the log, or played again (`--verify`, `--what-if`)."""
 
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping

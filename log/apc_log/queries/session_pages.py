@@ -1,4 +1,4 @@
-"""Entries of a session counted by ranges of the log, so that a fold over many need not read each of them."""
+"""Runs and sessions for the web console: pages, figures and moves; entries counted by ranges of the log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
 
-# Signals that move a session are read one by one (entries.py); an escaped one may be any of them.
+# Signals that move a session are read one by one (packet_pages.py); an escaped one may be any of them.
 _IS_MOVING = """
 packet_type = 'SIGNAL' AND verdict = 'accepted'
 AND (position('START'::bytea IN body_stored) > 0 OR position('PAUSE'::bytea IN body_stored) > 0

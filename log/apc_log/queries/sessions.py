@@ -1,4 +1,4 @@
-"""Sessions as the projection has them: their state documents, and the packets that they hold."""
+"""Sessions as the projection has them, with the packets that they hold; and a run from its log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The SQL statements of the lineage summary."""
+"""How protocols do: `apc packet lineage-summary`, and `apc protocol list` with their blocks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping

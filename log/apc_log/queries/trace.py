@@ -1,4 +1,7 @@
-"""`apc packet trace`: packets that match, with their states and transitions."""
+"""`apc packet trace`: packets that match, with their states and transitions.
+
+Other queries share what stands here: the rows that are returned, their columns in SQL, and bodies that are opened.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -182,8 +185,7 @@ class TracePage:
     after: Position | None
 
 
-# The SQL of the queries: one select a row type, and the clauses that narrow it down; values are
-# parameters.
+# The SQL of the queries: one select a row type, and the clauses that narrow it down; values are parameters.
 
 RowT = TypeVar("RowT", ConflictRow, PacketRow, TransitionRow, CoordinationRow)
 

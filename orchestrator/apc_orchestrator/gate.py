@@ -87,10 +87,8 @@ async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Re
             await backoff.wait()
 
 
-# The ledger of all protocols in the gate's memory.
-#
-# It is read from the log when a shard is taken and then updated with each verdict; verdicts of other shards are read
-# from the log in the background.
+# The ledger of all protocols in the gate's memory: read from the log when a shard is taken, then updated with each
+# verdict; verdicts of other shards are read from the log in the background.
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:

@@ -1,4 +1,4 @@
-"""One lease of a shard: the epoch under which a gate judges, logs and delivers."""
+"""One lease of a shard: the epoch under which a gate judges, logs and delivers, and when it is in doubt."""
 
 import asyncio
 from collections.abc import AsyncIterator

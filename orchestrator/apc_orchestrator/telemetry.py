@@ -1,4 +1,4 @@
-"""What the orchestrator tells of itself: metrics, traces, and one log line a packet."""
+"""What the orchestrator says about itself: its state, metrics, traces, and one log line a packet."""
 
 from collections import Counter as Tally
 from collections import OrderedDict
@@ -37,8 +37,6 @@ from apc_contracts.wire.parsing import ReceivedPacket, parse_packet
 from apc_log.batch import ConflictEntry, Entry, HopEntry, PacketEntry
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.inputs import Input
-
-# The state of an orchestrator for /readyz, /metrics and tests.
 
 
 class Serving(Protocol):

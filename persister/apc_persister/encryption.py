@@ -1,7 +1,8 @@
-"""Encrypts what came of a packet's text before the log takes it: bodies, hashes, refusals, free text of hops.
+"""Encrypts what came of a packet's text before the log takes it, and erases it by destroying a subject's key.
 
-What can be attributed to a subject is under the subject's key. What cannot (bytes that are no packet, a batch of a gate
-that had lost its shard) is under one shared key, which is destroyed with every subject's.
+Bodies, hashes, refusals and free text of hops are encrypted: under the subject's key what can be attributed to a
+subject; the rest (bytes that are no packet, a batch of a gate that had lost its shard) under one shared key, which is
+destroyed with every subject's.
 """
 
 from dataclasses import dataclass

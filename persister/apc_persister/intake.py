@@ -1,9 +1,7 @@
-"""What the writer makes of the messages of a log queue: pure, so that every rule of fencing can be tested
-alone.
+"""What the writer makes of the messages of a log queue: pure, so that fencing can be tested alone.
 
-A message is read without the database (`read_message`); then, under the lock on the shard's head, each is
-weighed in order (`Intake.take`): an epoch opening, a batch that follows, a duplicate, a fenced batch, or a
-reason to stop.
+A message is read without the database (`read_message`); then, under the lock on the shard's head, each is weighed in
+order (`BatchIntake.take`): an epoch opening, a batch that follows, a duplicate, a fenced batch, or a reason to stop.
 """
 
 from collections.abc import Iterable
@@ -35,8 +33,7 @@ from apc_log.batch import (
 from apc_log.entries import Placed
 from apc_persister.errors import BatchEndsWriter, BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
 
-# Rows of packet_conflicts that the writer itself makes; each stands at the place of the entry that it
-# replaces.
+# Rows of packet_conflicts that the writer itself makes; each stands at the place of the entry that it replaces.
 
 DUPLICATE_ID = "duplicate_id"
 """The packet's id is in the log already: the first row stands."""

@@ -1,4 +1,4 @@
-"""The service: one writer a shard, until told to stop."""
+"""The persister: one writer a shard, until told to stop; runs are summed and the tree is completed beside them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

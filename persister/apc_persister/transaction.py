@@ -87,8 +87,7 @@ async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
     await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq)
 
 
-# Puts placed entries into their tables: COPY of everything, and when that fails, of halves, down to the
-# culprit.
+# Puts placed entries into their tables: COPY of everything, and when that fails, of halves, down to the culprit.
 
 ENTRY_ERRORS = (
     asyncpg.DataError,
@@ -179,8 +178,7 @@ async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], r
         return [conflict]
 
 
-# What stands beside the log and follows from it: the sessions' present state, and the counts that lineage summaries
-# are read from.
+# What follows from the log: the sessions' present state, and the counts that lineage summaries are read from.
 
 _UPSERT_SESSIONS = """
 INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,

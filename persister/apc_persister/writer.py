@@ -1,5 +1,6 @@
-"""What a log writer tells /metrics (docs/how-to/observability.md); the gauges of its checkpoints are beside their
-exporter.
+"""The writer of one shard: takes log batches from its queue, commits them, and only then acknowledges.
+
+What it says about that goes to /metrics (docs/how-to/observability.md), spans, and lines at DEBUG: ids, never content.
 """
 
 import asyncio
@@ -117,8 +118,6 @@ def follow_writers(persister: Writes) -> None:
     _writers.persisters.add(persister)
 
 
-# The writer of one shard: takes log batches from its queue, commits them, and only then acknowledges.
-
 # The writer's own connection: jsonb as ready bytes, plans that do not change with the size of the log.
 
 _PLAN_BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin")
@@ -165,8 +164,6 @@ def _encode(value: bytes) -> bytes:
 def _decode(value: bytes) -> bytes:
     return bytes(value[1:])
 
-
-# What a log writer says of a transaction: a span while tracing is on, and lines at DEBUG. Ids, never content.
 
 _log = structlog.get_logger(__name__)
 

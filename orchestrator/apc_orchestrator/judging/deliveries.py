@@ -1,4 +1,4 @@
-"""Deliveries of accepted packets: into the batch, or into a delay queue until a retry is due."""
+"""What follows from a judged input: entries, deliveries and answers at once, further work in a queue."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -71,9 +71,6 @@ class DeliveryRouting:
                 packet, recipient, route.attempt, not_before, self._memory.lease, batch.now
             )
             batch.outgoing.append(Outgoing(publication, session.session_id, packet.packet_id, recipient, route.attempt))
-
-
-# What follows from a judged input: entries, deliveries and answers at once, further work in a queue.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Sessions in the gate's memory: loaded once, evicted when their last batch is committed."""
+"""What a lease keeps in memory: its sessions, loaded once and evicted when committed, and the rules."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -189,9 +189,6 @@ def _bytes_of(identity: Identity) -> int:
     if identity.refusal is not None:
         texts += [identity.refusal.message, identity.refusal.path]
     return _IDENTITY_BYTES + sum(_TEXT_BYTES + len(text) for text in texts)
-
-
-# The memory of a shard's judge: the rules, and the state of one lease.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The answer to a refusal: a NACK to the authenticated sender. It has no log entry: the refused row covers it."""
+"""What becomes of a refusal: the NACK to the authenticated sender, and what the log keeps of input that takes no id.
+
+A NACK has no log entry: the refused row covers it. Source: docs/specification/contract.md section 12.
+"""
 
 from datetime import datetime
 from uuid import UUID
@@ -94,9 +97,6 @@ def _trace(packet_id: UUID, refused_id: UUID, refused: Packet | None) -> Trace:
     )
 
 
-# Answer refusals: the authenticated sender gets a NACK (docs/specification/contract.md section 12).
-
-
 class Answers:
     """Puts NACKs into a batch; none for a sender that the broker does not know, was revoked, or has no inbox."""
 
@@ -138,8 +138,6 @@ class Answers:
         batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
         batch.nacks += 1
 
-
-# Log refused input that takes no id, as much of it as the contract keeps.
 
 FLOOD = "flood"
 """The kind of the entry that summarises refused input beyond its sender's quota."""

@@ -1,4 +1,4 @@
-"""Decide about one packet: its verdict, the entries that record it, and the step of its session."""
+"""Decide about one packet: its facts, its verdict, the entries that record it, and the step of its session."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -31,8 +31,6 @@ from apc_orchestrator.judging.deliveries import DeliveryRouting, Following
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.judging.refusals import Answers, Quarantine
 from apc_orchestrator.judging.registry import Registry
-
-# Find the facts of one input: what `admit` needs beside the packet and its session.
 
 
 class FactFinder:

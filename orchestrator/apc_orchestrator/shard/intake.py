@@ -1,4 +1,4 @@
-"""Receive the inputs of a shard from the broker."""
+"""What a lease of a shard receives: inputs from the broker, and the sessions that they need from the log."""
 
 import asyncio
 import ctypes
@@ -58,9 +58,6 @@ class UnjudgeableTimers:
             self._tags.popitem(last=False)
         _log.exception("timer_unjudgeable", tag=repr(tag))
         return ShardLost(f"a timer cannot be judged: {error!r}")
-
-
-# What one lease of a shard works with.
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +160,6 @@ class InputIntake:
         receiving, self._receiving = self._receiving, None
         return receiving.result()
 
-
-# The sessions of a shard: loaded from the log before their first input, evicted when committed.
 
 # Return memory to the system: the allocator keeps what a flood of large messages has taken.
 

@@ -14,8 +14,6 @@ from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.shard.intake import EVICTION_SECONDS, SessionLoader, ShardResources
 
-# The next timer of any session.
-
 OUTDATED_KEPT = 1024
 """Outdated heap entries that are kept at least; beyond twice the sessions the heap is rebuilt."""
 

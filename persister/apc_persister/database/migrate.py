@@ -1,4 +1,4 @@
-"""Brings a database to the schema of this release."""
+"""Brings a database to the schema of this release, and compares what its owner can change with it."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The exporter's gauges for `/metrics`."""
+"""Exports checkpoints: each is taken out of the database as it is made, to a folder, a store or a webhook."""
 
 import asyncio
 import hashlib
@@ -179,7 +179,7 @@ class Webhook:
             pass
 
 
-# Takes checkpoints out of the database as they are made: what is not out yet can be rewritten unseen.
+# The exporter, and its gauges. What is not out yet can be rewritten unseen.
 
 MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""

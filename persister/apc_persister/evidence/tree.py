@@ -1,8 +1,8 @@
-"""The entries behind the last checkpoint: only what the guard of the database records itself may stand there.
+"""The Merkle tree of a shard in the database: its leaves, signed heads, tiles and proofs.
 
-The log writer signs what a batch of the gate brought in the transaction that stores it, so that rows of a batch never
-stand behind the last checkpoint. What the guard records (an erasure, a maintenance; docs/explanation/log-security.md)
-waits there for the writer. Anything else was not sent by a gate.
+Behind the last checkpoint only what the guard of the database records itself may stand (an erasure, a maintenance;
+docs/explanation/log-security.md); it waits there for the writer. What a batch of a gate brought is signed in the
+transaction that stores it. Anything else was not sent by a gate.
 """
 
 from collections.abc import AsyncIterator, Sequence

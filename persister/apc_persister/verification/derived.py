@@ -1,6 +1,4 @@
-"""Compares what stands beside the entries with what follows from them: ids, counts, rulings, contracts, derived
-columns.
-"""
+"""Compares what stands beside the entries with what follows from them: ids, counts, rulings, contracts."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Starts sessions of teams, as a registered agent with the right `operate`."""
+"""Starts sessions of teams, as a registered agent with the right `operate`; under a key each session once."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

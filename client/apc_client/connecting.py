@@ -28,8 +28,6 @@ from apc_log.queries import get_session
 from apc_log.registry import read_contracts
 from apc_web.errors import InputUnusable
 
-# A client of a system in its own process: it starts the agents of the teams whose sessions it starts.
-
 log = structlog.get_logger(__name__)
 
 

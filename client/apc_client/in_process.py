@@ -1,4 +1,8 @@
-"""Upgrade a database before a system uses it."""
+"""The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, persister, agents.
+
+The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
+continues from the log.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -77,11 +81,6 @@ async def migrate_url(url: str) -> None:
     except DATABASE_AWAY as error:
         raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
 
-
-# The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, log writer, agents.
-#
-# The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
-# continues from the log.
 
 OPERATOR = OPERATOR_USER
 DRAIN_LIMIT = timedelta(seconds=10)

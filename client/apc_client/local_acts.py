@@ -1,4 +1,4 @@
-"""The place of the socket: a path in the data folder that only its owner may use."""
+"""Acts of an operator on a system in another process of the same user, through the socket of its data folder."""
 
 import asyncio
 import os
@@ -34,6 +34,9 @@ _LONGEST_PATH = 100
 _WAITING = 16
 """Connections that wait to be taken."""
 _PEER = struct.Struct("3i")
+
+
+# The socket: a path in the data folder that only its owner may use.
 
 
 def socket_path(folder: Path) -> Path:
@@ -250,7 +253,7 @@ async def inbox_depths(bus: Bus, agents: Sequence[str]) -> dict[str, QueueDepth]
     return found
 
 
-# Send acts to a system of the same user in another process, through the socket of its data folder.
+# The end that sends acts: a command, or the web console.
 
 ANSWER_SECONDS = 5.0
 """To connect, and for each answer."""
@@ -329,7 +332,7 @@ async def _answer(reader: asyncio.StreamReader) -> dict[str, object]:
         raise ServiceAway("the system does not answer: it ends, or is overloaded; try again") from error
 
 
-# Take acts from other processes of the same user, and publish them in this system as its operator.
+# The end that takes acts, and publishes them in this system as its operator.
 
 MOST_CONNECTIONS = 32
 """At the same time; further ones are closed at once."""

@@ -1,4 +1,7 @@
-"""Turn an operator's command into a registry row: a change to every shard, and the wait until the log has it."""
+"""Changes of the registry: each is sent to every shard, and awaited until the log of every shard has it.
+
+Agents and people first; then schemas, contracts, the operator of a new system, and the client of a run.
+"""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -340,9 +343,6 @@ async def registered_client(bus: Bus, pool: asyncpg.Pool, shards: int) -> AsyncI
 async def _record(bus: Bus, pool: asyncpg.Pool, shards: int, change: AnyChange) -> None:
     await publish_changes(bus, [change], shards)
     await wait_until_recorded(pool, [change], shards, RECORD_PATIENCE)
-
-
-# The topology of this deployment.
 
 
 def topology_of(settings: DeploymentSettings, agents: Sequence[AgentQueues] = ()) -> Topology:

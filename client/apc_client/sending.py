@@ -1,4 +1,4 @@
-"""Send a packet on behalf of an agent, and read the gate's verdict."""
+"""Sends packets on behalf of an agent or a person, and reads the gate's verdict."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,8 +23,6 @@ from apc_contracts.wire.parsing import seal
 from apc_log.queries.questions import QuestionRow, list_questions, read_verdicts
 from apc_log.registry import registered_people
 from apc_web.errors import InputUnusable, ServiceAway
-
-# Wait by polling for what another process does.
 
 PAUSE_SECONDS = 0.02
 

@@ -1,4 +1,7 @@
-"""Who asks, and what they may: the guard finds out once, and routes read it here."""
+"""Who asks, and what they may: callers and their roles, the token of a loopback server, accounts.
+
+The guard finds out once who sent a request, and routes read it here.
+"""
 
 import asyncio
 import functools
@@ -119,9 +122,8 @@ def is_bearer(header: str | None, token: str) -> bool:
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
-# The file of the accounts: names, roles, argon2id hashes of passwords, hashes of API tokens.
-#
-# `apc user` writes it. The server reads it again when it changes; while it cannot be used, nobody is known.
+# The file of the accounts: names, roles, argon2id hashes of passwords, hashes of API tokens. `apc user` writes it. The
+# server reads it again when it changes; while it cannot be used, nobody is known.
 
 LARGEST_FILE = 1 << 20
 """Bytes."""
@@ -403,9 +405,6 @@ def _cookie_of(headers: Headers) -> str | None:
 
 def _digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
-
-
-# Who may ask: the token of this start, or accounts.
 
 
 class Authority(Protocol):

@@ -1,4 +1,4 @@
-"""What waits for a person: dead letters, effects, tasks."""
+"""What an operator acts on and how: dead letters, effects, tasks, questions, sessions; models, acts and routes."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -172,8 +172,6 @@ class SignalRequest(ApiModel):
 
     reason: str | None = None
 
-
-# Requests for acts, and their answers.
 
 MOST_DELIVERIES = 500
 """Dead letters of one request."""

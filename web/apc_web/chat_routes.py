@@ -1,6 +1,7 @@
-"""A conversation as server-sent events: what a client has is compared with what there is, so a slow one misses nothing.
+"""The chat over HTTP: its routes, and a conversation as server-sent events.
 
-A stream begins with the whole state: a client that lost its connection needs no position.
+What a client has is compared with what there is, so a slow one misses nothing. A stream begins with the whole state: a
+client that lost its connection needs no position.
 """
 
 import asyncio

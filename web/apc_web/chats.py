@@ -1,4 +1,4 @@
-"""Conversations: what a frontend shows of them, never a prompt."""
+"""Conversations with the agent of this server: what a frontend shows of them, never a prompt; and their answers."""
 
 import asyncio
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Cursors of lists: where a page ended. Opaque, and bound to the query that they came from."""
+"""Lists in pages: opaque cursors, bound to their query, and the parameters that several routes take."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
@@ -70,8 +70,6 @@ def time_of(value: int) -> datetime:
     except OverflowError:
         raise _unusable() from None
 
-
-# Parameters that several routes take.
 
 _NAME = r"^[^\x00]{1,256}$"
 _PACKET = r"^([0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9]{1,9}-[0-9]{1,18})$"

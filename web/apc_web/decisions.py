@@ -1,4 +1,4 @@
-"""Arbitrations and protocols."""
+"""Arbitrations and protocols: models, readings and routes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,8 +132,6 @@ class ProtocolList(ApiModel):
 
     items: list[ProtocolSummary]
 
-
-# Arbitrations across runs, and protocols.
 
 _MOST_LOOKED_AT = 5_000
 _MOST_MARGINS = 1_000

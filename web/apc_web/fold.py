@@ -1,4 +1,4 @@
-"""Entries of the log as the fold and the live feed have them."""
+"""A session after each entry of its log: what the fold reads of an entry, the fold, and its snapshots in memory."""
 
 import asyncio
 from bisect import bisect_left
@@ -79,9 +79,8 @@ def _usage(metadata: Mapping[str, Any]) -> dict[str, float] | None:
     return {name: float(told[name]) - float(refused.get(name, 0)) for name in ("tokens", "cost") if name in told}
 
 
-# The fold: a session's state after each entry, from recorded columns alone; nothing is judged again.
-#
-# The page has the same fold in TypeScript; `fold_vectors.json` holds entries and the states that both must reach.
+# The fold, from recorded columns alone; nothing is judged again. The page has the same fold in TypeScript;
+# `fold_vectors.json` holds entries and the states that both must reach.
 
 Number = TypeVar("Number", int, float)
 

@@ -1,4 +1,4 @@
-"""What comes through a proxy that ends TLS: from a trusted one alone, and only what reached it by https."""
+"""What stands in front of the application: who may come through a proxy, and the guard of every request."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from apc_web.access import NOBODY, Authority, Caller, LocalToken, say_caller
 from apc_web.errors import ApiError
 from apc_web.problems import problem_response
+
+# What comes through a proxy that ends TLS: from a trusted one alone, and only what reached it by https.
 
 
 class BehindProxies:
@@ -45,7 +47,7 @@ class BehindProxies:
 
 # The guard in front of the application: who asks, size of the body, and the headers of every answer.
 #
-# Host, Origin and content type are checked before it (`apc_web.http.server`). The files of the page need no login;
+# Host, Origin and content type are checked before it (`apc_web.http`). The files of the page need no login;
 # everything under /api does. On loopback there is no cookie: cookies ignore ports, so local servers would share them.
 
 CONTENT_SECURITY = (

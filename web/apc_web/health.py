@@ -1,4 +1,4 @@
-"""The registered agents: alive or not, what waits for them, and what the gate lets them do."""
+"""The running system, from log and queues alone: services, agents, what waits for them, and alerts that fire."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -90,8 +90,6 @@ def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: L
         quota=None if quota is None else AgentQuota(packets_per_second=quota.packets_per_second, burst=quota.burst),
     )
 
-
-# How the system is: services, lag, and the alerts that fire, from the log and the queues alone.
 
 LATE_SECONDS = 5.0
 MOST_WAITING = 10_000

@@ -1,4 +1,8 @@
-"""Parse the listen address of a service."""
+"""The HTTP server of all services: where it listens, its limits, and its checks of Host, Origin and content type.
+
+Browsers let any page send requests to this machine: checking Host stops DNS rebinding, checking Origin stops other
+pages, and a body must be JSON, which no foreign page can send without a preflight.
+"""
 
 import asyncio
 import signal
@@ -29,8 +33,6 @@ def listen_address(listen: str) -> tuple[str, int]:
         raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
     return host, int(port)
 
-
-# The sockets that a service listens on, opened before it tells its address.
 
 _BACKLOG = 2048
 
@@ -66,11 +68,6 @@ def _listeners(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
         for family, address in addresses
     ]
 
-
-# The HTTP server of all services: uvicorn with limits, and checks of Host, Origin and content type.
-#
-# Browsers let any page send requests to this machine: checking Host stops DNS rebinding, checking Origin stops other
-# pages, and a body must be JSON, which no foreign page can send without a preflight.
 
 _MEDIA_TYPE = "application/json"
 

@@ -1,4 +1,4 @@
-"""What waits for a person."""
+"""What waits for a person, in lists: dead letters, questions, effects, tasks; readings and routes."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -163,8 +163,6 @@ def _attempt(hop: DeliveryHop) -> DeliveryAttempt:
         error=error if isinstance(error, str) else None,
     )
 
-
-# Routes of what waits for a person.
 
 router = APIRouter(tags=["inbox"], route_class=RoleRoute)
 

@@ -1,4 +1,7 @@
-"""Events that several streams send: written once, because 100 streams would write the same text 100 times."""
+"""The live feed of a server: one reader of the log for all streams, the events they send, and their number.
+
+Events are written once: 100 streams would write the same text 100 times.
+"""
 
 import asyncio
 from collections import Counter
@@ -113,7 +116,7 @@ class SeatedStream(EventSourceResponse):
             await super().__call__(scope, receive, send)
 
 
-# The feed of a server: one reader of the heads for all streams, 10 times a second while one is open.
+# One reader of the heads for all streams, 10 times a second while one is open.
 
 Heads = dict[int, int]
 """Shard -> last seq."""

@@ -1,4 +1,4 @@
-"""Heads and checkpoints of the log, and what this server is."""
+"""The log itself over HTTP: heads, checkpoints, proofs, its verification, the live stream, and this server."""
 
 from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
@@ -228,7 +228,7 @@ def _is_head(item: tuple[str, object]) -> bool:
     )
 
 
-# Routes of the log itself: checkpoints, and the live stream.
+# Routes.
 
 router = APIRouter(tags=["log"], route_class=RoleRoute)
 _LARGEST_SHARD = (1 << 31) - 1

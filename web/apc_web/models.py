@@ -1,4 +1,4 @@
-"""The base of every model of the API, and the error that each route may return."""
+"""Models that several subjects share: the base, errors, places, a session in time, the log, agents and health."""
 
 from datetime import datetime
 from typing import Literal

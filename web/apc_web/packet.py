@@ -1,4 +1,4 @@
-"""One packet with everything that the log has on it."""
+"""One packet with everything that the log has on it, what follows from it, and proofs; and the routes of packets."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -157,9 +157,6 @@ def _link(row: LinkRow) -> PacketLink:
     )
 
 
-# What a packet has caused, what rests on it, and the proof that the log holds it.
-
-
 async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:
     """Return what a packet has caused. Raises ApiError when there is none."""
     key = await find_key(services, name, session)
@@ -256,7 +253,7 @@ def _key(services: Services, shard: int) -> PublicKey:
     return found
 
 
-# Routes of packets: list, detail, bytes, causes, effects, proof.
+# Routes.
 
 router = APIRouter(tags=["packets"], route_class=RoleRoute)
 _NAME = r"^[^\x00]{1,256}$"

@@ -1,4 +1,4 @@
-"""Packets: in a list, one by itself, what it caused, what rests on it."""
+"""Packets as the API returns them; verdicts and dead letters in words; pages of packets."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

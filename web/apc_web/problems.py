@@ -1,4 +1,4 @@
-"""An error as an `application/problem+json` answer (RFC 9457), of every HTTP service."""
+"""An error as an `application/problem+json` answer (RFC 9457), of every HTTP service; the log gets the cause."""
 
 from http import HTTPStatus
 
@@ -32,8 +32,6 @@ def problem_response(error: ApiError) -> Response:
         headers["Retry-After"] = "2"
     return Response(problem.model_dump_json(), error.status, headers, MEDIA_TYPE)
 
-
-# Every error becomes one `application/problem+json` answer; what failed behind the server goes to its log.
 
 _KINDS: tuple[type[Exception], ...] = (
     Exception,

@@ -1,6 +1,7 @@
-"""What a viewer sees: an allow-list of columns. What is not listed is left empty, so a new column begins hidden.
+"""What a viewer sees, and which role each route needs.
 
-Left out are bodies, facts, and every text that tells of them: refusal messages, errors of handlers, notes, questions.
+What is shown is an allow-list of columns. What is not listed is left empty, so a new column begins hidden. Left out are
+bodies, facts, and every text that tells of them: refusal messages, errors of handlers, notes, questions.
 """
 
 from collections.abc import Callable, Mapping
@@ -130,8 +131,6 @@ def _empty(value: Any) -> Any:
     """Return what stands in the place of a hidden value: of its kind, so that the document of the API holds."""
     return type(value)() if isinstance(value, str | list | dict | int | float) else None
 
-
-# Which role each route needs, and the route that asks for it.
 
 _OPERATOR = frozenset(
     {"settle_dead", "signal_session", "answer_question", "list_chats", "begin_chat", "get_chat", "delete_chat", "say"}

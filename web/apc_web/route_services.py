@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from apc_web.chats import Chats
     from apc_web.queue_looks import CachedProbe
 
-# What an operator can do to a running system.
-
 
 @dataclass(frozen=True, slots=True)
 class ActResult:

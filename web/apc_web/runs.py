@@ -1,4 +1,4 @@
-"""Runs and sessions."""
+"""Runs and sessions as the API returns them, and lists of both."""
 
 from collections import Counter
 from datetime import datetime
@@ -236,8 +236,6 @@ class SessionScores(ApiModel):
     transfers: list[GenerationTransfer]
     is_cut: bool
 
-
-# Lists of runs and sessions.
 
 _SHOWN_SESSIONS = 20
 

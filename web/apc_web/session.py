@@ -1,4 +1,4 @@
-"""What a session waits for, in words."""
+"""One session: what it waits for, in words; its state, budgets, members, moves and scores."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -126,8 +126,6 @@ def _barrier(document: SessionDocument) -> list[SessionWait]:
     agents = [agent for name in missing for agent in document.swarms[name] if agent not in document.dead_agents]
     return [SessionWait(kind="barrier", words=words, due=document.deadlines.get("generation"), agents=agents)]
 
-
-# One session: state, budgets, members, moves, scores.
 
 _MOST_DEAD = 1_000
 _MOST_SCORES = 5_000

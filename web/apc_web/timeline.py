@@ -1,4 +1,8 @@
-"""Snapshots of a long session from entries that the database has counted: each of them read singly takes minutes."""
+"""A session in time: its state at a position, and its packets as columns for drawing.
+
+The state comes from the nearest snapshot. Of a long session snapshots are kept from entries that the database has
+counted: each of them read singly takes minutes.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence

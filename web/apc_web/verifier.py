@@ -1,4 +1,4 @@
-"""Whether this server has the log's key, which checkpoints are compared with."""
+"""The verification of the log as a job: one at a time, in a separate process, with progress."""
 
 import asyncio
 import sys
@@ -34,8 +34,6 @@ def why_no_key() -> str | None:
         return BAD_KEY
     return None
 
-
-# The verification of the log as a job: one at a time, in a separate process, with progress.
 
 MOST_FINDINGS = 100
 """That are listed; what is more is counted."""

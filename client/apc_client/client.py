@@ -17,7 +17,7 @@ from apc_bus.port import Bus
 from apc_client.errors import KeyConflict, SessionRefused
 from apc_client.sending import PATIENCE, AnswerForm, answer_over, send_opening, until
 from apc_client.session import ClientSession
-from apc_contracts.errors import PacketRefused
+from apc_contracts.errors import InputUnusable, PacketRefused
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.verdict import remedy_of
@@ -29,7 +29,6 @@ from apc_log.body_encryption import is_sealed
 from apc_log.queries import get_session
 from apc_log.queries.questions import QuestionRow, list_questions
 from apc_log.queries.trace import PacketRow, list_agent_packets, opened_bodies
-from apc_web.errors import InputUnusable
 
 # A start under a key: its ids follow from the key, and a repeated one finds the session of the first.
 #

@@ -23,10 +23,10 @@ from apc_client.operator import first_operator
 from apc_client.registration import RunClient, register_contract
 from apc_client.session import ClientSession
 from apc_contracts.contract.contract import load_contract, task_contract
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import CLIENT
 from apc_log.queries import get_session
 from apc_log.registry import read_contracts
-from apc_web.errors import InputUnusable
 
 log = structlog.get_logger(__name__)
 

@@ -7,14 +7,13 @@ ApcError
     KeyConflict      the key was used for another input
     ResultUnusable   the session closed, and its result is not what was asked for
     StillRunning     the session has not ended in time
-  ServiceAway        (apc_web.errors)
+  ServiceAway        (apc_contracts.errors)
     ShardsUnconfirmed  a change of the registry that some shards have not logged in time
 """
 
 from typing import ClassVar
 
-from apc_contracts.errors import ApcError
-from apc_web.errors import ServiceAway
+from apc_contracts.errors import ApcError, ServiceAway
 
 
 class ClientError(ApcError):

@@ -57,13 +57,13 @@ from apc_client.registration import (
     with_keys,
 )
 from apc_client.sending import until
+from apc_contracts.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.registry import Kind, Registration
 from apc_log.registry import registered_agents
 from apc_orchestrator.service import Orchestrator
 from apc_persister.database.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key
 from apc_persister.service import serve_persister
-from apc_web.errors import InputUnusable, ServiceAway
 
 PATIENCE = timedelta(seconds=3)
 """How long to wait for a server that does not answer."""

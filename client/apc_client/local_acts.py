@@ -16,14 +16,13 @@ from apc_bus import headers
 from apc_bus.errors import BusError, QueueMissing
 from apc_bus.port import Bus, Message, Publication, QueueDepth
 from apc_bus.topology import INGRESS, RECEIPTS, agent_queue, gate_queue, log_queue
-from apc_contracts.errors import PacketRefused
+from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import PacketType, Signal
 from apc_contracts.wire.parsing import read_packet
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, encode_receipts, parse_receipts
-from apc_web.errors import InputUnusable, ServiceAway
 
 OPERATOR_USER = "operator"
 """The broker user in whose name an in-process system publishes what comes through it."""

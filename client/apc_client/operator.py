@@ -6,9 +6,9 @@ from typing import Final
 
 import asyncpg
 
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration, Right
 from apc_log.registry import read_registry, registered_agents
-from apc_web.errors import InputUnusable
 
 OPERATOR: Final = "operator"
 """The person in whose name acts are done when nobody else is named, and their role."""

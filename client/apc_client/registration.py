@@ -26,7 +26,7 @@ from apc_client.operator import OPERATOR, client_registration, operator_person
 from apc_client.sending import until
 from apc_contracts.contract.contract import Contract, deployed_contract, load_contract, read_contract_folder
 from apc_contracts.contract_model import SchemaId
-from apc_contracts.errors import SchemaUnusable
+from apc_contracts.errors import InputUnusable, SchemaUnusable, ServiceAway
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.identity.registry_change import (
@@ -49,7 +49,6 @@ from apc_log.registry import (
     registered_agents,
     shards_with,
 )
-from apc_web.errors import InputUnusable, ServiceAway
 
 CONFIRM_PATIENCE = timedelta(seconds=10)
 """How long each of shard 0 and the others may take to log a schema or a contract."""

@@ -14,6 +14,7 @@ from apc_bus.database import is_passing
 from apc_bus.port import ActPublisher, Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
+from apc_contracts.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import Registration
 from apc_contracts.packet import MAX_TTL_MS, PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
@@ -22,7 +23,6 @@ from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, De
 from apc_contracts.wire.parsing import seal
 from apc_log.queries.questions import QuestionRow, list_questions, read_verdicts
 from apc_log.registry import registered_people
-from apc_web.errors import InputUnusable, ServiceAway
 
 PAUSE_SECONDS = 0.02
 

@@ -17,8 +17,8 @@ from apc_client.connecting import InProcessClient, connect_in_process
 from apc_client.errors import ResultUnusable
 from apc_client.sending import until
 from apc_client.session import ClientSession, SessionEvent
+from apc_contracts.errors import InputUnusable
 from apc_log.queries.questions import QuestionRow
-from apc_web.errors import InputUnusable
 
 PATIENCE = timedelta(seconds=30)
 

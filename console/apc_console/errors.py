@@ -1,8 +1,8 @@
 """Errors of the console.
 
 ApcError
-  InputUnusable        a file, an option or a CSV that cannot be used; says what to change (apc_web.errors)
-  ServiceAway          a broker, a database or a service that does not answer in time (apc_web.errors)
+  InputUnusable        a file, an option or a CSV that cannot be used; says what to change (apc_contracts.errors)
+  ServiceAway          a broker, a database or a service that does not answer in time (apc_contracts.errors)
   ConsoleError
     ModuleUnusable     `module:agent` does not lead to an agent
     LogDiffers         a log that does not say again what was recorded (exit 4)
@@ -12,8 +12,7 @@ ApcError
 
 from typing import ClassVar
 
-from apc_contracts.errors import ApcError
-from apc_web.errors import InputUnusable, ServiceAway
+from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
 
 __all__ = [
     "ConsoleError",

@@ -14,11 +14,21 @@ ApcError
   GateError              apc_orchestrator.errors
   LogError               apc_persister.errors
   ConsoleError           apc_console.errors
+  InputUnusable          a file, an option, a table or a request that cannot be used; says what to change
+  ServiceAway            a broker, a database or a service that does not answer in time
 """
 
 
 class ApcError(Exception):
     """The base of every error of apc-bus."""
+
+
+class InputUnusable(ApcError):
+    """A file, an option, a table or a request that cannot be used."""
+
+
+class ServiceAway(ApcError):
+    """A broker, a database or a service that does not answer in time."""
 
 
 class ContractError(ApcError):

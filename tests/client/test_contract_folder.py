@@ -9,9 +9,8 @@ from pydantic import SecretStr
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.in_process import run_embedded
 from apc_contracts.contract.contract import task_contract
-from apc_contracts.errors import ContractInvalid
+from apc_contracts.errors import ContractInvalid, InputUnusable
 from apc_log.registry import LoggedContract, read_contracts
-from apc_web.errors import InputUnusable
 
 
 def write(path: Path, name: str, kept: int = 128) -> str:

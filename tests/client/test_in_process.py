@@ -15,7 +15,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import SessionHalted, TeamTestClient
 from apc_console.commands.session_running import print_events
 from apc_contracts.contract.contract import task_contract
-from apc_web.errors import InputUnusable
+from apc_contracts.errors import InputUnusable
 
 
 @message("order/1")

@@ -23,10 +23,10 @@ from apc_client import client as starting
 from apc_client.client import KeyedStart
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import get_session
 from apc_log.queries.trace import PacketRow
-from apc_web.errors import InputUnusable
 
 __all__ = ["house"]
 

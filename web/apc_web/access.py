@@ -29,7 +29,8 @@ from starlette.datastructures import Headers
 
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import sources
-from apc_web.errors import ApiError, InputUnusable
+from apc_contracts.errors import InputUnusable
+from apc_web.errors import ApiError
 
 LOCAL_USER = "local"
 """Anyone who has the token of a loopback server."""

@@ -1,23 +1,9 @@
-"""Errors of requests and of acts.
-
-ApcError
-  ApiError       one `application/problem+json` answer
-  InputUnusable  a file, an option, a table or a request that cannot be used; says what to change
-  ServiceAway    a broker, a database or a service that does not answer in time
-"""
+"""The error of a request: one `application/problem+json` answer."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from apc_contracts.errors import ApcError
-
-
-class InputUnusable(ApcError):
-    """A file, an option, a table or a request that cannot be used."""
-
-
-class ServiceAway(ApcError):
-    """A broker, a database or a service that does not answer in time."""
 
 
 @dataclass(eq=False)

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apc_bus.errors import TaskEnded
-from apc_web.errors import ApiError, InputUnusable
+from apc_contracts.errors import InputUnusable
+from apc_web.errors import ApiError
 from apc_web.local_names import LOOPBACK_NAMES, is_loopback, name_of
 from apc_web.problems import problem_response
 

@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, DatabaseUnavailable
-from apc_contracts.errors import ApcError
+from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
 from apc_persister.errors import ProofImpossible, TreeBroken
-from apc_web.errors import ApiError, InputUnusable, ServiceAway
+from apc_web.errors import ApiError
 from apc_web.models import ProblemDocument
 
 MEDIA_TYPE = "application/problem+json"

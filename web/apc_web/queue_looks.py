@@ -8,7 +8,7 @@ from typing import Protocol
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import QueueDepth
-from apc_web.errors import InputUnusable, ServiceAway
+from apc_contracts.errors import InputUnusable, ServiceAway
 
 KEPT_SECONDS = 3.0
 LONGEST_SECONDS = 10.0

@@ -13,11 +13,11 @@ from tests.support.traffic.packets import make_packet
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_client import Client, SessionRefused
 from apc_contracts import IdeaPayload
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import questions
 from apc_orchestrator.judging import verdicts
-from apc_web.errors import InputUnusable
 
 __all__ = ["house", "idea"]
 

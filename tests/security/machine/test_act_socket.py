@@ -33,10 +33,10 @@ from apc_client.local_acts import (
 )
 from apc_console.connections import find_door
 from apc_contracts import SignalPayload
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.parsing import seal
-from apc_web.errors import InputUnusable
 
 PATIENCE = 30.0
 ASK = """

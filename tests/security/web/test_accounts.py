@@ -19,6 +19,7 @@ from tests.web.conftest import SERVER, WebBench
 from apc_bus.settings import WebSettings
 from apc_console.commands.ui import reach_of
 from apc_contracts import SignalPayload
+from apc_contracts.errors import InputUnusable
 from apc_contracts.vocabulary import Signal
 from apc_web import access as logins
 from apc_web import guard, roles
@@ -37,7 +38,6 @@ from apc_web.access import (
     write_users,
 )
 from apc_web.app import make_app
-from apc_web.errors import InputUnusable
 from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
 from apc_web.openapi import DOCUMENT
 

@@ -14,10 +14,10 @@ from apc_bus.port import Message, Publication
 from apc_bus.settings import sources
 from apc_bus.topology import RECEIPTS
 from apc_console.connections import PATIENCE
+from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_web.access import UsersDocument, read_users, write_users
-from apc_web.errors import InputUnusable
 from apc_web.pool import open_state_reader
 
 PASSWORD = "a-password-of-a-test"

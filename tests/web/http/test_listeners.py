@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.apc_command import ApcCommand
 
-from apc_web.errors import InputUnusable
+from apc_contracts.errors import InputUnusable
 from apc_web.http import open_listeners
 
 HOST = "127.0.0.1"

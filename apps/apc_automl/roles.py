@@ -5,13 +5,14 @@ point that runs in a separate process.
 """
 
 from apc_agents.agent import Agent
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.builder import make_builder
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.priors import LoggedPast, PastRuns
 from apc_automl.swarm.sentinel import make_sentinel
 from apc_automl.training.spaces import SWARMS
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings, DatabaseSettings
+from apc_bus.settings import DatabaseSettings
 
 MODULE = "apc_automl.roles"
 ROLES = ("sentinel", "builder_linear", "builder_trees", "builder_neighbours", "librarian")

@@ -19,11 +19,11 @@ from apc_automl.bench.reference_runs import (
 )
 from apc_automl.run.form import RunForm
 from apc_automl.run.sizing import fit_to_budget
+from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.preparing import prepare_table
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 
 SWARM, RANDOM, PLAIN = "the swarm", "random search", "HistGradientBoosting"
 PEERS = (SWARM, RANDOM, PLAIN)

@@ -11,10 +11,11 @@ from apc_automl.data.generated import TARGET
 from apc_automl.report.run_events import follow_run
 from apc_automl.report.run_log import RunLog, read_run
 from apc_automl.roles import make_agents
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.in_process import run_embedded
 
 PROCESSES = 2

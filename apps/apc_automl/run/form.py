@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apc_bus.settings import AutomlSettings
+from apc_automl.settings import AutomlSettings
 from apc_console.errors import InputUnusable
 
 if TYPE_CHECKING:

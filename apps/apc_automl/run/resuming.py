@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from apc_automl.report.run_log import read_run
 from apc_automl.run.form import RunForm
-from apc_bus.settings import AutomlSettings
+from apc_automl.settings import AutomlSettings
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable
 

@@ -13,12 +13,12 @@ from statistics import fmean
 
 from apc_automl.data.table_schema import Schema
 from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, ROUNDS, RunForm
+from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.search import default_recipe
 from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 
 FITS = 6.0
 """One measured model costs as much as so many trainings: four folds, two steps of the curve, the model itself."""

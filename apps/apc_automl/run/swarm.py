@@ -19,12 +19,13 @@ from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of,
 from apc_automl.run.sizing import fit_to_budget, parallel_trainings
 from apc_automl.run.status import RunStatus
 from apc_automl.run.wrapping import wrapped
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.preparing import check_table, prepare_table
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
-from apc_bus.settings import AutomlSettings, BusSettings, DatabaseSettings
+from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_console.connections import open_log
 from apc_console.errors import InputUnusable, Interrupted, NothingPassed
 from apc_console.output.terminal import echo

@@ -5,10 +5,10 @@ import structlog
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.errors import TableInvalid, TrainingUnavailable
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Packet, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.payloads.session_signals import SessionState

@@ -10,6 +10,7 @@ from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_profile import TableProfile
 from apc_automl.errors import TableInvalid
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.briefs import (
     REST,
     SLICES,
@@ -27,7 +28,6 @@ from apc_automl.training.material import Prepared
 from apc_automl.training.preparing import prepare_table
 from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,

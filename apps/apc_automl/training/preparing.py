@@ -1,9 +1,9 @@
 """Prepare the user's table in a training process."""
 
+from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 
 
 async def check_table(settings: AutomlSettings, workbench: Workbench) -> None:

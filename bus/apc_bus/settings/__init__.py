@@ -4,9 +4,7 @@ from apc_bus.settings.agents import LanguageSettings, LLMSettings, RelevanceSett
 from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings
 from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings
 from apc_bus.settings.services import (
-    READ_BY,
     SERVICES,
-    AutomlSettings,
     BusSettings,
     ConsoleSettings,
     OrchestratorSettings,
@@ -15,15 +13,14 @@ from apc_bus.settings.services import (
     WebSettings,
     WorkerSettings,
     all_settings,
+    read_by,
 )
 from apc_bus.settings.sources import ApcSettings, DeploymentSettings, variable_of
 
 __all__ = [
-    "READ_BY",
     "SERVICES",
     "ApcSettings",
     "ArtifactSettings",
-    "AutomlSettings",
     "BrokerSettings",
     "BusSettings",
     "ChaosSettings",
@@ -43,5 +40,6 @@ __all__ = [
     "WebSettings",
     "WorkerSettings",
     "all_settings",
+    "read_by",
     "variable_of",
 ]

@@ -1,12 +1,13 @@
-"""What each service reads: its own settings, and the subjects that it is composed of; names that are no setting."""
+"""What each service reads: its subjects, composed; applications add what they read."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher, get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal, Self
-from uuid import UUID
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -24,8 +25,6 @@ from apc_bus.settings.agents import (
 from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings, DeliverySettings
 from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings, LogWriterSettings
 from apc_bus.settings.sources import PREFIX, ApcSettings, DeploymentSettings, ServedShards, check_scheme, variable_of
-from apc_contracts.contract_model import Id
-from apc_contracts.identity.ids import keyed_id
 
 
 class GateSettings(ServedShards):
@@ -134,71 +133,6 @@ class TraceSettings(ApcSettings):
         return self
 
 
-CLOSING_SECONDS = 240
-
-
-class AutomlSettings(ApcSettings):
-    """One run. Most settings are read by the librarian only; the other roles get theirs from packets."""
-
-    model_config = SettingsConfigDict(env_prefix="APC_AUTOML_", arbitrary_types_allowed=True)
-
-    data: Path | None = None
-    """The CSV; none = the librarian opens no session."""
-    target: str = "target"
-    """The column to predict."""
-    problem: Literal["classification", "regression"] | None = None
-    """Kind of problem; none = derived from the target."""
-    generations: int = Field(default=24, ge=1, le=1000)
-    """Number of generations, counted from 0; transfers start at generation 11."""
-    convergence: int | None = Field(default=None, ge=0, le=1000)
-    """Number of the last generations, which only tune what is known; none = one in twelve."""
-    candidates: int = Field(default=1, ge=1, le=64)
-    """Methods that a swarm compares in each generation before it trains the best one; 1 = it takes the next."""
-    seed: int = Field(default=7, ge=0, lt=2**31)
-    """The same seed gives the same promoted model."""
-    budget_seconds: int = Field(default=120, ge=1)
-    """Search time; then the best verified candidate is arbitrated and validated."""
-    maximum_rounds: int = Field(default=2, ge=1, le=10)
-    """Number of validations, each on a separate untouched slice."""
-    maximum_rows: int = Field(default=3000, ge=100)
-    """Of a larger table the search looks at this many rows, a stratified sample of each part."""
-    generation_deadline_ms: int = Field(default=120_000, ge=1000)
-    """A generation continues without swarms that take longer."""
-    state_deadline_ms: int = Field(default=3_600_000, ge=1000)
-    """Longest time in one state of the session."""
-    veto_window_ms: int = Field(default=1000, ge=0)
-    """How long an arbitrated winner can be vetoed."""
-    session_id: Id = "automl"
-    """Session of the run; fixed, so that a restarted librarian repeats START instead of opening a second session."""
-    run_id: Id = "automl"
-    """Run id in the log."""
-    task_id: Id = "model-search"
-    """The one task of the run; lineage compares runs of the same task."""
-    start_packet_id: UUID | None = None
-    """Packet id of START; none = derived from session_id."""
-    priors: bool = True
-    """Start with recipes that worked on similar tables; if false, a run does not depend on earlier ones."""
-    resume: Id | None = None
-    """Start with the best recipes of this run alone; none = of all runs on similar tables."""
-    training_processes: int = Field(default=1, ge=1, le=64)
-    """Training processes of one worker process."""
-
-    @property
-    def wall_ms(self) -> int:
-        """The session's whole time: search, and twice as much, at least four minutes, to train and judge the winner."""
-        return self.budget_seconds * 1000 + max(2 * self.budget_seconds, CLOSING_SECONDS) * 1000
-
-    @property
-    def convergence_generations(self) -> int:
-        """The last generations, by default one in twelve, tune what the swarms know by then."""
-        return self.generations // 12 if self.convergence is None else min(self.convergence, self.generations - 1)
-
-    @property
-    def start_id(self) -> UUID:
-        """The id of START: the same for every start of a librarian of this session."""
-        return self.start_packet_id or keyed_id("librarian", self.session_id, "start")
-
-
 class BusSettings(BrokerSettings, ArtifactSettings, ChaosSettings):
     """Whatever is on the bus: the broker, the artifacts, and the faults that strike."""
 
@@ -217,12 +151,14 @@ class WorkerSettings(
     """A worker: what it takes, publishes and keeps. Without `database_url` its state ends with it."""
 
 
-READ_BY: dict[str, tuple[type[ApcSettings], ...]] = {
+Readers = Mapping[str, tuple[type[ApcSettings], ...]]
+"""Who reads which settings."""
+
+_OURS: Readers = {
     "orchestrator": (OrchestratorSettings, BusSettings, DatabaseSettings, TraceSettings),
     "persister": (PersisterSettings, BusSettings, DatabaseSettings, TraceSettings),
     "worker": (WorkerSettings, BusSettings, DatabaseSettings, TraceSettings),
     "agents": (SituationSettings, RelevanceSettings, LanguageSettings),
-    "automl": (AutomlSettings,),
     "llm": (LLMSettings,),
     "console": (
         ConsoleSettings,
@@ -235,15 +171,45 @@ READ_BY: dict[str, tuple[type[ApcSettings], ...]] = {
         WebSettings,
     ),
 }
-"""Who reads which settings."""
 
 SERVICES = frozenset({"orchestrator", "persister", "worker", "console"})
 """The processes of a deployment; the other readers are parts of a worker."""
 
 
+APPLICATIONS = "apc.settings"
+"""Each entry point of this group names a class of settings; its name is that of the application that reads them."""
+
+
+def read_by() -> Readers:
+    """Return who reads which settings, the installed applications included."""
+    return _installed()[0]
+
+
 def all_settings() -> Iterator[type[ApcSettings]]:
     """Yield every class of settings that somebody reads, once."""
-    yield from dict.fromkeys(kind for kinds in READ_BY.values() for kind in kinds)
+    yield from dict.fromkeys(kind for kinds in read_by().values() for kind in kinds)
+
+
+@cache
+def _installed() -> tuple[Readers, list[str]]:
+    return with_applications(_OURS, entry_points(group=APPLICATIONS))
+
+
+def with_applications(readers: Readers, applications: Iterable[EntryPoint]) -> tuple[Readers, list[str]]:
+    """Add the settings of applications to `readers`; say in a sentence each why others cannot be used."""
+    found, problems = dict(readers), []
+    for application in sorted(applications, key=lambda one: (one.name, one.value)):
+        try:
+            kind = application.load()
+        except Exception as error:  # whatever a foreign module raises: our own settings are read without it
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if isinstance(kind, type) and issubclass(kind, ApcSettings):
+                found[application.name] = (*found.get(application.name, ()), kind)
+                continue
+            reason = "it is no class of settings"
+        problems.append(f"no settings of {application.name}: {application.value} cannot be used: {reason}")
+    return found, problems
 
 
 # Names of the environment that begin like ours and are no settings: misspelled ones are refused, others told.
@@ -259,23 +225,31 @@ _ADDRESS = re.compile(r"^(tcp|udp|sctp)://")
 
 
 def check_names(environment: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each unknown name with our prefix.
+    """Return a sentence for each unknown name with our prefix; where there is one, also what `with_applications` says.
 
     Raises:
         SettingMisspelled: one of them is nearly the name of a setting.
     """
+    ours = _names_of(_OURS)
+    if not any(_is_unknown(name, value, ours) for name, value in environment.items()):
+        return []  # looking for applications takes milliseconds
     known = known_names()
     unknown = sorted(name for name, value in environment.items() if _is_unknown(name, value, known))
     for name in unknown:
         meant = _nearest(name, known)
         if meant is not None and _likeness(name, meant) >= MISSPELLED:
             raise SettingMisspelled(name, meant)
-    return [_sentence(name, known) for name in unknown]
+    return [*_installed()[1], *(_sentence(name, known) for name in unknown)]
 
 
 def known_names() -> frozenset[str]:
     """Return every name that is a setting, or that we read otherwise."""
-    return frozenset(variable_of(kind, field) for kind in all_settings() for field in kind.model_fields) | NO_SETTINGS
+    return _names_of(read_by())
+
+
+def _names_of(readers: Readers) -> frozenset[str]:
+    every = {kind for kinds in readers.values() for kind in kinds}
+    return frozenset(variable_of(kind, field) for kind in every for field in kind.model_fields) | NO_SETTINGS
 
 
 def _is_unknown(name: str, value: str, known: frozenset[str]) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apc_bus.secrecy import hide
-from apc_bus.settings import READ_BY, SERVICES, all_settings, variable_of
+from apc_bus.settings import SERVICES, all_settings, read_by, variable_of
 from apc_console.output.output import AsJson, print_rows
 
 EVERYBODY = "all"
@@ -46,7 +46,7 @@ def settings_in_force() -> list[Setting]:
 def _readers() -> Mapping[str, str]:
     """Return which services read each variable."""
     readers: dict[str, dict[str, None]] = {}
-    for reader, kinds in READ_BY.items():
+    for reader, kinds in read_by().items():
         for kind in kinds:
             for field in kind.model_fields:
                 readers.setdefault(variable_of(kind, field), {})[reader] = None

@@ -19,12 +19,10 @@ from apc_contracts.text import one_line, printable_json
 
 # Turn an unusable setting into one sentence.
 
-_CLASSES = {kind.__name__: kind for kind in all_settings()}
-
 
 def sentence_of(error: ValidationError) -> str:
     """Name the variable and what is wrong with its value. Re-raises errors that are not about settings."""
-    kind = _CLASSES.get(error.title)
+    kind = next((kind for kind in all_settings() if kind.__name__ == error.title), None)
     if kind is None:
         raise error
     first = error.errors(include_url=False, include_input=False)[0]

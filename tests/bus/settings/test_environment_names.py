@@ -1,11 +1,14 @@
 """Names of the environment that are no settings: near ones are refused, others told."""
 
 import os
+from importlib.metadata import EntryPoint
 
 import pytest
 
+from apc_automl.settings import AutomlSettings
 from apc_bus.errors import SettingMisspelled
-from apc_bus.settings.services import check_names, known_names
+from apc_bus.settings import read_by
+from apc_bus.settings.services import APPLICATIONS, check_names, known_names, with_applications
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,33 @@ def test_what_kubernetes_sets_for_a_service_is_not_told() -> None:
     }
     assert check_names(given) == []
     assert check_names({"APC_BROKER_PORT": "5672"}) != []
+
+
+def test_the_settings_of_an_application_are_known_like_ours() -> None:
+    assert read_by()["automl"] == (AutomlSettings,)
+    assert check_names({"APC_AUTOML_SEED": "7"}) == []
+    with pytest.raises(SettingMisspelled, match="do you mean APC_AUTOML_SEED"):
+        check_names({"APC_AUTOML_SEDE": "7"})
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("no_such_module:Settings", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:no_such_name", "AttributeError: "),
+        ("json:dumps", "it is no class of settings"),
+        ("json:JSONDecoder", "it is no class of settings"),
+    ],
+)
+def test_settings_that_cannot_be_loaded_are_named_and_left_out(value: str, reason: str) -> None:
+    readers, (problem,) = with_applications({}, [EntryPoint("broken", value, APPLICATIONS)])
+
+    assert readers == {}
+    assert problem.startswith(f"no settings of broken: {value} cannot be used: {reason}")
+
+
+def test_two_classes_of_one_application_are_both_read() -> None:
+    first, second = "apc_automl.settings:AutomlSettings", "apc_bus.settings:WebSettings"
+    readers, _ = with_applications({}, [EntryPoint("two", value, APPLICATIONS) for value in (second, first)])
+
+    assert [kind.__name__ for kind in readers["two"]] == ["AutomlSettings", "WebSettings"]

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from apc_bus.settings import AutomlSettings
+from apc_automl.settings import AutomlSettings
 
 
 @pytest.mark.parametrize("name", ["x' OR '1'='1", "run\nAPC_AUTOML_SEED=1", "../run", ""])

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from tests.support.reference.markdown import code, one_line, table
 
-from apc_bus.settings import READ_BY, SERVICES, ApcSettings, all_settings, variable_of
+from apc_bus.settings import SERVICES, ApcSettings, all_settings, read_by, variable_of
 
 
 def settings_tables() -> str:
@@ -48,7 +48,7 @@ def _declaring() -> Iterator[type[ApcSettings]]:
 
 def _readers() -> dict[str, list[str]]:
     readers: dict[str, list[str]] = {}
-    for reader, kinds in READ_BY.items():
+    for reader, kinds in read_by().items():
         for kind in kinds:
             for name in kind.model_fields:
                 users = readers.setdefault(variable_of(kind, name), [])

@@ -22,11 +22,11 @@ from apc_automl.run.sizing import (
     fit_to_budget,
     search_time_left,
 )
+from apc_automl.settings import AutomlSettings
 from apc_automl.training import measuring
 from apc_automl.training.material import Prepared, Study
 from apc_automl.training.search import default_recipe
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 
 
 def costs(generation: float) -> Costs:

@@ -10,6 +10,7 @@ import pytest
 from apc_agents.testing import AgentTestClient
 from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.model.model_file import load_model
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import UNTOUCHED, read_brief
 from apc_automl.swarm.librarian import make_librarian
@@ -17,7 +18,6 @@ from apc_automl.swarm.members import BUILDERS, SENTINEL
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES, default_settings
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Actor, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload, SignalFields, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.session_signals import SessionSpec, SessionState

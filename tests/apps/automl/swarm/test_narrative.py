@@ -10,12 +10,12 @@ from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.testing import AgentTestClient
 from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench
-from apc_bus.settings import AutomlSettings
 from apc_contracts.packet import Actor
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,

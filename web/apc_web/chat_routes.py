@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from apc_agents.llm import Dialogue
 from apc_bus.concurrency import cancelled
 from apc_web.access import caller
-from apc_web.chats import Answering, ChatHistory, ChatList, Chats, ChatState, ChatTasks, ChatText, NewChatMessage
+from apc_web.chat_models import ChatHistory, ChatList, ChatState, ChatTasks, ChatText, NewChatMessage
 from apc_web.errors import ApiError
 from apc_web.roles import RoleRoute
 from apc_web.route_services import Serving
 
-if TYPE_CHECKING:
-    from apc_web.chats import Chats
+if TYPE_CHECKING:  # a server without the extra `llm` has these routes too
+    from apc_agents.llm import Dialogue
+    from apc_web.chats import Answering, Chats
 
 MOST_STREAMS = 64
 _PING_SECONDS = 15
 
 
-async def chat_stream(chats: Chats, user: str, session_id: str) -> Response:
+async def chat_stream(chats: "Chats", user: str, session_id: str) -> Response:
     """Return the stream of a conversation. Raises ApiError."""
     dialogue = await chats.known(user, session_id)
     if chats.streams >= MOST_STREAMS:
@@ -39,7 +39,7 @@ async def chat_stream(chats: Chats, user: str, session_id: str) -> Response:
     )
 
 
-async def _events(chats: Chats, dialogue: Dialogue, user: str, session_id: str) -> AsyncIterator[ServerSentEvent]:
+async def _events(chats: "Chats", dialogue: "Dialogue", user: str, session_id: str) -> AsyncIterator[ServerSentEvent]:
     chats.streams += 1
     props = asyncio.Event()
     watching = asyncio.create_task(_watch(dialogue, props))
@@ -64,7 +64,7 @@ async def _events(chats: Chats, dialogue: Dialogue, user: str, session_id: str) 
         await cancelled(watching)
 
 
-async def _watch(dialogue: Dialogue, changed: asyncio.Event) -> None:
+async def _watch(dialogue: "Dialogue", changed: asyncio.Event) -> None:
     async for _ in dialogue.changes():
         changed.set()
 

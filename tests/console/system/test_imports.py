@@ -13,6 +13,10 @@ def test_a_team_runs_without_the_libraries_of_other_extras(module: str) -> None:
     assert imported_by(module, OPTIONAL) == "[]\n"
 
 
+def test_the_web_console_is_served_without_a_language_model() -> None:
+    assert imported_by("apc_web.app", OPTIONAL) == "[]\n"
+
+
 def test_a_command_that_reads_the_log_starts_without_the_system() -> None:
     """It would start a third slower; `apc_log` shows that something is imported at all."""
     names = ("apc_orchestrator", "apc_client", "apc_agents", "apc_log")

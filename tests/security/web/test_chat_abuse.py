@@ -10,7 +10,7 @@ from tests.web.test_chat import ChatBench
 from apc_web import chats as limits
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
-from apc_web.chats import MOST_CHARACTERS
+from apc_web.chat_models import MOST_CHARACTERS
 from apc_web.errors import ApiError
 
 OTHER = "somebody-else"

@@ -6,8 +6,6 @@ ApcError
   ConsoleError
     ModuleUnusable     `module:agent` does not lead to an agent
     LogDiffers         a log that does not say again what was recorded (exit 4)
-    NothingPassed      a run that ended without a promoted model (exit 3)
-    Interrupted        a run that was told to stop before its end (exit 130)
 """
 
 from typing import ClassVar
@@ -17,10 +15,8 @@ from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
 __all__ = [
     "ConsoleError",
     "InputUnusable",
-    "Interrupted",
     "LogDiffers",
     "ModuleUnusable",
-    "NothingPassed",
     "ServiceAway",
 ]
 
@@ -39,15 +35,3 @@ class LogDiffers(ConsoleError):
     """A log that differs from its recomputation; names the place."""
 
     exit_code: ClassVar[int] = 4
-
-
-class NothingPassed(ConsoleError):
-    """A run that ended without a promoted model: a result, not an error of the input."""
-
-    exit_code: ClassVar[int] = 3
-
-
-class Interrupted(ConsoleError):
-    """A run that was told to stop before its end."""
-
-    exit_code: ClassVar[int] = 130

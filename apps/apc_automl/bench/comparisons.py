@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from apc_automl.training.gates import DIGITS
-from apc_console.errors import InputUnusable
+from apc_contracts.errors import InputUnusable
 
 
 class Comparison(BaseModel):

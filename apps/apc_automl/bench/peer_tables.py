@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apc_automl.data.generated import TARGET, Generator, write_samples
-from apc_console.errors import InputUnusable
+from apc_contracts.errors import InputUnusable
 
 ROWS = 1000
 """Of each generated table."""

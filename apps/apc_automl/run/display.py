@@ -11,8 +11,7 @@ from rich.text import Text
 
 from apc_automl.report.run_events import Event
 from apc_automl.run.status import RunStatus
-from apc_console.output.safe_console import SafeConsole
-from apc_console.output.terminal import echo
+from apc_console.for_applications import SafeConsole, echo
 
 LIVES_A_SECOND = 4
 

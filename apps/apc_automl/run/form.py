@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from apc_automl.settings import AutomlSettings
-from apc_console.errors import InputUnusable
+from apc_contracts.errors import InputUnusable
 
 if TYPE_CHECKING:
     from apc_automl.data.source import TableFile

@@ -5,8 +5,8 @@ from dataclasses import replace
 from apc_automl.report.run_log import read_run
 from apc_automl.run.form import RunForm
 from apc_automl.settings import AutomlSettings
-from apc_console.connections import open_log
-from apc_console.errors import InputUnusable
+from apc_console.for_applications import open_log
+from apc_contracts.errors import InputUnusable
 
 
 async def resumed(form: RunForm, settings: AutomlSettings) -> tuple[RunForm, AutomlSettings]:

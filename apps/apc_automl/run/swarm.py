@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from apc_automl.errors import Interrupted, NothingPassed
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.outcome_files import collect_outcome
 from apc_automl.report.run_events import follow_run
@@ -26,12 +27,17 @@ from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_console.connections import open_log
-from apc_console.errors import InputUnusable, Interrupted, NothingPassed
-from apc_console.output.terminal import echo
-from apc_console.system.running import stop_on_signals
-from apc_console.system.system import System, has_broker
-from apc_console.system.up import ConsoleBeside, check_console, console_beside
+from apc_console.for_applications import (
+    ConsoleBeside,
+    System,
+    check_console,
+    console_beside,
+    echo,
+    has_broker,
+    open_log,
+    stop_on_signals,
+)
+from apc_contracts.errors import InputUnusable
 from apc_log.queries import list_agent_packets
 
 MOST_TRAINING_PROCESSES = 4
@@ -176,7 +182,7 @@ def _say_nothing(text: str) -> None:
 @asynccontextmanager
 async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
     if has_broker(plan.bus, plan.database):
-        from apc_console.system.supervisor import AgentProcess, run_supervised
+        from apc_console.for_applications import AgentProcess, run_supervised
 
         environment = environment_of(plan.settings)
         roles = [AgentProcess(f"{MODULE}:{role}", environment) for role in ROLES]

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from apc_automl.data.table_schema import Schema
 from apc_automl.loading import find_record
-from apc_console.errors import InputUnusable
 from apc_contracts.contract_model import Id
+from apc_contracts.errors import InputUnusable
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from apc_console.output.output import WithUi
 from apc_console.output.terminal import echo
 from apc_console.system.running import run as run_to_end
 from apc_console.system.running import run_service
 
-WithUi = Annotated[bool, typer.Option("--ui", help="Serve the web console beside it, until Ctrl-C.")]
 ListenOption = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
 ]

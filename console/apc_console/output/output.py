@@ -33,6 +33,7 @@ def sentence_of(error: ValidationError) -> str:
     return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"
 
 
+WithUi = Annotated[bool, typer.Option("--ui", help="Serve the web console beside it, until Ctrl-C.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table (the default when piped).")]
 
 

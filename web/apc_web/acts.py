@@ -11,11 +11,11 @@ from apc_contracts.payloads.by_type import MAX_TEXT, AnswerOutcome
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind
 from apc_log.queries import DeliveryId
-from apc_web.access import caller
+from apc_web.access import AccountRole, caller
 from apc_web.cursors import SessionName
 from apc_web.errors import ApiError, invalid
-from apc_web.models import NEXT, ApiModel
-from apc_web.roles import RoleRoute
+from apc_web.models import NEXT, ApiModel, Shown
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Acts, Services, Serving
 from apc_web.runs import place_of
 
@@ -23,86 +23,86 @@ from apc_web.runs import place_of
 class DeliveryAttempt(ApiModel):
     """One hop of a delivery."""
 
-    attempt: int
-    from_state: str
-    to_state: str
-    events: list[str]
-    at: datetime
-    actor: str
+    attempt: Shown[int]
+    from_state: Shown[str]
+    to_state: Shown[str]
+    events: Shown[list[str]]
+    at: Shown[datetime]
+    actor: Shown[str]
     error: str | None
 
 
 class DeadLetterDetail(ApiModel):
     """A delivery that failed permanently."""
 
-    session_id: str
-    run_id: str
-    task_id: str
-    packet_id: UUID
-    packet_type: str
-    sender: str
-    recipient: str
-    attempt: int
+    session_id: Shown[str]
+    run_id: Shown[str]
+    task_id: Shown[str]
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    sender: Shown[str]
+    recipient: Shown[str]
+    attempt: Shown[int]
     reason: str | None
     words: str
     """Why, one sentence."""
-    died_at: datetime
-    expires_at: datetime
-    can_requeue: bool
+    died_at: Shown[datetime]
+    expires_at: Shown[datetime]
+    can_requeue: Shown[bool]
     """False once the packet has expired, and for work of a session that has halted."""
-    attempts: list[DeliveryAttempt]
+    attempts: Shown[list[DeliveryAttempt]]
 
 
 class DeadLetterPage(ApiModel):
     """Dead letters in the order of the log, oldest first."""
 
-    items: list[DeadLetterDetail]
-    next: str | None = NEXT
+    items: Shown[list[DeadLetterDetail]]
+    next: Shown[str | None] = NEXT
 
 
 class EffectSummary(ApiModel):
     """An act of a handler outside the bus."""
 
-    packet_id: UUID
-    agent_id: str
-    key: str
-    state: str
+    packet_id: Shown[UUID]
+    agent_id: Shown[str]
+    key: Shown[str]
+    state: Shown[str]
     """RUNNING, UNKNOWN, RESULT_LOST or MADE."""
-    session_id: str
-    worker: str
-    claimed_at: datetime
-    made_at: datetime | None
+    session_id: Shown[str]
+    worker: Shown[str]
+    claimed_at: Shown[datetime]
+    made_at: Shown[datetime | None]
     problem: str | None
-    settled_by: str | None
+    settled_by: Shown[str | None]
 
 
 class EffectList(ApiModel):
     """Effects, newest first."""
 
-    items: list[EffectSummary]
+    items: Shown[list[EffectSummary]]
 
 
 class TaskSummary(ApiModel):
     """A durable task of an agent."""
 
-    task_id: UUID
-    agent_id: str
-    session_id: str
-    action: str
-    status: str
-    progress: float
+    task_id: Shown[UUID]
+    agent_id: Shown[str]
+    session_id: Shown[str]
+    action: Shown[str]
+    status: Shown[str]
+    progress: Shown[float]
     note: str | None
     error: str | None
-    attempt: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
+    attempt: Shown[int]
+    created_at: Shown[datetime]
+    started_at: Shown[datetime | None]
+    finished_at: Shown[datetime | None]
 
 
 class TaskList(ApiModel):
     """Tasks, newest first."""
 
-    items: list[TaskSummary]
+    items: Shown[list[TaskSummary]]
 
 
 class ActOutcome(ApiModel):
@@ -116,31 +116,31 @@ class ActOutcome(ApiModel):
 class OpenApproval(ApiModel):
     """A question of an agent that waits for a person."""
 
-    packet_id: UUID
-    session_id: str
-    run_id: str
-    task_id: str
-    asker: str
-    may_answer: list[str]
+    packet_id: Shown[UUID]
+    session_id: Shown[str]
+    run_id: Shown[str]
+    task_id: Shown[str]
+    asker: Shown[str]
+    may_answer: Shown[list[str]]
     """Who was asked."""
-    answer_as: list[str]
+    answer_as: Shown[list[str]]
     """Those in whose names you may answer here; empty = not."""
-    role: str | None
+    role: Shown[str | None]
     """The role whose people were asked; null when they were named."""
     text: str | None
     """The question; null when the body is sealed or was erased."""
     content: dict[str, Any] | None
     """What the agent shows beside it."""
-    payload_hash: str
+    payload_hash: Shown[str]
     """SHA-256 of what is answered: the answer names it."""
-    asked_at: datetime
-    due_at: datetime
+    asked_at: Shown[datetime]
+    due_at: Shown[datetime]
 
 
 class ApprovalList(ApiModel):
     """Open questions, the one that is due first first."""
 
-    items: list[OpenApproval]
+    items: Shown[list[OpenApproval]]
 
 
 class AnswerRequest(ApiModel):
@@ -228,6 +228,7 @@ router = APIRouter(tags=["acts"], route_class=RoleRoute)
 
 
 @router.post("/dead/{act}", response_model=ActOutcome)
+@needs(AccountRole.OPERATOR)
 async def settle_dead(
     services: Serving, act: Annotated[Literal["requeue", "discard"], Path()], request: SettleRequest
 ) -> ActOutcome:
@@ -236,6 +237,7 @@ async def settle_dead(
 
 
 @router.post("/approvals/{packet_id}/{act}", response_model=ActOutcome)
+@needs(AccountRole.OPERATOR)
 async def answer_question(
     services: Serving,
     packet_id: UUID,
@@ -247,6 +249,7 @@ async def answer_question(
 
 
 @router.post("/sessions/{session_id}/{act}", response_model=ActOutcome)
+@needs(AccountRole.OPERATOR)
 async def signal_session(
     services: Serving,
     session_id: SessionName,

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from apc_web import acts, chat_routes, decisions, health, inbox, log_routes, login, packet, session_routes
 from apc_web.models import ProblemDocument
 from apc_web.problems import add_failures
+from apc_web.roles import RoleRoute
 from apc_web.route_services import Services
 
 # The files of the built page; a page that says how to build it when they are missing.
@@ -66,12 +67,16 @@ class PageFiles:
 
 API = "/api/v1"
 STATIC = Path(__file__).parent / "static"
+ROUTERS = tuple(
+    module.router for module in (session_routes, packet, decisions, inbox, log_routes, health, login, chat_routes, acts)
+)
+"""The routes of the API, in the order of its document."""
 _PROBLEM = {"description": "A problem.", "content": {"application/problem+json": {}}, "model": ProblemDocument}
 _STATUSES = (400, 401, 403, 404, 405, 409, 413, 415, 421, 422, 429, 503)
 
 
 def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
-    """Return the application.
+    """Return the application. Raises TypeError when one of its routes asks for no role.
 
     Args:
         services: connections and caches; None makes an application of which only the OpenAPI document is wanted.
@@ -90,8 +95,10 @@ def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
     )
     app.state.services = services
     api = APIRouter(prefix=API, responses={status: dict(_PROBLEM) for status in _STATUSES})
-    for module in (session_routes, packet, decisions, inbox, log_routes, health, login, chat_routes, acts):
-        api.include_router(module.router)
+    for router in ROUTERS:
+        if not all(isinstance(route, RoleRoute) for route in router.routes):
+            raise TypeError(f"the router of {router.tags} has a route that asks for no role: give it route_class")
+        api.include_router(router)
     app.include_router(api)
     app.mount("/", PageFiles(static))
     add_failures(app)

@@ -12,10 +12,10 @@ from fastapi import APIRouter, Path, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from apc_bus.concurrency import cancelled
-from apc_web.access import caller
+from apc_web.access import AccountRole, caller
 from apc_web.chat_models import ChatHistory, ChatList, ChatState, ChatTasks, ChatText, NewChatMessage
 from apc_web.errors import ApiError
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Serving
 
 if TYPE_CHECKING:  # a server without the extra `llm` has these routes too
@@ -100,24 +100,28 @@ def _chats(services: Serving) -> "Chats":
 
 
 @router.get("", response_model=ChatList)
+@needs(AccountRole.OPERATOR)
 async def list_chats(services: Serving) -> ChatList:
     """Return your conversations, the one that changed last first."""
     return await _chats(services).list(caller().name)
 
 
 @router.post("", response_model=ChatState, status_code=201)
+@needs(AccountRole.OPERATOR)
 async def begin_chat(services: Serving) -> ChatState:
     """Begin a conversation."""
     return await _chats(services).begin(caller().name)
 
 
 @router.get("/{id}", response_model=ChatState)
+@needs(AccountRole.OPERATOR)
 async def get_chat(services: Serving, chat: ChatId) -> ChatState:
     """Return a conversation: messages, pressure, and the answer that is being made."""
     return await _chats(services).state(caller().name, chat)
 
 
 @router.delete("/{id}", status_code=204)
+@needs(AccountRole.OPERATOR)
 async def delete_chat(services: Serving, chat: ChatId) -> Response:
     """Delete a conversation."""
     await _chats(services).delete(caller().name, chat)
@@ -125,6 +129,7 @@ async def delete_chat(services: Serving, chat: ChatId) -> Response:
 
 
 @router.post("/{id}/messages", response_model=ChatState, status_code=202)
+@needs(AccountRole.OPERATOR)
 async def say(services: Serving, chat: ChatId, message: NewChatMessage) -> ChatState:
     """Send a message; the answer comes as events, and goes on when nobody listens.
 
@@ -135,30 +140,35 @@ async def say(services: Serving, chat: ChatId, message: NewChatMessage) -> ChatS
 
 
 @router.post("/{id}/stop", response_model=ChatState)
+@needs(AccountRole.OPERATOR)
 async def stop_answer(services: Serving, chat: ChatId) -> ChatState:
     """Stop the answer that is being made; the conversation is as before the message."""
     return await _chats(services).stop(caller().name, chat)
 
 
 @router.post("/{id}/compress", response_model=ChatState)
+@needs(AccountRole.OPERATOR)
 async def compress_chat(services: Serving, chat: ChatId) -> ChatState:
     """Fold the oldest parts now."""
     return await _chats(services).compress(caller().name, chat)
 
 
 @router.post("/{id}/clear", response_model=ChatState)
+@needs(AccountRole.OPERATOR)
 async def clear_chat(services: Serving, chat: ChatId) -> ChatState:
     """Forget everything that was said."""
     return await _chats(services).clear(caller().name, chat)
 
 
 @router.get("/{id}/tasks", response_model=ChatTasks)
+@needs(AccountRole.OPERATOR)
 async def list_chat_tasks(services: Serving, chat: ChatId) -> ChatTasks:
     """Return the tasks that messages started."""
     return await _chats(services).tasks(caller().name, chat)
 
 
 @router.get("/{id}/history", response_model=ChatHistory)
+@needs(AccountRole.OPERATOR)
 async def get_history(services: Serving, chat: ChatId) -> ChatHistory:
     """Return every message that is kept, folded ones too."""
     return await _chats(services).history(caller().name, chat)
@@ -169,6 +179,7 @@ async def get_history(services: Serving, chat: ChatId) -> ChatHistory:
     response_class=EventSourceResponse,
     responses={200: {"description": _EVENTS, "content": {"text/event-stream": {}}, "model": ChatState | ChatText}},
 )
+@needs(AccountRole.OPERATOR)
 async def get_chat_events(services: Serving, chat: ChatId) -> Response:
     """Stream a conversation as server-sent events."""
 

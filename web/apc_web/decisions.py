@@ -13,124 +13,125 @@ from fastapi import APIRouter
 from apc_log.queries import ArbitrationRow
 from apc_log.queries import list_protocols as logged_protocols
 from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
+from apc_web.access import AccountRole
 from apc_web.cursors import After, Limit, OfRun, OfSession, OfTask, microseconds, read_cursor, time_of, write_cursor
-from apc_web.models import NEXT, ApiModel, NamedCount
-from apc_web.roles import RoleRoute
+from apc_web.models import NEXT, ApiModel, NamedCount, Shown
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 
 
 class ArbitrationOption(ApiModel):
     """One of those compared."""
 
-    candidate_id: str
-    packet_ids: list[UUID]
-    total_score: float
-    score_components: dict[str, float]
-    refused_with: list[str]
+    candidate_id: Shown[str]
+    packet_ids: Shown[list[UUID]]
+    total_score: Shown[float]
+    score_components: Shown[dict[str, float]]
+    refused_with: Shown[list[str]]
     """Codes of the refusals of a TRANSFER that did not go through."""
-    rank: int | None
-    is_winner: bool
+    rank: Shown[int | None]
+    is_winner: Shown[bool]
 
 
 class ArbitrationSummary(ApiModel):
     """A live arbitration with its candidates."""
 
-    judged_at: datetime
-    shard: int
-    seq: int
-    packet_id: UUID
-    session_id: str
-    run_id: str
-    task_id: str
-    round: int
-    generation: int
-    step: int
-    arbitration_id: str
-    subject: str
+    judged_at: Shown[datetime]
+    shard: Shown[int]
+    seq: Shown[int]
+    packet_id: Shown[UUID]
+    session_id: Shown[str]
+    run_id: Shown[str]
+    task_id: Shown[str]
+    round: Shown[int]
+    generation: Shown[int]
+    step: Shown[int]
+    arbitration_id: Shown[str]
+    subject: Shown[str]
     """transfers or candidates."""
-    winner_candidate_id: str
-    selected: list[UUID]
-    margin: float | None
+    winner_candidate_id: Shown[str]
+    selected: Shown[list[UUID]]
+    margin: Shown[float | None]
     """Score of the best minus the second best; null with fewer than two that went on."""
-    candidates: list[ArbitrationOption]
+    candidates: Shown[list[ArbitrationOption]]
 
 
 class ArbitrationPage(ApiModel):
     """Arbitrations, newest first; those whose bodies are sealed or erased are left out."""
 
-    items: list[ArbitrationSummary]
-    next: str | None = NEXT
+    items: Shown[list[ArbitrationSummary]]
+    next: Shown[str | None] = NEXT
 
 
 class ArbitrationGroup(ApiModel):
     """Figures of the candidates of one swarm, protocol, code or run."""
 
-    name: str
-    arbitrations: int
-    candidates: int
-    selected: int
-    refused: int
-    mean_score: float | None
+    name: Shown[str]
+    arbitrations: Shown[int]
+    candidates: Shown[int]
+    selected: Shown[int]
+    refused: Shown[int]
+    mean_score: Shown[float | None]
 
 
 class GenerationDiversity(ApiModel):
     """How different the candidates of a generation were, as the mean over the runs that compared any."""
 
-    generation: int
-    runs: int
-    candidates: int
+    generation: Shown[int]
+    runs: Shown[int]
+    candidates: Shown[int]
     """Of all the runs together; one that no packet stands for does not count."""
-    mean_swarms: float
+    mean_swarms: Shown[float]
     """Different swarms among the candidates of a run."""
-    mean_protocols: float
+    mean_protocols: Shown[float]
     """Different protocols among the candidates of a run."""
 
 
 class ArbitrationStatistics(ApiModel):
     """Figures over the newest arbitrations, at most 5,000."""
 
-    looked_at: int
-    is_complete: bool
+    looked_at: Shown[int]
+    is_complete: Shown[bool]
     """False when there are more than were looked at."""
-    subjects: list[NamedCount]
-    codes: list[NamedCount]
+    subjects: Shown[list[NamedCount]]
+    codes: Shown[list[NamedCount]]
     """Refusals of candidates by code."""
-    mean_margin: float | None
-    margins: list[float]
+    mean_margin: Shown[float | None]
+    margins: Shown[list[float]]
     """Decision margins, in the order of the log, at most 1,000."""
-    swarms: list[ArbitrationGroup]
-    protocols: list[ArbitrationGroup]
-    runs: list[ArbitrationGroup]
-    generations: list[ArbitrationGroup]
-    diversity: list[GenerationDiversity]
+    swarms: Shown[list[ArbitrationGroup]]
+    protocols: Shown[list[ArbitrationGroup]]
+    runs: Shown[list[ArbitrationGroup]]
+    generations: Shown[list[ArbitrationGroup]]
+    diversity: Shown[list[GenerationDiversity]]
     """By generation, the first one first."""
 
 
 class ProtocolSummary(ApiModel):
     """How a protocol does."""
 
-    protocol_id: str
-    transfers: int
-    accepted: int
-    runs: int
-    tasks: int
-    acceptance_rate: float
-    average_outcome: float
-    average_drift_risk: float
-    effectiveness: float
-    outcome_lift: float
-    drift_delta: float
-    last_seen_at: datetime
-    roots: list[str]
-    blocked_at: datetime | None
-    blocked_until: datetime | None
-    blocked_by: str | None
+    protocol_id: Shown[str]
+    transfers: Shown[int]
+    accepted: Shown[int]
+    runs: Shown[int]
+    tasks: Shown[int]
+    acceptance_rate: Shown[float]
+    average_outcome: Shown[float]
+    average_drift_risk: Shown[float]
+    effectiveness: Shown[float]
+    outcome_lift: Shown[float]
+    drift_delta: Shown[float]
+    last_seen_at: Shown[datetime]
+    roots: Shown[list[str]]
+    blocked_at: Shown[datetime | None]
+    blocked_until: Shown[datetime | None]
+    blocked_by: Shown[str | None]
 
 
 class ProtocolList(ApiModel):
     """Protocols, the most transferred first."""
 
-    items: list[ProtocolSummary]
+    items: Shown[list[ProtocolSummary]]
 
 
 _MOST_LOOKED_AT = 5_000
@@ -343,6 +344,7 @@ router = APIRouter(tags=["decisions"], route_class=RoleRoute)
 
 
 @router.get("/arbitrations", response_model=ArbitrationPage)
+@needs(AccountRole.VIEWER)
 async def list_arbitrations(
     services: Serving,
     run_id: OfRun = None,
@@ -357,6 +359,7 @@ async def list_arbitrations(
 
 
 @router.get("/arbitrations/stats", response_model=ArbitrationStatistics)
+@needs(AccountRole.VIEWER)
 async def get_statistics(
     services: Serving, run_id: OfRun = None, session_id: OfSession = None, task_id: OfTask = None
 ) -> ArbitrationStatistics:
@@ -366,6 +369,7 @@ async def get_statistics(
 
 
 @router.get("/protocols", response_model=ProtocolList)
+@needs(AccountRole.VIEWER)
 async def list_protocols(services: Serving, run_id: OfRun = None, limit: Limit = 100) -> ProtocolList:
     """Return protocols with effectiveness and blocks, the most transferred first."""
     return await protocol_list(services, run_id, limit)

@@ -17,9 +17,10 @@ from apc_contracts.text import numbered
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.queries.health import RecentWork, recent_work
 from apc_log.registry import read_registry
+from apc_web.access import AccountRole
 from apc_web.models import AgentList, AgentQuota, AgentSummary, FiringAlert, ServiceHealth, SystemHealth
 from apc_web.queue_looks import MOST_INBOXES, NO_WAY, Depths
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 
 ALIVE_WITHIN = timedelta(seconds=90)
@@ -203,12 +204,14 @@ router = APIRouter(tags=["system"], route_class=RoleRoute)
 
 
 @router.get("/system", response_model=SystemHealth)
+@needs(AccountRole.VIEWER)
 async def get_system(services: Serving) -> SystemHealth:
     """Return whether gates and log writers run, how far they are behind, and the alerts that fire."""
     return await system_health(services)
 
 
 @router.get("/agents", response_model=AgentList)
+@needs(AccountRole.VIEWER)
 async def list_agents(
     services: Serving,
     *,

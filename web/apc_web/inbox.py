@@ -28,7 +28,7 @@ from apc_web.acts import (
 )
 from apc_web.cursors import After, Limit, OfAgent, OfSession, read_cursor, write_cursor
 from apc_web.packets import dead_words
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 
 _LARGEST_SHARD = (1 << 31) - 1
@@ -168,6 +168,7 @@ router = APIRouter(tags=["inbox"], route_class=RoleRoute)
 
 
 @router.get("/dead", response_model=DeadLetterPage)
+@needs(AccountRole.VIEWER)
 async def list_dead(
     services: Serving, session_id: OfSession = None, agent_id: OfAgent = None, after: After = None, limit: Limit = 50
 ) -> DeadLetterPage:
@@ -176,12 +177,14 @@ async def list_dead(
 
 
 @router.get("/approvals", response_model=ApprovalList)
+@needs(AccountRole.VIEWER)
 async def list_approvals(services: Serving, session_id: OfSession = None, limit: Limit = 100) -> ApprovalList:
     """Return open questions to people, the one that is due first first."""
     return await approval_list(services, session_id, limit)
 
 
 @router.get("/effects", response_model=EffectList)
+@needs(AccountRole.VIEWER)
 async def list_effects(
     services: Serving,
     agent_id: OfAgent = None,
@@ -193,6 +196,7 @@ async def list_effects(
 
 
 @router.get("/tasks", response_model=TaskList)
+@needs(AccountRole.VIEWER)
 async def list_tasks(
     services: Serving,
     agent_id: OfAgent = None,

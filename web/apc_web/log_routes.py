@@ -29,7 +29,7 @@ from apc_web.models import (
     StreamState,
 )
 from apc_web.packet import consistency_of
-from apc_web.roles import RoleRoute, narrowed
+from apc_web.roles import RoleRoute, narrowed, needs
 from apc_web.route_services import Services, Serving
 from apc_web.verifier import verifier_of
 
@@ -240,18 +240,21 @@ _EVENTS = (
 
 
 @router.get("/about", response_model=ServerAbout)
+@needs(AccountRole.VIEWER)
 async def get_about(services: Serving) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
     return await about(services)
 
 
 @router.get("/log/checkpoints", response_model=CheckpointList)
+@needs(AccountRole.VIEWER)
 async def list_checkpoints(services: Serving) -> CheckpointList:
     """Return heads, newest checkpoints and exports, by shard."""
     return await checkpoint_list(services.pool)
 
 
 @router.get("/log/checkpoints/{shard}/consistency", response_model=ConsistencyProof)
+@needs(AccountRole.READER)
 async def get_consistency(
     services: Serving,
     shard: Annotated[int, Path(ge=0, le=_LARGEST_SHARD)],
@@ -269,18 +272,21 @@ async def get_consistency(
 
 
 @router.get("/log/verify", response_model=LogVerification)
+@needs(AccountRole.READER)
 async def get_verification(services: Serving) -> LogVerification:
     """Return the verification that runs, or the last one since the server started."""
     return verifier_of(services.verifier).job
 
 
 @router.post("/log/verify", response_model=LogVerification)
+@needs(AccountRole.OPERATOR)
 async def start_verification(services: Serving) -> LogVerification:
     """Start a verification of the whole log in a separate process; one at a time."""
     return await verifier_of(services.verifier).start(caller().name)
 
 
 @router.delete("/log/verify", response_model=LogVerification)
+@needs(AccountRole.OPERATOR)
 async def cancel_verification(services: Serving) -> LogVerification:
     """End the verification that runs; without one nothing happens."""
     return await verifier_of(services.verifier).cancel()
@@ -297,6 +303,7 @@ async def cancel_verification(services: Serving) -> LogVerification:
         }
     },
 )
+@needs(AccountRole.VIEWER)
 async def get_stream(
     services: Serving,
     request: Request,

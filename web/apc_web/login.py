@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from apc_web.access import COOKIE, LONGEST_SECONDS, Accounts, caller
 from apc_web.errors import ApiError
 from apc_web.models import LoginRequest
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 
 router = APIRouter(tags=["login"], route_class=RoleRoute)
@@ -18,6 +18,7 @@ def _accounts(services: Services) -> Accounts:
 
 
 @router.post("/login", status_code=204)
+@needs(None)
 async def login(services: Serving, request: LoginRequest) -> Response:
     """Log in with name and password; the answer sets a cookie for this host alone."""
     cookie = await _accounts(services).login(request.name, request.password.get_secret_value())
@@ -29,6 +30,7 @@ async def login(services: Serving, request: LoginRequest) -> Response:
 
 
 @router.post("/logout", status_code=204)
+@needs(None)
 async def logout(services: Serving) -> Response:
     """End this login; streams that it opened end within 30 s."""
     _accounts(services).logout(caller())

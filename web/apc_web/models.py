@@ -1,9 +1,15 @@
 """Models that several subjects share: the base, errors, places, a session in time, the log, agents and health."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+T = TypeVar("T")
+VIEWER_SEES = "a viewer sees it"
+"""The mark of a field that `roles.narrowed` leaves to viewers."""
+Shown = Annotated[T, VIEWER_SEES]
+"""The type of a field that viewers see; a field without the mark is empty for them."""
 
 
 class ApiModel(BaseModel):
@@ -30,15 +36,15 @@ class ProblemDocument(ApiModel):
 class NamedCount(ApiModel):
     """How often a name occurs."""
 
-    name: str
-    count: int
+    name: Shown[str]
+    count: Shown[int]
 
 
 class LogPlace(ApiModel):
     """A place in the log: within a shard the order of `seq` is the order of causes."""
 
-    shard: int
-    seq: int
+    shard: Shown[int]
+    seq: Shown[int]
 
 
 NEXT = Field(default=None, description="The cursor of the next page; null at the end.")
@@ -86,73 +92,73 @@ class TimelineColumns(ApiModel):
 class SessionAt(ApiModel):
     """A session after the input that an entry belongs to: folded from recorded columns, nothing is judged again."""
 
-    session_id: str
-    shard: int
-    seq: int
+    session_id: Shown[str]
+    shard: Shown[int]
+    seq: Shown[int]
     """The last entry that was folded: the last one of the input that the asked entry belongs to."""
-    at: datetime | None
+    at: Shown[datetime | None]
     """When that input was judged or recorded; null before the first entry."""
-    state: str | None
+    state: Shown[str | None]
     """Null before START."""
-    run_phase: str | None
-    is_paused: bool
-    round: int
-    generation: int
-    step: int
-    entries: int
+    run_phase: Shown[str | None]
+    is_paused: Shown[bool]
+    round: Shown[int]
+    generation: Shown[int]
+    step: Shown[int]
+    entries: Shown[int]
     """Entries folded so far."""
-    packets: int
-    verdicts: dict[str, int]
+    packets: Shown[int]
+    verdicts: Shown[dict[str, int]]
     """Packets by verdict: accepted, refused, held. A held one counts as held until it is judged."""
-    types: dict[str, int]
-    refusals: dict[str, int]
-    sent: dict[str, int]
+    types: Shown[dict[str, int]]
+    refusals: Shown[dict[str, int]]
+    sent: Shown[dict[str, int]]
     """Packets by sender."""
-    deliveries: dict[str, int]
+    deliveries: Shown[dict[str, int]]
     """Deliveries by state: ROUTED, APPLIED, DEAD_LETTERED and so on; those without their own hop are ROUTED."""
-    spent: dict[str, float]
+    spent: Shown[dict[str, float]]
     """tokens and cost as reported, packets as admitted."""
-    budgets: dict[str, float] | None
+    budgets: Shown[dict[str, float] | None]
     """The limits of START; null where its body is sealed."""
-    swarms: dict[str, list[str]] | None
+    swarms: Shown[dict[str, list[str]] | None]
     """Swarm -> agents, of START; null where its body is sealed."""
 
 
 class FoldEntry(ApiModel):
     """One entry of a session's log as the fold reads it, and as `/stream` sends it."""
 
-    shard: int
-    seq: int
-    kind: str
+    shard: Shown[int]
+    seq: Shown[int]
+    kind: Shown[str]
     """packet, hop or coordination."""
-    session_id: str
-    run_id: str | None = None
-    at: datetime
-    packet_id: str
-    packet_type: str | None = None
-    sender: str | None = None
-    recipients: list[str] = Field(default_factory=list)
+    session_id: Shown[str]
+    run_id: Shown[str | None] = None
+    at: Shown[datetime]
+    packet_id: Shown[str]
+    packet_type: Shown[str | None] = None
+    sender: Shown[str | None] = None
+    recipients: Shown[list[str]] = Field(default_factory=list)
     """Of a packet, and of the hop that routes it: the resolved recipients."""
-    recipient: str | None = None
+    recipient: Shown[str | None] = None
     """Of a hop: its recipient, '' for the whole packet."""
-    verdict: str | None = None
+    verdict: Shown[str | None] = None
     """Of a packet on arrival; of a hop that rules on a held packet: accepted or refused."""
-    refusal_code: str | None = None
-    run_phase: str | None = None
-    round: int | None = None
-    generation: int | None = None
-    step: int | None = None
-    cause_packet_id: str | None = None
-    parent_packet_id: str | None = None
-    event: str | None = None
+    refusal_code: Shown[str | None] = None
+    run_phase: Shown[str | None] = None
+    round: Shown[int | None] = None
+    generation: Shown[int | None] = None
+    step: Shown[int | None] = None
+    cause_packet_id: Shown[str | None] = None
+    parent_packet_id: Shown[str | None] = None
+    event: Shown[str | None] = None
     """Of a hop its last event, of a coordination entry its event."""
-    from_state: str | None = None
-    to_state: str | None = None
-    attempt: int | None = None
-    usage: dict[str, float] | None = None
+    from_state: Shown[str | None] = None
+    to_state: Shown[str | None] = None
+    attempt: Shown[int | None] = None
+    usage: Shown[dict[str, float] | None] = None
     start: dict[str, object] | None = None
     """Of START: budgets and swarms. Of SIGNAL PAUSE and RESUME: nothing; `signal` names them."""
-    signal: str | None = None
+    signal: Shown[str | None] = None
 
 
 class RefusalCounts(ApiModel):
@@ -167,24 +173,24 @@ class RefusalCounts(ApiModel):
 class ShardCheckpoint(ApiModel):
     """The end of one shard's log."""
 
-    shard: int
-    epoch: int
-    next_seq: int
-    tree_size: int | None
-    root_hash: str | None
+    shard: Shown[int]
+    epoch: Shown[int]
+    next_seq: Shown[int]
+    tree_size: Shown[int | None]
+    root_hash: Shown[str | None]
     """Base64."""
-    note: str | None
+    note: Shown[str | None]
     """The newest signed checkpoint."""
-    recorded_at: datetime | None
-    exported: int | None
+    recorded_at: Shown[datetime | None]
+    exported: Shown[int | None]
     """Size of the newest checkpoint at an export place."""
-    exported_at: datetime | None
+    exported_at: Shown[datetime | None]
 
 
 class CheckpointList(ApiModel):
     """Heads and newest checkpoints, by shard."""
 
-    items: list[ShardCheckpoint]
+    items: Shown[list[ShardCheckpoint]]
 
 
 class ConsistencyProof(ApiModel):
@@ -241,21 +247,21 @@ class LogVerification(ApiModel):
 class ServerAbout(ApiModel):
     """What this server is, and what the caller may do here."""
 
-    version: str
-    can_act: bool
-    why_not: str | None
+    version: Shown[str]
+    can_act: Shown[bool]
+    why_not: Shown[str | None]
     """Why there are no acts, one sentence."""
-    can_chat: bool
-    why_no_chat: str | None
+    can_chat: Shown[bool]
+    why_no_chat: Shown[str | None]
     """Why there is nobody to talk to, one sentence."""
-    database: str
+    database: Shown[str]
     """embedded or server."""
-    user: str
+    user: Shown[str]
     """Who asks; `local` on a server without accounts."""
-    role: str
+    role: Shown[str]
     """viewer, reader or operator."""
-    has_accounts: bool
-    run_id: str | None
+    has_accounts: Shown[bool]
+    run_id: Shown[str | None]
     """The run that `apc ui --run` was given."""
 
 
@@ -269,22 +275,22 @@ class LoginRequest(ApiModel):
 class StreamEntries(ApiModel):
     """The data of an event `entries`."""
 
-    heads: dict[str, int]
+    heads: Shown[dict[str, int]]
     """Shard -> the last seq that was sent; as JSON it is the event's id, too."""
-    items: list[FoldEntry]
+    items: Shown[list[FoldEntry]]
     """In the order of the log within each shard."""
 
 
 class StreamReset(ApiModel):
     """The data of an event `reset`: the client is too far behind; reload, and go on from `heads`."""
 
-    heads: dict[str, int]
+    heads: Shown[dict[str, int]]
 
 
 class StreamState(ApiModel):
     """The data of an event `state`: whether the database answers; nothing that comes after it is lost."""
 
-    is_readable: bool
+    is_readable: Shown[bool]
 
 
 # Registered agents: alive or not, what waits for them, and what the gate lets them do.
@@ -293,45 +299,45 @@ class StreamState(ApiModel):
 class AgentQuota(ApiModel):
     """How fast the gate admits an agent's packets."""
 
-    packets_per_second: float
-    burst: int
+    packets_per_second: Shown[float]
+    burst: Shown[int]
     """Packets at once."""
 
 
 class AgentSummary(ApiModel):
     """A registered agent, or a person."""
 
-    agent_id: str
-    kind: Literal["agent", "person"]
+    agent_id: Shown[str]
+    kind: Shown[Literal["agent", "person"]]
     """A person has no inbox and no heartbeat."""
-    role: str
-    swarm: str
-    rights: list[str]
-    handles: list[str]
-    broker_user: str | None
-    is_revoked: bool
-    keys: list[str]
-    last_seen: datetime | None
-    is_alive: bool
+    role: Shown[str]
+    swarm: Shown[str]
+    rights: Shown[list[str]]
+    handles: Shown[list[str]]
+    broker_user: Shown[str | None]
+    is_revoked: Shown[bool]
+    keys: Shown[list[str]]
+    last_seen: Shown[datetime | None]
+    is_alive: Shown[bool]
     """A heartbeat was logged within 90 s."""
-    open_deliveries: int
-    most_open: int
+    open_deliveries: Shown[int]
+    most_open: Shown[int]
     """Open deliveries from which on the gate refuses more."""
-    quota: AgentQuota | None
+    quota: Shown[AgentQuota | None]
     """null = no quota."""
-    waiting: int | None = None
+    waiting: Shown[int | None] = None
     """Messages in its two queues that no process has taken; null when not asked for, or unknown."""
-    consumers: int | None = None
+    consumers: Shown[int | None] = None
     """Consumers of its two queues; null when not asked for, or unknown."""
 
 
 class AgentList(ApiModel):
     """Agents by name."""
 
-    items: list[AgentSummary]
-    is_complete: bool = True
+    items: Shown[list[AgentSummary]]
+    is_complete: Shown[bool] = True
     """False: queues were asked for, and of some agents nobody knows them; `words` says why."""
-    words: str | None = None
+    words: Shown[str | None] = None
 
 
 # Whether gate, log writer and agents work, and the alerts that fire.
@@ -340,35 +346,35 @@ class AgentList(ApiModel):
 class ServiceHealth(ApiModel):
     """The gate or the log writer of one shard."""
 
-    service: Literal["gate", "log_writer"]
-    shard: int
-    state: Literal["running", "stopped", "unknown"]
-    waiting: int | None
+    service: Shown[Literal["gate", "log_writer"]]
+    shard: Shown[int]
+    state: Shown[Literal["running", "stopped", "unknown"]]
+    waiting: Shown[int | None]
     """Messages in its queue; null when nobody can say."""
-    delay_seconds: float | None
+    delay_seconds: Shown[float | None]
     """Of the log writer: from verdict to commit, of 95 of 100 packets of the last 5 minutes; null without packets."""
-    words: str
+    words: Shown[str]
 
 
 class FiringAlert(ApiModel):
     """Something that a person should look at."""
 
-    name: str
+    name: Shown[str]
     """As in the rules for Prometheus."""
-    severity: Literal["critical", "warning"]
-    words: str
+    severity: Shown[Literal["critical", "warning"]]
+    words: Shown[str]
 
 
 class SystemHealth(ApiModel):
     """What the server knows of the running system: from the log, the projections and the queues."""
 
-    looked_at: datetime
-    is_complete: bool
+    looked_at: Shown[datetime]
+    is_complete: Shown[bool]
     """False: the queues could not be looked at, and `words` says why."""
-    words: str
-    services: list[ServiceHealth]
-    agents: int
+    words: Shown[str]
+    services: Shown[list[ServiceHealth]]
+    agents: Shown[int]
     """Registered agents that have not been revoked."""
-    alive: int
+    alive: Shown[int]
     """Of these, with a heartbeat within 90 s."""
-    alerts: list[FiringAlert]
+    alerts: Shown[list[FiringAlert]]

@@ -25,6 +25,7 @@ from apc_log.queries.trace import Position, list_packet_events, stale_packets
 from apc_log.session_loading import contract_of_session
 from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
 from apc_web import packets
+from apc_web.access import AccountRole
 from apc_web.cursors import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.errors import ApiError, not_found
 from apc_web.models import ConsistencyProof, LogPlace
@@ -41,7 +42,7 @@ from apc_web.packets import (
     ruling_of,
     summary,
 )
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 from apc_web.session import PACKET_MACHINE, machine_of
 
@@ -262,6 +263,7 @@ _MOST = 2_147_483_647
 
 
 @router.get("/packets", response_model=PacketPage)
+@needs(AccountRole.VIEWER)
 async def list_packets(
     services: Serving,
     *,
@@ -310,6 +312,7 @@ async def list_packets(
 
 
 @router.get("/packets/{packet_id}", response_model=PacketDetail)
+@needs(AccountRole.VIEWER)
 async def get_packet(services: Serving, packet_id: PacketName, session: InSession = None) -> PacketDetail:
     """Return one packet with its verdict in words, the facts it was judged by, hops, causes and effects."""
     return await packet_detail(services, packet_id, session)
@@ -320,6 +323,7 @@ async def get_packet(services: Serving, packet_id: PacketName, session: InSessio
     response_class=Response,
     responses={200: {"content": {"application/octet-stream": {}}, "description": "The stored bytes."}},
 )
+@needs(AccountRole.READER)
 async def get_body(services: Serving, packet_id: PacketName, session: InSession = None) -> Response:
     """Return the bytes of a packet exactly as they are stored; encrypted ones stay encrypted."""
     body = await packet_body(services, packet_id, session)
@@ -328,6 +332,7 @@ async def get_body(services: Serving, packet_id: PacketName, session: InSession 
 
 
 @router.get("/packets/{packet_id}/tree", response_model=CausalTree)
+@needs(AccountRole.VIEWER)
 async def get_tree(
     services: Serving,
     packet_id: PacketName,
@@ -339,6 +344,7 @@ async def get_tree(
 
 
 @router.get("/packets/{packet_id}/impact", response_model=ImpactAnswer)
+@needs(AccountRole.VIEWER)
 async def get_impact(
     services: Serving,
     packet_id: PacketName,
@@ -350,6 +356,7 @@ async def get_impact(
 
 
 @router.get("/packets/{packet_id}/proof", response_model=InclusionProof)
+@needs(AccountRole.READER)
 async def get_proof(services: Serving, packet_id: PacketName, session: InSession = None) -> InclusionProof:
     """Return the proof that the packet is in the log, as `apc log check` reads it."""
     return await proof_of(services, packet_id, session)

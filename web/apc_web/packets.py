@@ -15,183 +15,183 @@ from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_
 from apc_log.queries.trace import Position
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import invalid
-from apc_web.models import NEXT, ApiModel, LogPlace
+from apc_web.models import NEXT, ApiModel, LogPlace, Shown
 from apc_web.runs import SessionMachine
 
 
 class PacketSummary(ApiModel):
     """One packet in a list."""
 
-    shard: int
-    seq: int
-    packet_id: UUID
-    packet_type: str
-    session_id: str
-    run_id: str
-    task_id: str
-    run_phase: str
-    round: int
-    generation: int
-    step: int
-    sender: str
-    sender_role: str
-    sender_swarm: str
-    recipients: list[str]
-    judged_at: datetime
-    verdict: str
+    shard: Shown[int]
+    seq: Shown[int]
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    session_id: Shown[str]
+    run_id: Shown[str]
+    task_id: Shown[str]
+    run_phase: Shown[str]
+    round: Shown[int]
+    generation: Shown[int]
+    step: Shown[int]
+    sender: Shown[str]
+    sender_role: Shown[str]
+    sender_swarm: Shown[str]
+    recipients: Shown[list[str]]
+    judged_at: Shown[datetime]
+    verdict: Shown[str]
     """accepted, refused or held; of a packet that was held the verdict that it got later."""
-    refusal_code: str | None
-    state: str
+    refusal_code: Shown[str | None]
+    state: Shown[str]
     """The state of its lifecycle over all its recipients."""
-    parent_packet_id: UUID | None
-    cause_packet_id: UUID | None
-    is_stale: bool
+    parent_packet_id: Shown[UUID | None]
+    cause_packet_id: Shown[UUID | None]
+    is_stale: Shown[bool]
     """It rests on a retracted packet."""
 
 
 class PacketPage(ApiModel):
     """Packets in the order of the log, oldest first unless `order=newest`."""
 
-    items: list[PacketSummary]
-    next: str | None = NEXT
-    looked_at: int | None = None
+    items: Shown[list[PacketSummary]]
+    next: Shown[str | None] = NEXT
+    looked_at: Shown[int | None] = None
     """Of a text search: how many packets it looked at."""
-    is_complete: bool = True
+    is_complete: Shown[bool] = True
     """Of a text search: false when it stopped at its limit; `next` goes on from there."""
 
 
 class PacketHop(ApiModel):
     """One step of a packet's lifecycle."""
 
-    seq: int
-    recipient: str
+    seq: Shown[int]
+    recipient: Shown[str]
     """'' is the whole packet."""
-    attempt: int
-    event: str
-    from_state: str
-    to_state: str
-    at: datetime
-    actor: str
+    attempt: Shown[int]
+    event: Shown[str]
+    from_state: Shown[str]
+    to_state: Shown[str]
+    at: Shown[datetime]
+    actor: Shown[str]
     metadata: dict[str, Any] | None
 
 
 class VerdictWords(ApiModel):
     """The verdict and why."""
 
-    verdict: str
-    code: str | None
-    rule: str | None
+    verdict: Shown[str]
+    code: Shown[str | None]
+    rule: Shown[str | None]
     path: str | None
     """Place in the packet."""
     message: str | None
     """What the gate told the sender."""
-    words: str
+    words: Shown[str]
     """What the verdict means, one sentence."""
-    remedy: str | None
+    remedy: Shown[str | None]
     """What would have let it pass."""
-    retry_after_ms: int | None
-    judged_at: datetime
-    contract_hash: str
+    retry_after_ms: Shown[int | None]
+    judged_at: Shown[datetime]
+    contract_hash: Shown[str]
 
 
 class PacketLink(ApiModel):
     """A neighbour in the causal graph."""
 
-    shard: int
-    seq: int
-    packet_id: UUID
-    packet_type: str
-    sender: str
-    verdict: str
-    edge: str
+    shard: Shown[int]
+    seq: Shown[int]
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    sender: Shown[str]
+    verdict: Shown[str]
+    edge: Shown[str]
     """cause or parent."""
 
 
 class PacketDetail(PacketSummary):
     """One packet with everything that the log has on it."""
 
-    root_packet_id: UUID
-    channel: str
-    confidence: float
-    created_at: datetime
-    expires_at: datetime
-    recorded_at: datetime
-    ruling: VerdictWords
+    root_packet_id: Shown[UUID]
+    channel: Shown[str]
+    confidence: Shown[float]
+    created_at: Shown[datetime]
+    expires_at: Shown[datetime]
+    recorded_at: Shown[datetime]
+    ruling: Shown[VerdictWords]
     facts: dict[str, Any]
     """What the rules read when it was judged."""
     document: dict[str, Any] | None
     """The packet as JSON; null when its body is sealed or cannot be read."""
-    is_sealed: bool
+    is_sealed: Shown[bool]
     """The body is encrypted: this server has no key."""
-    body_bytes: int
-    packet_hash: str
-    user_id: str
+    body_bytes: Shown[int]
+    packet_hash: Shown[str]
+    user_id: Shown[str]
     """The broker's user who published it."""
-    has_signature: bool
-    hops: list[PacketHop]
-    lifecycle: SessionMachine
+    has_signature: Shown[bool]
+    hops: Shown[list[PacketHop]]
+    lifecycle: Shown[SessionMachine]
     """The machine of its session's contract that it moves through, once for each recipient."""
-    causes: list[PacketLink]
+    causes: Shown[list[PacketLink]]
     """Its cause and its parent."""
-    effects: list[PacketLink]
+    effects: Shown[list[PacketLink]]
     """What followed from it, at most 100."""
-    stale_because: UUID | None
-    other_sessions: list[str]
+    stale_because: Shown[UUID | None]
+    other_sessions: Shown[list[str]]
     """Sessions with another packet of this id; name one with `?session=`."""
 
 
 class TreeNode(ApiModel):
     """A packet of a causal tree."""
 
-    shard: int
-    seq: int
-    packet_id: UUID
-    packet_type: str
-    sender: str
-    recipients: list[str]
-    run_phase: str
-    generation: int
-    verdict: str
-    refusal_code: str | None
-    judged_at: datetime
-    above: UUID | None
+    shard: Shown[int]
+    seq: Shown[int]
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    sender: Shown[str]
+    recipients: Shown[list[str]]
+    run_phase: Shown[str]
+    generation: Shown[int]
+    verdict: Shown[str]
+    refusal_code: Shown[str | None]
+    judged_at: Shown[datetime]
+    above: Shown[UUID | None]
     """The packet that it stands under; null for the root."""
-    edge: str | None
+    edge: Shown[str | None]
     """Why: cause or parent."""
-    depth: int
+    depth: Shown[int]
     """0 for the root."""
 
 
 class CausalTree(ApiModel):
     """What a packet has caused: the root first, every packet after the one that it stands under."""
 
-    items: list[TreeNode]
-    is_cut: bool
+    items: Shown[list[TreeNode]]
+    is_cut: Shown[bool]
     """There is more than `limit`."""
 
 
 class RestingPacket(ApiModel):
     """A packet that rests on another."""
 
-    shard: int
-    seq: int
-    packet_id: UUID
-    packet_type: str
-    sender: str
-    run_phase: str
-    round: int
-    generation: int
-    judged_at: datetime
-    is_stale: bool
-    is_retracted: bool
+    shard: Shown[int]
+    seq: Shown[int]
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    sender: Shown[str]
+    run_phase: Shown[str]
+    round: Shown[int]
+    generation: Shown[int]
+    judged_at: Shown[datetime]
+    is_stale: Shown[bool]
+    is_retracted: Shown[bool]
 
 
 class ImpactAnswer(ApiModel):
     """What rests on a packet, transitively, in the order of the log; at most `limit`."""
 
-    packet: LogPlace
-    items: list[RestingPacket]
-    total: int
+    packet: Shown[LogPlace]
+    items: Shown[list[RestingPacket]]
+    total: Shown[int]
 
 
 class InclusionProof(ApiModel):

@@ -12,106 +12,106 @@ from apc_contracts.session.document import SessionDocument
 from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.errors import not_found
-from apc_web.models import NEXT, ApiModel, NamedCount
+from apc_web.models import NEXT, ApiModel, NamedCount, Shown
 
 
 class RunSummary(ApiModel):
     """One run: what its sessions add up to."""
 
-    run_id: str
-    sessions: int
-    running: int
+    run_id: Shown[str]
+    sessions: Shown[int]
+    running: Shown[int]
     """Sessions that have not ended."""
-    states: list[NamedCount]
+    states: Shown[list[NamedCount]]
     """How many sessions are in each state."""
-    session_ids: list[str]
+    session_ids: Shown[list[str]]
     """The sessions that changed last, at most 20."""
-    spent: dict[str, float]
+    spent: Shown[dict[str, float]]
     """packets, tokens and cost of all its sessions."""
-    open_deliveries: int
-    updated_at: datetime
+    open_deliveries: Shown[int]
+    updated_at: Shown[datetime]
 
 
 class RunPage(ApiModel):
     """Runs, the one that changed last first."""
 
-    items: list[RunSummary]
-    next: str | None = NEXT
+    items: Shown[list[RunSummary]]
+    next: Shown[str | None] = NEXT
 
 
 class SessionSummary(ApiModel):
     """One session in a list."""
 
-    session_id: str
-    run_id: str
-    task_id: str
-    shard: int
-    state: str
-    run_phase: str
-    is_terminal: bool
-    is_paused: bool
-    round: int
-    generation: int
-    open_deliveries: int
-    spent: dict[str, float]
-    opened_at: datetime
-    updated_at: datetime
+    session_id: Shown[str]
+    run_id: Shown[str]
+    task_id: Shown[str]
+    shard: Shown[int]
+    state: Shown[str]
+    run_phase: Shown[str]
+    is_terminal: Shown[bool]
+    is_paused: Shown[bool]
+    round: Shown[int]
+    generation: Shown[int]
+    open_deliveries: Shown[int]
+    spent: Shown[dict[str, float]]
+    opened_at: Shown[datetime]
+    updated_at: Shown[datetime]
     halt_reason: str | None
 
 
 class SessionPage(ApiModel):
     """Sessions, the one that changed last first."""
 
-    items: list[SessionSummary]
-    next: str | None = NEXT
+    items: Shown[list[SessionSummary]]
+    next: Shown[str | None] = NEXT
 
 
 class BudgetPart(ApiModel):
     """What one task may spend of a resource; task '' is the session's own part."""
 
-    task: str
-    resource: str
+    task: Shown[str]
+    resource: Shown[str]
     """packets, tokens, cost or wall_ms."""
-    limit: float | None
-    spent: float | None
-    left: float
+    limit: Shown[float | None]
+    spent: Shown[float | None]
+    left: Shown[float]
 
 
 class SessionMember(ApiModel):
     """An agent of a session."""
 
-    agent_id: str
-    swarm: str | None
-    is_live: bool
+    agent_id: Shown[str]
+    swarm: Shown[str | None]
+    is_live: Shown[bool]
     """A barrier waits for it."""
 
 
 class SessionDeadline(ApiModel):
     """A timer of a session. It stands still while the session is paused."""
 
-    kind: str
-    due: datetime
+    kind: Shown[str]
+    due: Shown[datetime]
 
 
 class HeldPacketSummary(ApiModel):
     """A packet that is held until a barrier or until RESUME."""
 
-    packet_id: UUID
-    packet_type: str
-    sender: str
-    since: datetime
+    packet_id: Shown[UUID]
+    packet_type: Shown[str]
+    sender: Shown[str]
+    since: Shown[datetime]
 
 
 class SessionWait(ApiModel):
     """What a session waits for."""
 
-    kind: str
+    kind: Shown[str]
     """paused, question, barrier, acknowledgement, delivery, verification, held, deadline or dead_letter."""
-    words: str
+    words: Shown[str]
     """One sentence."""
-    due: datetime | None = None
-    agents: list[str] = Field(default_factory=list)
-    packet_ids: list[UUID] = Field(default_factory=list)
+    due: Shown[datetime | None] = None
+    agents: Shown[list[str]] = Field(default_factory=list)
+    packet_ids: Shown[list[UUID]] = Field(default_factory=list)
 
 
 class StaleDecisionSummary(ApiModel):
@@ -127,114 +127,114 @@ class StaleDecisionSummary(ApiModel):
 class MachineState(ApiModel):
     """A state of a machine, in the order of the contract."""
 
-    name: str
-    run_phase: str | None
-    is_terminal: bool
+    name: Shown[str]
+    run_phase: Shown[str | None]
+    is_terminal: Shown[bool]
 
 
 class MachineEdge(ApiModel):
     """A transition that the machine allows."""
 
-    event: str
-    from_state: str
-    to_state: str
+    event: Shown[str]
+    from_state: Shown[str]
+    to_state: Shown[str]
 
 
 class SessionMachine(ApiModel):
     """The machine that a session or a packet moves through."""
 
-    states: list[MachineState]
-    edges: list[MachineEdge]
+    states: Shown[list[MachineState]]
+    edges: Shown[list[MachineEdge]]
 
 
 class SessionDetail(SessionSummary):
     """Everything about one session but its packets."""
 
-    step: int
-    generation_limit: int
-    max_rounds: int
-    opener: str
-    paused_at: datetime | None
-    first_seq: int
+    step: Shown[int]
+    generation_limit: Shown[int]
+    max_rounds: Shown[int]
+    opener: Shown[str]
+    paused_at: Shown[datetime | None]
+    first_seq: Shown[int]
     """Position of its first packet in the log of its shard."""
-    last_seq: int
+    last_seq: Shown[int]
     """Position of its last entry."""
-    packets: int
-    verdicts: list[NamedCount]
+    packets: Shown[int]
+    verdicts: Shown[list[NamedCount]]
     """Packets by verdict on arrival."""
-    refusals: list[NamedCount]
+    refusals: Shown[list[NamedCount]]
     """Refused packets by code, the most frequent first."""
-    dead: int
+    dead: Shown[int]
     """Deliveries that are dead letters now."""
-    waits: list[SessionWait]
-    budgets: list[BudgetPart]
-    members: list[SessionMember]
-    deadlines: list[SessionDeadline]
-    held: list[HeldPacketSummary]
+    waits: Shown[list[SessionWait]]
+    budgets: Shown[list[BudgetPart]]
+    members: Shown[list[SessionMember]]
+    deadlines: Shown[list[SessionDeadline]]
+    held: Shown[list[HeldPacketSummary]]
     stale_decisions: list[StaleDecisionSummary]
     """The newest, at most 5."""
-    machine: SessionMachine
+    machine: Shown[SessionMachine]
 
 
 class SessionMove(ApiModel):
     """A transition or a barrier that happened."""
 
-    seq: int
-    at: datetime
-    event: str
-    from_state: str
-    to_state: str
-    round: int
-    generation: int
-    step: int
-    cause_packet_id: UUID
+    seq: Shown[int]
+    at: Shown[datetime]
+    event: Shown[str]
+    from_state: Shown[str]
+    to_state: Shown[str]
+    round: Shown[int]
+    generation: Shown[int]
+    step: Shown[int]
+    cause_packet_id: Shown[UUID]
 
 
 class SessionMoves(ApiModel):
     """The moves of a session, oldest first."""
 
-    items: list[SessionMove]
-    next: str | None = NEXT
+    items: Shown[list[SessionMove]]
+    next: Shown[str | None] = NEXT
 
 
 class GenerationScore(ApiModel):
     """An EVAL of a session."""
 
-    seq: int
-    at: datetime
-    packet_id: UUID
-    agent: str
-    swarm: str
-    round: int
-    generation: int
-    verdict: str
-    outcome: float | None
-    drift_risk: float | None
+    seq: Shown[int]
+    at: Shown[datetime]
+    packet_id: Shown[UUID]
+    agent: Shown[str]
+    swarm: Shown[str]
+    round: Shown[int]
+    generation: Shown[int]
+    verdict: Shown[str]
+    outcome: Shown[float | None]
+    drift_risk: Shown[float | None]
     """Null where the body is sealed."""
 
 
 class GenerationTransfer(ApiModel):
     """A TRANSFER between swarms."""
 
-    seq: int
-    at: datetime
-    packet_id: UUID
-    round: int
-    generation: int
-    protocol_id: str
-    from_swarm: str | None
-    to_swarm: str | None
-    verdict: str
-    refusal_code: str | None
+    seq: Shown[int]
+    at: Shown[datetime]
+    packet_id: Shown[UUID]
+    round: Shown[int]
+    generation: Shown[int]
+    protocol_id: Shown[str]
+    from_swarm: Shown[str | None]
+    to_swarm: Shown[str | None]
+    verdict: Shown[str]
+    refusal_code: Shown[str | None]
     """Of the final verdict."""
 
 
 class SessionScores(ApiModel):
     """Scores by generation and swarm, and the transfers between them; in the order of the log, at most 5,000 each."""
 
-    scores: list[GenerationScore]
-    transfers: list[GenerationTransfer]
-    is_cut: bool
+    scores: Shown[list[GenerationScore]]
+    transfers: Shown[list[GenerationTransfer]]
+    is_cut: Shown[bool]
 
 
 _SHOWN_SESSIONS = 20

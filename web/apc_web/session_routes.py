@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from apc_web import runs as reading
+from apc_web.access import AccountRole
 from apc_web.cursors import After, Limit, OfRun, SessionName, read_cursor, write_cursor
 from apc_web.errors import not_found
 from apc_web.models import SessionAt, TimelineColumns
-from apc_web.roles import RoleRoute
+from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Serving
 from apc_web.runs import RunPage, RunSummary, SessionDetail, SessionMoves, SessionPage, SessionScores
 from apc_web.session import moves_of, scores_of, session_detail
@@ -19,18 +20,21 @@ _LARGEST_SEQ = (1 << 63) - 1
 
 
 @router.get("/runs", response_model=RunPage)
+@needs(AccountRole.VIEWER)
 async def list_runs(services: Serving, after: After = None, limit: Limit = 50) -> RunPage:
     """Return runs, the one that changed last first."""
     return await reading.runs_page(services.pool, after, limit)
 
 
 @router.get("/runs/{run_id}", response_model=RunSummary)
+@needs(AccountRole.VIEWER)
 async def get_run(services: Serving, run_id: SessionName) -> RunSummary:
     """Return one run."""
     return await reading.one_run(services.pool, run_id)
 
 
 @router.get("/sessions", response_model=SessionPage)
+@needs(AccountRole.VIEWER)
 async def list_sessions(
     services: Serving,
     run_id: OfRun = None,
@@ -43,12 +47,14 @@ async def list_sessions(
 
 
 @router.get("/sessions/{session_id}", response_model=SessionDetail)
+@needs(AccountRole.VIEWER)
 async def get_session(services: Serving, session_id: SessionName) -> SessionDetail:
     """Return one session: its state, what it waits for, budgets, members, refusals."""
     return await session_detail(services, session_id)
 
 
 @router.get("/sessions/{session_id}/moves", response_model=SessionMoves)
+@needs(AccountRole.VIEWER)
 async def list_moves(
     services: Serving, session_id: SessionName, after: After = None, limit: Limit = 500
 ) -> SessionMoves:
@@ -57,12 +63,14 @@ async def list_moves(
 
 
 @router.get("/sessions/{session_id}/scores", response_model=SessionScores)
+@needs(AccountRole.VIEWER)
 async def get_scores(services: Serving, session_id: SessionName) -> SessionScores:
     """Return scores by generation and swarm, and the transfers between swarms."""
     return await scores_of(services, session_id)
 
 
 @router.get("/sessions/{session_id}/timeline", response_model=TimelineColumns)
+@needs(AccountRole.VIEWER)
 async def get_timeline(
     services: Serving,
     session_id: SessionName,
@@ -78,6 +86,7 @@ async def get_timeline(
 
 
 @router.get("/sessions/{session_id}/at/{seq}", response_model=SessionAt)
+@needs(AccountRole.VIEWER)
 async def get_session_at(
     services: Serving,
     session_id: SessionName,

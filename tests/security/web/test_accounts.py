@@ -12,7 +12,10 @@ from typing import Any
 import httpx2 as httpx
 import orjson
 import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from starlette.types import Message, Receive, Scope, Send
+from tests.support.reference.web_api import roles_of_routes
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import SERVER, WebBench
 
@@ -22,6 +25,7 @@ from apc_contracts import SignalPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.vocabulary import Signal
 from apc_web import access as logins
+from apc_web import app as web_app
 from apc_web import guard, roles
 from apc_web.access import (
     COOKIE,
@@ -30,6 +34,7 @@ from apc_web.access import (
     LONGEST_SECONDS,
     AccountRole,
     Accounts,
+    Caller,
     UserRecord,
     UsersDocument,
     UsersFile,
@@ -39,6 +44,7 @@ from apc_web.access import (
 )
 from apc_web.app import make_app
 from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
+from apc_web.models import ApiModel, Shown
 from apc_web.openapi import DOCUMENT
 
 PASSWORD = "correct horse battery"
@@ -198,12 +204,13 @@ async def test_a_page_of_another_origin_cannot_act_with_the_cookie(door: Door, m
 
 async def test_each_route_needs_its_role(door: Door) -> None:
     unguarded = httpx.ASGITransport(door.app)
+    needed = roles_of_routes()
     headers = {name: await door.cookie(name) for name in ("vera", "rita", "olga")}
     async with httpx.AsyncClient(transport=unguarded, base_url=SERVER) as open_client:
         for route, methods in ROUTES.items():
             for method, operation in methods.items():
                 name = operation["operationId"]
-                role = roles.role_of(name)
+                role = needed[name]
                 if role is None or name in ("get_stream", "get_chat_events"):
                     continue
                 path = re.sub(r"\{[^}]+\}", _example, route)
@@ -255,6 +262,59 @@ async def test_a_viewer_reads_no_body_and_no_text_that_tells_of_one(
         with monkeypatch.context() as unguarded:
             unguarded.setattr(roles, "narrowed", lambda model: model)
             assert SECRET in await read("vera")
+
+
+class Word(ApiModel):
+    """An answer of which one field has no mark."""
+
+    name: Shown[str]
+    secret: str
+
+
+class Words(Word):
+    """Fields of a base keep their marks; what is below one without a mark is as hidden as it is."""
+
+    count: int
+    inner: Shown[Word]
+    items: Shown[list[Word]]
+    others: list[Word]
+
+
+async def test_a_field_without_a_mark_is_empty_for_a_viewer() -> None:
+    async def read(route_class: type[APIRoute]) -> str:
+        router = APIRouter(route_class=route_class)
+
+        @router.get("/words", response_model=Words)
+        @roles.needs(AccountRole.VIEWER)
+        async def words() -> Words:
+            one = Word(name="seen", secret=SECRET)
+            return Words(name="seen", secret=SECRET, count=7, inner=one, items=[one], others=[one])
+
+        app = FastAPI()
+        app.include_router(router)
+        logins.say_caller(Caller("vera", AccountRole.VIEWER))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=SERVER) as client:
+            return (await client.get("/words")).text
+
+    assert (await read(APIRoute)).count(SECRET) == 4, "the route is what hides it"
+    empty = {"name": "seen", "secret": ""}
+    assert orjson.loads(await read(roles.RoleRoute)) == {
+        **empty, "count": 0, "inner": empty, "items": [empty], "others": [],
+    }  # fmt: skip
+
+
+async def test_a_route_without_a_mark_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unmarked() -> None:
+        raise NotImplementedError
+
+    plain = APIRouter(tags=["words"])
+    plain.get("/words/{name}")(unmarked)
+    FastAPI().include_router(plain)  # without RoleRoute and the look at it anything starts
+    with pytest.raises(TypeError, match=r"^the route /words/\{name\} \(unmarked\) names no role: "):
+        APIRouter(route_class=roles.RoleRoute).get("/words/{name}")(unmarked)
+    monkeypatch.setattr(web_app, "ROUTERS", (*web_app.ROUTERS, plain))
+    with pytest.raises(TypeError, match=r"^the router of \['words'\] has a route that asks for no role"):
+        make_app(None)
 
 
 async def test_a_stream_ends_when_its_reader_is_logged_out(door: Door) -> None:

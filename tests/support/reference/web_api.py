@@ -6,8 +6,11 @@ from typing import Any
 import orjson
 from tests.support.reference.markdown import code, one_line, table
 
+from apc_web.access import AccountRole
+from apc_web.app import ROUTERS
+from apc_web.models import ApiModel
 from apc_web.openapi import openapi_bytes
-from apc_web.roles import COLUMNS, role_of
+from apc_web.roles import RoleRoute, shown_fields
 
 _ERRORS = {"400", "401", "403", "404", "405", "409", "413", "415", "421", "422", "429", "503"}
 """Statuses of which each operation may return each, as a problem."""
@@ -24,11 +27,17 @@ def field_table() -> str:
     return table(("model", "field", "type", "a viewer sees it"), sorted(_fields(_document()["components"]["schemas"])))
 
 
+def roles_of_routes() -> dict[str, AccountRole | None]:
+    """Return the role that each operation needs; None = it is for those who have not logged in."""
+    return {route.name: route.role for router in ROUTERS for route in router.routes if isinstance(route, RoleRoute)}
+
+
 def _document() -> Any:
     return orjson.loads(openapi_bytes())
 
 
 def _operations(document: Any) -> Iterator[tuple[str, ...]]:
+    roles = roles_of_routes()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             name = operation["operationId"]
@@ -44,7 +53,7 @@ def _operations(document: Any) -> Iterator[tuple[str, ...]]:
             yield (
                 code(name),
                 code(f"{method.upper()} {path}"),
-                role_of(name) or "none",
+                roles[name] or "none",
                 ", ".join(parameters),
                 _content(operation.get("requestBody", {})),
                 ", ".join(answers),
@@ -56,11 +65,18 @@ def _content(part: Mapping[str, Any]) -> str:
     return ", ".join(map(code, sorted(kinds)))
 
 
+def _models(base: type[ApiModel] = ApiModel) -> Iterator[tuple[str, type[ApiModel]]]:
+    for model in base.__subclasses__():
+        yield model.__name__, model
+        yield from _models(model)
+
+
 def _fields(schemas: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    models = dict(_models())
     for model, schema in schemas.items():
         for name, field in schema.get("properties", {}).items():
             mark = "" if name in schema.get("required", ()) else "?"
-            shown = "yes" if name in COLUMNS.get(model, ()) else ""
+            shown = "yes" if model in models and name in shown_fields(models[model]) else ""
             yield code(model), code(f"{name}{mark}"), code(_type(field)), shown
         if "enum" in schema:
             yield code(model), "", code(_type(schema)), ""

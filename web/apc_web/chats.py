@@ -53,15 +53,7 @@ class Answering:
 
     def shown(self) -> ChatAnswer:
         """Return the answer as the API has it."""
-        return ChatAnswer(
-            state=self.state,
-            message=self.message,
-            text=self.text,
-            actions=list(self.actions.values()),
-            error=self.error,
-            tokens=self.tokens,
-            cost=self.cost,
-        )
+        return ChatAnswer.of(self, actions=list(self.actions.values()))
 
     async def run(self, dialogue: Dialogue) -> None:
         """Ask the agent; what it raises ends in `error`."""

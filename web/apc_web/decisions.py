@@ -202,29 +202,7 @@ async def statistics(pool: asyncpg.Pool, given: Filters) -> ArbitrationStatistic
 async def protocol_list(services: Services, run_id: str | None, limit: int) -> ProtocolList:
     """Return protocols with effectiveness and blocks, the most transferred first."""
     rows = await logged_protocols(services.pool, services.contract, run_id=run_id, limit=limit)
-    return ProtocolList(
-        items=[
-            ProtocolSummary(
-                protocol_id=row.figures.protocol_id,
-                transfers=row.figures.transfers,
-                accepted=row.figures.accepted,
-                runs=row.figures.runs,
-                tasks=row.figures.tasks,
-                acceptance_rate=row.figures.acceptance_rate,
-                average_outcome=row.figures.average_outcome,
-                average_drift_risk=row.figures.average_drift_risk,
-                effectiveness=row.figures.effectiveness,
-                outcome_lift=row.figures.outcome_lift,
-                drift_delta=row.figures.drift_delta,
-                last_seen_at=row.figures.last_seen_at,
-                roots=list(row.roots),
-                blocked_at=row.blocked_at,
-                blocked_until=row.blocked_until,
-                blocked_by=row.blocked_by,
-            )
-            for row in rows
-        ]
-    )
+    return ProtocolList(items=[ProtocolSummary.of(row.figures, row) for row in rows])
 
 
 def margin_of(row: ArbitrationRow) -> float | None:
@@ -307,35 +285,9 @@ def _counted(names: Iterable[str]) -> list[NamedCount]:
 
 def _summary(row: ArbitrationRow) -> ArbitrationSummary:
     options = [
-        ArbitrationOption(
-            candidate_id=one.candidate_id,
-            packet_ids=list(one.packet_ids),
-            total_score=one.total_score,
-            score_components=dict(one.score_components),
-            refused_with=list(one.refused_with),
-            rank=one.rank,
-            is_winner=one.candidate_id == row.winner_candidate_id,
-        )
-        for one in row.candidates
+        ArbitrationOption.of(one, is_winner=one.candidate_id == row.winner_candidate_id) for one in row.candidates
     ]
-    return ArbitrationSummary(
-        judged_at=row.judged_at,
-        shard=row.shard,
-        seq=row.seq,
-        packet_id=row.packet_id,
-        session_id=row.session_id,
-        run_id=row.run_id,
-        task_id=row.task_id,
-        round=row.round,
-        generation=row.generation,
-        step=row.step,
-        arbitration_id=row.arbitration_id,
-        subject=row.subject,
-        winner_candidate_id=row.winner_candidate_id,
-        selected=list(row.selected),
-        margin=margin_of(row),
-        candidates=options,
-    )
+    return ArbitrationSummary.of(row, margin=margin_of(row), candidates=options)
 
 
 # Routes of arbitrations and protocols.

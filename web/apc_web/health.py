@@ -72,23 +72,15 @@ def _with_depth(agent: AgentSummary, depths: Mapping[str, QueueDepth]) -> AgentS
 
 
 def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: Limits, now: datetime) -> AgentSummary:
-    last_seen, agent_id, role = row["last_seen"], row["agent_id"], row["role"]
-    quota = None if limits.quota is None else quota_of(limits.quota, agent_id, role)
+    last_seen, agent_id = row["last_seen"], row["agent_id"]
+    quota = None if limits.quota is None else quota_of(limits.quota, agent_id, row["role"])
     return AgentSummary(
-        agent_id=agent_id,
+        **row,
         kind=kind.value,
-        role=role,
-        swarm=row["swarm"],
-        rights=row["rights"],
-        handles=row["handles"],
-        broker_user=row["broker_user"],
-        is_revoked=row["is_revoked"],
-        keys=row["keys"],
-        last_seen=last_seen,
         is_alive=last_seen is not None and now - last_seen < ALIVE_WITHIN,
         open_deliveries=opened.get(agent_id, 0),
         most_open=limits.outstanding_deliveries,
-        quota=None if quota is None else AgentQuota(packets_per_second=quota.packets_per_second, burst=quota.burst),
+        quota=None if quota is None else AgentQuota.of(quota),
     )
 
 

@@ -54,21 +54,7 @@ async def approval_list(services: Services, session_id: str | None, limit: int) 
     voices = await _voices(services) if rows else frozenset()
     return ApprovalList(
         items=[
-            OpenApproval(
-                packet_id=row.packet_id,
-                session_id=row.session_id,
-                run_id=row.run_id,
-                task_id=row.task_id,
-                asker=row.asker,
-                may_answer=list(row.may_answer),
-                answer_as=[one for one in row.may_answer if one in voices],
-                role=row.role or None,
-                text=row.text,
-                content=row.content,
-                payload_hash=row.payload_hash,
-                asked_at=row.asked_at,
-                due_at=row.due_at,
-            )
+            OpenApproval.of(row, answer_as=[one for one in row.may_answer if one in voices], role=row.role or None)
             for row in rows
         ]
     )
@@ -85,23 +71,7 @@ async def effect_list(pool: asyncpg.Pool, agent_id: str | None, state: str | Non
     """Return effects, newest first."""
     states = None if state is None else [EffectState(state)]
     records = await PostgresEffectStore(pool, is_patient=False).list(agent_id=agent_id, states=states, limit=limit)
-    return EffectList(
-        items=[
-            EffectSummary(
-                packet_id=one.effect_id.packet_id,
-                agent_id=one.effect_id.agent_id,
-                key=one.effect_id.key,
-                state=one.state.value,
-                session_id=one.session_id,
-                worker=one.worker,
-                claimed_at=one.claimed_at,
-                made_at=one.made_at,
-                problem=one.problem,
-                settled_by=one.settled_by,
-            )
-            for one in records
-        ]
-    )
+    return EffectList(items=[EffectSummary.of(one.effect_id, one) for one in records])
 
 
 async def task_list(
@@ -111,41 +81,13 @@ async def task_list(
     statuses = None if status is None else [TaskStatus(status)]
     store = PostgresTaskStore(pool, is_patient=False)
     tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=statuses, limit=limit)
-    return TaskList(
-        items=[
-            TaskSummary(
-                task_id=one.task_id,
-                agent_id=one.agent_id,
-                session_id=one.session_id,
-                action=one.spec.action,
-                status=one.status.value,
-                progress=one.progress,
-                note=one.note,
-                error=one.error,
-                attempt=one.attempt,
-                created_at=one.created_at,
-                started_at=one.started_at,
-                finished_at=one.finished_at,
-            )
-            for one in tasks
-        ]
-    )
+    return TaskList(items=[TaskSummary.of(one, one.spec) for one in tasks])
 
 
 def _dead(row: DeadDelivery, hops: list[DeliveryHop], now: datetime) -> DeadLetterDetail:
-    return DeadLetterDetail(
-        session_id=row.session_id,
-        run_id=row.run_id,
-        task_id=row.task_id,
-        packet_id=row.packet_id,
-        packet_type=row.packet_type,
-        sender=row.sender,
-        recipient=row.recipient,
-        attempt=row.attempt,
-        reason=row.reason,
+    return DeadLetterDetail.of(
+        row,
         words=dead_words(row.reason),
-        died_at=row.died_at,
-        expires_at=row.expires_at,
         can_requeue=row.expires_at > now and not row.is_in_halted_session,
         attempts=[_attempt(hop) for hop in hops],
     )
@@ -153,15 +95,7 @@ def _dead(row: DeadDelivery, hops: list[DeliveryHop], now: datetime) -> DeadLett
 
 def _attempt(hop: DeliveryHop) -> DeliveryAttempt:
     error = hop.metadata.get("error")
-    return DeliveryAttempt(
-        attempt=hop.attempt,
-        from_state=hop.from_state,
-        to_state=hop.to_state,
-        events=hop.events,
-        at=hop.occurred_at[-1],
-        actor=hop.actor,
-        error=error if isinstance(error, str) else None,
-    )
+    return DeliveryAttempt.of(hop, at=hop.occurred_at[-1], error=error if isinstance(error, str) else None)
 
 
 router = APIRouter(tags=["inbox"], route_class=RoleRoute)

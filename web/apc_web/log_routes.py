@@ -62,17 +62,7 @@ async def about(services: Services) -> ServerAbout:
 
 
 def _checkpoint(row: ShardEnd) -> ShardCheckpoint:
-    return ShardCheckpoint(
-        shard=row.shard,
-        epoch=row.epoch,
-        next_seq=row.next_seq,
-        tree_size=row.tree_size,
-        root_hash=None if row.root_hash is None else b64encode(row.root_hash).decode(),
-        note=row.note,
-        recorded_at=row.recorded_at,
-        exported=row.exported,
-        exported_at=row.exported_at,
-    )
+    return ShardCheckpoint.of(row, root_hash=None if row.root_hash is None else b64encode(row.root_hash).decode())
 
 
 # One stream: entries behind a position as server-sent events; the id of each event lists the heads it ends at.

@@ -1,9 +1,9 @@
 """Models that several subjects share: the base, errors, places, a session in time, the log, agents and health."""
 
 from datetime import datetime
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 T = TypeVar("T")
 VIEWER_SEES = "a viewer sees it"
@@ -15,7 +15,40 @@ Shown = Annotated[T, VIEWER_SEES]
 class ApiModel(BaseModel):
     """A frozen model; `openapi.json` shows every field of it as present in responses."""
 
-    model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True)
+
+    @classmethod
+    def of(cls, *rows: object, **given: object) -> Self:
+        """Return the answer that rows tell: what is not given is read from the first row that has it.
+
+        Rows within it are read in the same way. Raises ValidationError where nothing tells a field.
+        """
+        return cls.model_validate(rows[0] if len(rows) == 1 and not given else _Told(rows, given))
+
+
+class _Told:
+    """Rows and single values, as one object with all their attributes."""
+
+    def __init__(self, rows: tuple[object, ...], given: dict[str, object]) -> None:
+        self._rows = rows
+        self.__dict__.update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        for row in self._rows:
+            if hasattr(row, name):
+                return getattr(row, name)
+        raise AttributeError(name)
+
+
+def column(field: str, name: str) -> Any:
+    """Return what makes a field be read from a column of another name."""
+    return Field(validation_alias=AliasChoices(field, name))
+
+
+Sender = Annotated[str, column("sender", "sender_agent_id")]
+"""Who sent a packet."""
+IdText = Annotated[str, BeforeValidator(str)]
+"""A packet id as its text."""
 
 
 class ProblemDocument(ApiModel):
@@ -134,7 +167,7 @@ class FoldEntry(ApiModel):
     session_id: Shown[str]
     run_id: Shown[str | None] = None
     at: Shown[datetime]
-    packet_id: Shown[str]
+    packet_id: Shown[IdText]
     packet_type: Shown[str | None] = None
     sender: Shown[str | None] = None
     recipients: Shown[list[str]] = Field(default_factory=list)
@@ -148,8 +181,8 @@ class FoldEntry(ApiModel):
     round: Shown[int | None] = None
     generation: Shown[int | None] = None
     step: Shown[int | None] = None
-    cause_packet_id: Shown[str | None] = None
-    parent_packet_id: Shown[str | None] = None
+    cause_packet_id: Shown[IdText | None] = None
+    parent_packet_id: Shown[IdText | None] = None
     event: Shown[str | None] = None
     """Of a hop its last event, of a coordination entry its event."""
     from_state: Shown[str | None] = None

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query, Response
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.offline_verifier import PublicKey
-from apc_log.queries import PacketRow, TransitionRow, get_packet_impact, get_packet_tree, list_agent_packets
+from apc_log.queries import PacketRow, get_packet_impact, get_packet_tree, list_agent_packets
 from apc_log.queries.health import list_shard_ends
 from apc_log.queries.packet_pages import (
-    LinkRow,
     links_above,
     links_below,
     packet_at,
@@ -28,19 +27,15 @@ from apc_web import packets
 from apc_web.access import AccountRole
 from apc_web.cursors import After, Code, InSession, Limit, OfRun, OfSession, OfTask, Order, PacketName
 from apc_web.errors import ApiError, not_found
-from apc_web.models import ConsistencyProof, LogPlace
+from apc_web.models import ConsistencyProof
 from apc_web.packets import (
     CausalTree,
     ImpactAnswer,
     InclusionProof,
     PacketDetail,
-    PacketHop,
-    PacketLink,
     PacketPage,
-    RestingPacket,
     TreeNode,
     ruling_of,
-    summary,
 )
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
@@ -90,26 +85,19 @@ async def packet_detail(services: Services, name: str, session: str | None) -> P
     stale = (await stale_packets(pool, [row])).get((key.session_id, key.packet_id))
     sealed = is_sealed(row.body)
     contract = await contract_of_session(pool, row.contract_hash.hex(), services.contract)
-    return PacketDetail(
-        **dict(summary(line)),
-        root_packet_id=row.root_packet_id,
-        channel=row.channel,
-        confidence=row.confidence,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        recorded_at=row.recorded_at,
+    return PacketDetail.of(
+        line,
+        row,
         ruling=ruling_of(row, hops),
-        facts=row.facts,
         document=None if sealed else _document(row),
         is_sealed=sealed,
         body_bytes=len(row.body),
         packet_hash=row.packet_hash.hex(),
-        user_id=row.user_id,
         has_signature=row.signature is not None,
-        hops=[_hop(hop) for hop in hops],
+        hops=hops,
         lifecycle=machine_of(contract, PACKET_MACHINE),
-        causes=[_link(link) for link in await links_above(pool, key.session_id, key.packet_id)],
-        effects=[_link(link) for link in await links_below(pool, key.session_id, key.packet_id)],
+        causes=await links_above(pool, key.session_id, key.packet_id),
+        effects=await links_below(pool, key.session_id, key.packet_id),
         stale_because=None if stale is None else stale.because_packet_id,
         other_sessions=[one for one in await sessions_of_packet(pool, key.packet_id) if one != key.session_id],
     )
@@ -132,32 +120,6 @@ def _document(row: PacketRow) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _hop(row: TransitionRow) -> PacketHop:
-    return PacketHop(
-        seq=row.seq,
-        recipient=row.recipient,
-        attempt=row.attempt,
-        event=row.event,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        at=row.occurred_at,
-        actor=row.actor,
-        metadata=row.metadata,
-    )
-
-
-def _link(row: LinkRow) -> PacketLink:
-    return PacketLink(
-        shard=row.shard,
-        seq=row.seq,
-        packet_id=row.packet_id,
-        packet_type=row.packet_type,
-        sender=row.sender_agent_id,
-        verdict=row.verdict,
-        edge=row.edge,
-    )
-
-
 async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:
     """Return what a packet has caused. Raises ApiError when there is none."""
     key = await find_key(services, name, session)
@@ -168,24 +130,7 @@ async def causal_tree(services: Services, name: str, session: str | None, limit:
     nodes = []
     for row in tree.rows:
         depths[row.packet_id] = 0 if row.above is None else depths[row.above] + 1
-        nodes.append(
-            TreeNode(
-                shard=row.shard,
-                seq=row.seq,
-                packet_id=row.packet_id,
-                packet_type=row.packet_type,
-                sender=row.sender_agent_id,
-                recipients=row.recipients,
-                run_phase=row.run_phase,
-                generation=row.generation,
-                verdict=row.verdict,
-                refusal_code=row.refusal_code,
-                judged_at=row.judged_at,
-                above=row.above,
-                edge=row.edge,
-                depth=depths[row.packet_id],
-            )
-        )
+        nodes.append(TreeNode.of(row, depth=depths[row.packet_id]))
     return CausalTree(items=nodes, is_cut=tree.is_cut)
 
 
@@ -198,24 +143,7 @@ async def impact_of(services: Services, name: str, session: str | None, limit: i
     )
     if impact is None:
         raise not_found(f"packet {key.packet_id}", "take an id that `GET /packets` lists", "packet_id")
-    items = [
-        RestingPacket(
-            shard=row.shard,
-            seq=row.seq,
-            packet_id=row.packet_id,
-            packet_type=row.packet_type,
-            sender=row.sender_agent_id,
-            run_phase=row.run_phase,
-            round=row.round,
-            generation=row.generation,
-            judged_at=row.judged_at,
-            is_stale=row.is_stale,
-            is_retracted=row.is_retracted,
-        )
-        for row in impact.resting[:limit]
-    ]
-    place = LogPlace(shard=impact.packet.shard, seq=impact.packet.seq)
-    return ImpactAnswer(packet=place, items=items, total=len(impact.resting))
+    return ImpactAnswer.of(impact, items=impact.resting[:limit], total=len(impact.resting))
 
 
 # Proofs as files: that a packet is in the log, and that the log extends an earlier checkpoint of it.

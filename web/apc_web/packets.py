@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import asyncpg
@@ -15,7 +15,7 @@ from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_
 from apc_log.queries.trace import Position
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import invalid
-from apc_web.models import NEXT, ApiModel, LogPlace, Shown
+from apc_web.models import NEXT, ApiModel, LogPlace, Sender, Shown, column
 from apc_web.runs import SessionMachine
 
 
@@ -33,9 +33,9 @@ class PacketSummary(ApiModel):
     round: Shown[int]
     generation: Shown[int]
     step: Shown[int]
-    sender: Shown[str]
+    sender: Shown[Sender]
     sender_role: Shown[str]
-    sender_swarm: Shown[str]
+    sender_swarm: Annotated[Shown[str], column("sender_swarm", "sender_swarm_id")]
     recipients: Shown[list[str]]
     judged_at: Shown[datetime]
     verdict: Shown[str]
@@ -70,7 +70,7 @@ class PacketHop(ApiModel):
     event: Shown[str]
     from_state: Shown[str]
     to_state: Shown[str]
-    at: Shown[datetime]
+    at: Annotated[Shown[datetime], column("at", "occurred_at")]
     actor: Shown[str]
     metadata: dict[str, Any] | None
 
@@ -101,7 +101,7 @@ class PacketLink(ApiModel):
     seq: Shown[int]
     packet_id: Shown[UUID]
     packet_type: Shown[str]
-    sender: Shown[str]
+    sender: Shown[Sender]
     verdict: Shown[str]
     edge: Shown[str]
     """cause or parent."""
@@ -147,7 +147,7 @@ class TreeNode(ApiModel):
     seq: Shown[int]
     packet_id: Shown[UUID]
     packet_type: Shown[str]
-    sender: Shown[str]
+    sender: Shown[Sender]
     recipients: Shown[list[str]]
     run_phase: Shown[str]
     generation: Shown[int]
@@ -177,7 +177,7 @@ class RestingPacket(ApiModel):
     seq: Shown[int]
     packet_id: Shown[UUID]
     packet_type: Shown[str]
-    sender: Shown[str]
+    sender: Shown[Sender]
     run_phase: Shown[str]
     round: Shown[int]
     generation: Shown[int]
@@ -379,7 +379,7 @@ async def packets_page(pool: asyncpg.Pool, query: PacketQuery, after: str | None
     rows = await page_of_packets(pool, query.given, newest=query.newest, after=place, limit=limit + 1)
     shown = rows[:limit]
     cursor = _cursor(query, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None
-    return PacketPage(items=[summary(row) for row in shown], next=cursor)
+    return PacketPage.of(items=shown, next=cursor)
 
 
 async def _search(pool: asyncpg.Pool, query: PacketQuery, text: str, place: Position | None, limit: int) -> PacketPage:
@@ -404,8 +404,7 @@ def _found(
     query: PacketQuery, rows: list[PacketLine], place: Position | None, looked_at: int, *, is_complete: bool
 ) -> PacketPage:
     cursor = None if place is None else _cursor(query, *place)
-    items = [summary(row) for row in rows]
-    return PacketPage(items=items, next=cursor, looked_at=looked_at, is_complete=is_complete)
+    return PacketPage.of(items=rows, next=cursor, looked_at=looked_at, is_complete=is_complete)
 
 
 def _cursor(query: PacketQuery, shard: int, seq: int) -> str:
@@ -415,31 +414,3 @@ def _cursor(query: PacketQuery, shard: int, seq: int) -> str:
 def _position(values: list[Any]) -> Position:
     shard, seq = values
     return Position(max(min(shard, (1 << 31) - 1), -1), seq)
-
-
-def summary(row: PacketLine) -> PacketSummary:
-    """Return a packet as lists show it."""
-    return PacketSummary(
-        shard=row.shard,
-        seq=row.seq,
-        packet_id=row.packet_id,
-        packet_type=row.packet_type,
-        session_id=row.session_id,
-        run_id=row.run_id,
-        task_id=row.task_id,
-        run_phase=row.run_phase,
-        round=row.round,
-        generation=row.generation,
-        step=row.step,
-        sender=row.sender_agent_id,
-        sender_role=row.sender_role,
-        sender_swarm=row.sender_swarm_id,
-        recipients=row.recipients,
-        judged_at=row.judged_at,
-        verdict=row.verdict,
-        refusal_code=row.refusal_code,
-        state=row.state,
-        parent_packet_id=row.parent_packet_id,
-        cause_packet_id=row.cause_packet_id,
-        is_stale=row.is_stale,
-    )

@@ -49,8 +49,6 @@ def _empty(value: Any) -> Any:
     return type(value)() if isinstance(value, str | list | dict | int | float) else None
 
 
-
-
 def needs(role: AccountRole | None) -> Callable[[Endpoint], Endpoint]:
     """Mark a route with the role that it needs; None = it is for those who have not logged in."""
 

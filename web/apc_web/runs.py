@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
 import asyncpg
@@ -12,7 +13,7 @@ from apc_contracts.session.document import SessionDocument
 from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.errors import not_found
-from apc_web.models import NEXT, ApiModel, NamedCount, Shown
+from apc_web.models import NEXT, ApiModel, NamedCount, Sender, Shown, column
 
 
 class RunSummary(ApiModel):
@@ -98,8 +99,8 @@ class HeldPacketSummary(ApiModel):
 
     packet_id: Shown[UUID]
     packet_type: Shown[str]
-    sender: Shown[str]
-    since: Shown[datetime]
+    sender: Shown[Sender]
+    since: Annotated[Shown[datetime], column("since", "judged_at")]
 
 
 class SessionWait(ApiModel):
@@ -180,7 +181,7 @@ class SessionMove(ApiModel):
     """A transition or a barrier that happened."""
 
     seq: Shown[int]
-    at: Shown[datetime]
+    at: Annotated[Shown[datetime], column("at", "recorded_at")]
     event: Shown[str]
     from_state: Shown[str]
     to_state: Shown[str]
@@ -201,10 +202,10 @@ class GenerationScore(ApiModel):
     """An EVAL of a session."""
 
     seq: Shown[int]
-    at: Shown[datetime]
+    at: Annotated[Shown[datetime], column("at", "judged_at")]
     packet_id: Shown[UUID]
-    agent: Shown[str]
-    swarm: Shown[str]
+    agent: Annotated[Shown[str], column("agent", "sender_agent_id")]
+    swarm: Annotated[Shown[str], column("swarm", "sender_swarm_id")]
     round: Shown[int]
     generation: Shown[int]
     verdict: Shown[str]
@@ -217,7 +218,7 @@ class GenerationTransfer(ApiModel):
     """A TRANSFER between swarms."""
 
     seq: Shown[int]
-    at: Shown[datetime]
+    at: Annotated[Shown[datetime], column("at", "judged_at")]
     packet_id: Shown[UUID]
     round: Shown[int]
     generation: Shown[int]
@@ -286,21 +287,11 @@ async def place_of(pool: asyncpg.Pool, session_id: str) -> SessionPlace:
 def session_summary(place: SessionPlace) -> SessionSummary:
     """Return a session as lists show it."""
     document = place.document
-    return SessionSummary(
-        session_id=place.session_id,
-        run_id=document.run_id,
-        task_id=document.task_id,
-        shard=place.shard,
-        state=document.state,
-        run_phase=document.run_phase.value,
-        is_terminal=place.is_terminal,
+    return SessionSummary.of(
+        place,
+        document,
         is_paused=document.paused_at is not None,
-        round=document.round,
-        generation=document.generation,
-        open_deliveries=place.open_deliveries,
         spent=_spent(document),
-        opened_at=document.opened_at,
-        updated_at=place.updated_at,
         halt_reason=document.halt_reason if document.state == "HALTED" else None,
     )
 
@@ -310,15 +301,11 @@ def _run(row: RunFigures) -> RunSummary:
     for _, _, document in row.latest:
         spent.update(_spent(document))
     states = Counter(state for _, state, _ in row.latest)
-    return RunSummary(
-        run_id=row.run_id,
-        sessions=row.sessions,
-        running=row.running,
+    return RunSummary.of(
+        row,
         states=[NamedCount(name=name, count=count) for name, count in states.most_common()],
         session_ids=[session_id for session_id, _, _ in row.latest[:_SHOWN_SESSIONS]],
         spent=dict(spent),
-        open_deliveries=row.open_deliveries,
-        updated_at=row.updated_at,
     )
 
 

@@ -1,7 +1,6 @@
 """One session: what it waits for, in words; its state, budgets, members, moves and scores."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 from apc_contracts.contract.contract import Contract
@@ -11,28 +10,21 @@ from apc_contracts.text import numbered
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow, list_dead, list_held_packets
 from apc_log.queries.packet_pages import session_scores, session_transfers
-from apc_log.queries.session_pages import MoveRow, SessionPlace, page_of_moves, session_figures
+from apc_log.queries.session_pages import SessionPlace, page_of_moves, session_figures
 from apc_log.session_loading import contract_of_session
 from apc_log.watching import list_stale_decisions
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models import NamedCount
 from apc_web.route_services import Services
 from apc_web.runs import (
-    BudgetPart,
-    GenerationScore,
-    GenerationTransfer,
-    HeldPacketSummary,
     MachineEdge,
     MachineState,
     SessionDeadline,
     SessionDetail,
     SessionMachine,
-    SessionMember,
-    SessionMove,
     SessionMoves,
     SessionScores,
     SessionWait,
-    StaleDecisionSummary,
     place_of,
     session_summary,
 )
@@ -141,33 +133,19 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
     dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
     document = place.document
     contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
-    return SessionDetail(
-        **dict(session_summary(place)),
-        step=document.step,
-        generation_limit=document.generation_limit,
-        max_rounds=document.max_rounds,
-        opener=document.opener,
-        paused_at=document.paused_at,
-        first_seq=figures.first_seq,
-        last_seq=figures.last_seq,
-        packets=figures.packets,
+    return SessionDetail.of(
+        session_summary(place),
+        document,
+        figures,
         verdicts=_counts(figures.verdicts),
         refusals=_counts(figures.refusals),
         dead=len(dead),
         waits=waits_of(place, held, len(dead)),
-        budgets=[BudgetPart(**asdict(one)) for one in budget_shares(document, datetime.now(UTC))],
-        members=[SessionMember(**asdict(one)) for one in memberships(document)],
+        budgets=budget_shares(document, datetime.now(UTC)),
+        members=memberships(document),
         deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
-        held=[
-            HeldPacketSummary(
-                packet_id=one.packet_id, packet_type=one.packet_type, sender=one.sender_agent_id, since=one.judged_at
-            )
-            for one in held
-        ],
-        stale_decisions=[
-            StaleDecisionSummary(packet_id=one.packet_id, ground_id=one.ground_id, words=one.words)
-            for one in await list_stale_decisions(services.pool, session_id)
-        ],
+        held=held,
+        stale_decisions=await list_stale_decisions(services.pool, session_id),
         machine=machine_of(contract, SESSION_MACHINE),
     )
 
@@ -179,7 +157,7 @@ async def moves_of(services: Services, session_id: str, after: str | None, limit
     rows = await page_of_moves(services.pool, session_id, after=found[0] if found else 0, limit=limit + 1)
     shown = rows[:limit]
     cursor = write_cursor("moves", {"session_id": session_id}, shown[-1].seq) if len(rows) > limit else None
-    return SessionMoves(items=[_move(row) for row in shown], next=cursor)
+    return SessionMoves.of(items=shown, next=cursor)
 
 
 async def scores_of(services: Services, session_id: str) -> SessionScores:
@@ -187,37 +165,9 @@ async def scores_of(services: Services, session_id: str) -> SessionScores:
     await place_of(services.pool, session_id)
     scores = await session_scores(services.pool, session_id, limit=_MOST_SCORES + 1)
     transfers = await session_transfers(services.pool, session_id, limit=_MOST_SCORES + 1)
-    return SessionScores(
-        scores=[
-            GenerationScore(
-                seq=row.seq,
-                at=row.judged_at,
-                packet_id=row.packet_id,
-                agent=row.sender_agent_id,
-                swarm=row.sender_swarm_id,
-                round=row.round,
-                generation=row.generation,
-                verdict=row.verdict,
-                outcome=row.outcome,
-                drift_risk=row.drift_risk,
-            )
-            for row in scores[:_MOST_SCORES]
-        ],
-        transfers=[
-            GenerationTransfer(
-                seq=row.seq,
-                at=row.judged_at,
-                packet_id=row.packet_id,
-                round=row.round,
-                generation=row.generation,
-                protocol_id=row.protocol_id,
-                from_swarm=row.from_swarm,
-                to_swarm=row.to_swarm,
-                verdict=row.verdict,
-                refusal_code=row.refusal_code,
-            )
-            for row in transfers[:_MOST_SCORES]
-        ],
+    return SessionScores.of(
+        scores=scores[:_MOST_SCORES],
+        transfers=transfers[:_MOST_SCORES],
         is_cut=max(len(scores), len(transfers)) > _MOST_SCORES,
     )
 
@@ -225,20 +175,6 @@ async def scores_of(services: Services, session_id: str) -> SessionScores:
 def _counts(counts: dict[str, int]) -> list[NamedCount]:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return [NamedCount(name=name, count=count) for name, count in ordered]
-
-
-def _move(row: MoveRow) -> SessionMove:
-    return SessionMove(
-        seq=row.seq,
-        at=row.recorded_at,
-        event=row.event,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        round=row.round,
-        generation=row.generation,
-        step=row.step,
-        cause_packet_id=row.cause_packet_id,
-    )
 
 
 def machine_of(contract: Contract, name: str) -> SessionMachine:

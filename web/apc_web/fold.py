@@ -8,52 +8,32 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+import asyncpg
 import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR
 from apc_log.body_encryption import is_sealed
-from apc_log.queries.packet_pages import EntryRow
 from apc_log.queries.session_pages import HopCount, PacketCount
 from apc_web.models import FoldEntry, SessionAt
 
 
-def fold_entry(row: EntryRow, contract: Contract) -> FoldEntry:
+def fold_entry(row: asyncpg.Record, contract: Contract) -> FoldEntry:
     """Return an entry of the log; what a sealed body would tell is left out."""
-    payload = _payload(row.body)
+    payload = _payload(row["body"])
     start = payload.get("session")
-    phase = row.run_phase
-    if row.kind == "coordination" and row.to_state is not None:
-        of_state = contract.phase_of(row.to_state)
+    phase = row["run_phase"]
+    if row["kind"] == "coordination" and row["to_state"] is not None:
+        of_state = contract.phase_of(row["to_state"])
         phase = None if of_state is None else of_state.value
-    return FoldEntry.model_construct(  # the database has checked the types
-        shard=row.shard,
-        seq=row.seq,
-        kind=row.kind,
-        session_id=row.session_id,
-        run_id=row.run_id,
-        at=row.at,
-        packet_id=str(row.packet_id),
-        packet_type=row.packet_type,
-        sender=row.sender,
-        recipients=row.recipients,
-        recipient=row.recipient,
-        verdict=row.verdict,
-        refusal_code=row.refusal_code,
-        run_phase=phase,
-        round=row.round,
-        generation=row.generation,
-        step=row.step,
-        cause_packet_id=None if row.cause_packet_id is None else str(row.cause_packet_id),
-        parent_packet_id=None if row.parent_packet_id is None else str(row.parent_packet_id),
-        event=row.event,
-        from_state=row.from_state,
-        to_state=row.to_state,
-        attempt=row.attempt,
-        usage=_usage(row.metadata or {}),
-        start=_start(start) if isinstance(start, dict) else None,
-        signal=payload.get("signal"),
-    )
+    read = {
+        "run_phase": phase,
+        "recipients": row["recipients"] or [],
+        "usage": _usage(orjson.loads(row["metadata"] or "{}")),
+        "start": _start(start) if isinstance(start, dict) else None,
+        "signal": payload.get("signal"),
+    }
+    return FoldEntry.model_validate(dict(row) | read)
 
 
 def _payload(body: bytes | None) -> Mapping[str, Any]:
@@ -137,28 +117,7 @@ class Folded:
 
     def shown(self, session_id: str, shard: int) -> SessionAt:
         """Return the state as the API has it."""
-        return SessionAt(
-            session_id=session_id,
-            shard=shard,
-            seq=self.seq,
-            at=self.at,
-            state=self.state,
-            run_phase=self.run_phase,
-            is_paused=self.is_paused,
-            round=self.round,
-            generation=self.generation,
-            step=self.step,
-            entries=self.entries,
-            packets=self.packets,
-            verdicts=dict(self.verdicts),
-            types=dict(self.types),
-            refusals=dict(self.refusals),
-            sent=dict(self.sent),
-            deliveries=dict(self.deliveries),
-            spent=dict(self.spent),
-            budgets=self.budgets,
-            swarms=self.swarms,
-        )
+        return SessionAt.of(self, session_id=session_id, shard=shard)
 
     def take_packets(self, counted: PacketCount) -> None:
         """Fold packets that cannot be told apart; none of them moves the session."""

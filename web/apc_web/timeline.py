@@ -14,7 +14,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.contract.contract import Contract
-from apc_log.queries.packet_pages import EntryRow, entries_at, entries_of_session, timeline_rows, timeline_rulings
+from apc_log.queries.packet_pages import entries_at, entries_of_session, timeline_rows, timeline_rulings
 from apc_log.queries.session_pages import CountedRanges, SessionPlace, count_ranges, extent_of, find_session, last_entry
 from apc_log.session_loading import contract_of_session
 from apc_web.fold import EVERY, Folded, SessionSnapshots, fold_entry
@@ -48,21 +48,21 @@ def _fold_ranges(
     kept: SessionSnapshots,
     contract: Contract,
     counted: CountedRanges,
-    single: list[EntryRow],
+    single: Sequence[asyncpg.Record],
     *,
     start: int,
     width: int,
     steps: int,
 ) -> None:
     """Fold counted entries range by range, and keep the state after each."""
-    packets, hops, singles = list(counted.packets)[::-1], list(counted.hops)[::-1], single[::-1]
+    packets, hops, singles = list(counted.packets)[::-1], list(counted.hops)[::-1], list(single)[::-1]
     for number in range(steps):
         end, before = start + (number + 1) * width, state.entries
         while packets and packets[-1].range == number:
             state.take_packets(packets.pop())
         while hops and hops[-1].range == number:
             state.take_hops(hops.pop())
-        while singles and singles[-1].seq <= end:
+        while singles and singles[-1]["seq"] <= end:
             state.take(fold_entry(singles.pop(), contract))
         state.seq, state.at = end, None
         if state.entries > before:

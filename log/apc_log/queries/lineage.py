@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import PacketType
-from apc_log.queries.trace import PacketRow, Position, list_agent_packets
+from apc_log.queries.trace import PacketHead, PacketRow, Position, list_agent_packets
 
 COLUMNS = """
     packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,
@@ -220,22 +220,10 @@ ORDER BY child.shard, child.seq LIMIT $3
 
 
 @dataclass(frozen=True, slots=True)
-class TreeRow:
+class TreeRow(PacketHead):
     """A packet in a causal tree. `above` is the packet it stands under, None for the root; `edge` says why: `cause`
     or `parent`."""
 
-    shard: int
-    seq: int
-    session_id: str
-    packet_id: UUID
-    packet_type: str
-    sender_agent_id: str
-    recipients: list[str]
-    run_phase: str
-    generation: int
-    verdict: str
-    refusal_code: str | None
-    judged_at: datetime
     above: UUID | None = None
     edge: str | None = None
 

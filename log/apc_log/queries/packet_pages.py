@@ -7,9 +7,8 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import orjson
 
-from apc_log.queries.trace import Position
+from apc_log.queries.trace import PacketHead, Position
 
 RULING = """
 LEFT JOIN LATERAL (
@@ -76,62 +75,26 @@ _OF_SHARD = (
 _AT_ENTRY = "SELECT * FROM (" + _PARTS.format(narrowed="shard = $1 AND seq = ANY ($2)") + ") AS entry ORDER BY seq"
 
 
-@dataclass(frozen=True, slots=True)
-class EntryRow:
-    """One entry. Of a packet `body` is given for SIGNALs alone; `metadata` is a hop's."""
-
-    shard: int
-    seq: int
-    kind: str
-    session_id: str
-    run_id: str | None
-    at: datetime
-    packet_id: UUID
-    packet_type: str | None
-    sender: str | None
-    recipients: list[str]
-    recipient: str | None
-    verdict: str | None
-    refusal_code: str | None
-    run_phase: str | None
-    round: int | None
-    generation: int | None
-    step: int | None
-    cause_packet_id: UUID | None
-    parent_packet_id: UUID | None
-    event: str | None
-    from_state: str | None
-    to_state: str | None
-    attempt: int | None
-    metadata: dict[str, Any] | None
-    body: bytes | None
-
-
 async def entries_of_session(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, last: int, limit: int
-) -> list[EntryRow]:
-    """Return at most `limit` entries of a session with after < seq <= last, in the order of the log."""
-    return [_entry(row) for row in await pool.fetch(_OF_SESSION, session_id, shard, after, last, limit)]
+) -> Sequence[asyncpg.Record]:
+    """Return at most `limit` entries of a session with after < seq <= last, in the order of the log.
+
+    Columns as above: of a packet `body` is given for SIGNALs alone; `metadata` is a hop's, as a JSON text.
+    """
+    return await pool.fetch(_OF_SESSION, session_id, shard, after, last, limit)
 
 
 async def entries_of_shard(
     pool: asyncpg.Pool, shard: int, *, after: int, last: int, session_id: str | None = None, run_id: str | None = None
-) -> list[EntryRow]:
-    """Return the entries of a shard with after < seq <= last, in the order of the log."""
-    return [_entry(row) for row in await pool.fetch(_OF_SHARD, shard, after, last, session_id, run_id)]
+) -> Sequence[asyncpg.Record]:
+    """Return the entries of a shard with after < seq <= last, in the order of the log, as those of a session."""
+    return await pool.fetch(_OF_SHARD, shard, after, last, session_id, run_id)
 
 
-async def entries_at(pool: asyncpg.Pool, shard: int, positions: Sequence[int]) -> list[EntryRow]:
-    """Return the entries at these positions of a shard, in the order of the log."""
-    return [_entry(row) for row in await pool.fetch(_AT_ENTRY, shard, positions)]
-
-
-def _entry(row: asyncpg.Record) -> EntryRow:
-    fields = dict(row)
-    metadata = fields["metadata"]
-    fields["metadata"] = None if metadata is None else orjson.loads(metadata)
-    fields["recipients"] = fields["recipients"] or []
-    return EntryRow(**fields)
+async def entries_at(pool: asyncpg.Pool, shard: int, positions: Sequence[int]) -> Sequence[asyncpg.Record]:
+    """Return the entries at these positions of a shard, in the order of the log, as those of a session."""
+    return await pool.fetch(_AT_ENTRY, shard, positions)
 
 
 # Pages of packets without their bodies, in both directions; neighbours of a packet; search in their texts.
@@ -208,27 +171,15 @@ WHERE ids.session_id = $1 AND ids.packet_id = $2
 
 
 @dataclass(frozen=True, slots=True)
-class PacketLine:
-    """A packet without body and facts, with its state now."""
+class PacketLine(PacketHead):
+    """A packet in a list, with its final verdict and its state now."""
 
-    shard: int
-    seq: int
-    packet_id: UUID
-    packet_type: str
-    session_id: str
     run_id: str
     task_id: str
-    run_phase: str
     round: int
-    generation: int
     step: int
-    sender_agent_id: str
     sender_role: str
     sender_swarm_id: str
-    recipients: list[str]
-    judged_at: datetime
-    verdict: str
-    refusal_code: str | None
     parent_packet_id: UUID | None
     cause_packet_id: UUID | None
     state: str

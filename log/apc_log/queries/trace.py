@@ -30,6 +30,24 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PacketHead:
+    """A packet without its body and facts: what lists and trees have of it."""
+
+    shard: int
+    seq: int
+    session_id: str
+    packet_id: UUID
+    packet_type: str
+    sender_agent_id: str
+    recipients: list[str]
+    run_phase: str
+    generation: int
+    verdict: str
+    refusal_code: str | None
+    judged_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class PacketRow:
     """A packet as it was admitted, refused or held. `body` are the exact bytes that were received."""
 

@@ -1,7 +1,7 @@
 """Arbitrations and protocols: models, readings and routes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from apc_log.queries import ArbitrationRow
 from apc_log.queries import list_protocols as logged_protocols
 from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
+from apc_log.queries.trace import ScopeFilters
 from apc_web.access import AccountRole
 from apc_web.cursors import After, Limit, OfRun, OfSession, OfTask, microseconds, read_cursor, time_of, write_cursor
 from apc_web.models import NEXT, ApiModel, NamedCount, Shown
@@ -137,10 +138,9 @@ class ProtocolList(ApiModel):
 _MOST_LOOKED_AT = 5_000
 _MOST_MARGINS = 1_000
 _LARGEST_SHARD = (1 << 31) - 1
-Filters = Mapping[str, str | None]
 
 
-async def arbitrations_page(pool: asyncpg.Pool, given: Filters, after: str | None, limit: int) -> ArbitrationPage:
+async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str | None, limit: int) -> ArbitrationPage:
     """Return arbitrations, newest first. Raises ApiError for a bad cursor."""
     found = read_cursor(after, "arbitrations", given, int, int, int)
     before = None
@@ -148,9 +148,7 @@ async def arbitrations_page(pool: asyncpg.Pool, given: Filters, after: str | Non
         before = (time_of(found[0]), max(min(found[1], _LARGEST_SHARD), -1), found[2])
     rows = await page_of_arbitrations(
         pool,
-        run_id=given.get("run_id"),
-        session_id=given.get("session_id"),
-        task_id=given.get("task_id"),
+        **given,
         before=before,
         limit=limit + 1,
     )
@@ -163,13 +161,11 @@ async def arbitrations_page(pool: asyncpg.Pool, given: Filters, after: str | Non
     return ArbitrationPage(items=[_summary(row) for row in shown if isinstance(row, ArbitrationRow)], next=cursor)
 
 
-async def statistics(pool: asyncpg.Pool, given: Filters) -> ArbitrationStatistics:
+async def statistics(pool: asyncpg.Pool, given: ScopeFilters) -> ArbitrationStatistics:
     """Return figures over the newest arbitrations."""
     rows = await page_of_arbitrations(
         pool,
-        run_id=given.get("run_id"),
-        session_id=given.get("session_id"),
-        task_id=given.get("task_id"),
+        **given,
         limit=_MOST_LOOKED_AT + 1,
     )
     looked = [row for row in rows[:_MOST_LOOKED_AT] if isinstance(row, ArbitrationRow)]
@@ -306,7 +302,7 @@ async def list_arbitrations(
     limit: Limit = 50,
 ) -> ArbitrationPage:
     """Return arbitrations with their candidates, newest first."""
-    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
+    given = ScopeFilters(run_id=run_id, session_id=session_id, task_id=task_id)
     return await arbitrations_page(services.pool, given, after, limit)
 
 
@@ -316,7 +312,7 @@ async def get_statistics(
     services: Serving, run_id: OfRun = None, session_id: OfSession = None, task_id: OfTask = None
 ) -> ArbitrationStatistics:
     """Return figures over arbitrations, by swarm, protocol, code, generation and run."""
-    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
+    given = ScopeFilters(run_id=run_id, session_id=session_id, task_id=task_id)
     return await statistics(services.pool, given)
 
 

@@ -6,7 +6,7 @@ Source: docs/specification/contract.md sections 5, 10.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 from uuid import UUID
 
 import asyncpg
@@ -15,15 +15,11 @@ import orjson
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.body_encryption import is_sealed
+from apc_log.queries.trace import ScopeFilters, narrowed
 
 SELECTED = "selected:"
 """Prefix of the keys of `scoring` in an arbitration of TRANSFERs; the value is the rank, from 1."""
 
-_FILTERS: Mapping[str, str] = {
-    "run_id": "packet.run_id = {}",
-    "session_id": "packet.session_id = {}",
-    "task_id": "packet.task_id = {}",
-}
 _ARBITRATIONS = f"""
 SELECT packet.judged_at, packet.shard, packet.seq, packet.packet_id, packet.session_id, packet.run_id, packet.task_id,
        packet.round, packet.generation, packet.step, packet.body_stored
@@ -75,36 +71,27 @@ class ArbitrationRow:
 async def list_arbitrations(
     pool: asyncpg.Pool,
     *,
-    run_id: str | None = None,
-    session_id: str | None = None,
-    task_id: str | None = None,
     before: tuple[datetime, int, int] | None = None,
     limit: int = 100,
+    **scope: Unpack[ScopeFilters],
 ) -> list[ArbitrationRow]:
     """Return the newest first, behind `before` (judged_at, shard, seq).
 
     Those whose bodies are encrypted or erased are left out, so that fewer than `limit` may come.
     """
-    rows = await page_of_arbitrations(
-        pool, run_id=run_id, session_id=session_id, task_id=task_id, before=before, limit=limit
-    )
+    rows = await page_of_arbitrations(pool, before=before, limit=limit, **scope)
     return [row for row in rows if isinstance(row, ArbitrationRow)]
 
 
 async def page_of_arbitrations(
     pool: asyncpg.Pool,
     *,
-    run_id: str | None = None,
-    session_id: str | None = None,
-    task_id: str | None = None,
     before: tuple[datetime, int, int] | None = None,
     limit: int = 100,
+    **scope: Unpack[ScopeFilters],
 ) -> list[ArbitrationRow | tuple[datetime, int, int]]:
     """Return the newest first; of those that cannot be read, only judged_at, shard and seq."""
-    given = {"run_id": run_id, "session_id": session_id, "task_id": task_id}
-    values: list[Any] = [value for value in given.values() if value is not None]
-    names = [name for name, value in given.items() if value is not None]
-    clauses = [_FILTERS[name].format(f"${at}") for at, name in enumerate(names, 1)]
+    clauses, values = narrowed(scope)
     if before is not None:
         count = len(values)
         clauses.append(f"(packet.judged_at, packet.shard, packet.seq) < (${count + 1}, ${count + 2}, ${count + 3})")

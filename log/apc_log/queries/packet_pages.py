@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.queries.trace import PacketHead, Position
+from apc_log.queries.trace import FILTERS, PacketHead, Position, narrowed
 
 RULING = """
 LEFT JOIN LATERAL (
@@ -110,13 +110,8 @@ _STATED = """
 EXISTS (SELECT FROM apc_log.packet_stale AS stale
         WHERE stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id) AS is_stale
 """
-FILTERS: Mapping[str, str] = {
-    "run_id": "packet.run_id = {}",
-    "session_id": "packet.session_id = {}",
-    "task_id": "packet.task_id = {}",
-    "packet_type": "packet.packet_type = {}",
-    "run_phase": "packet.run_phase = {}",
-    "trace_id": "packet.root_packet_id = {}",
+LISTED: Mapping[str, str] = {
+    **FILTERS,
     "sender": "packet.sender_agent_id = {}",
     "recipient": "{} = ANY (packet.recipients)",
     "verdict": VERDICT + " = {}",
@@ -124,7 +119,7 @@ FILTERS: Mapping[str, str] = {
     "generation": "packet.generation = {}",
     "round": "packet.round = {}",
 }
-"""Filter -> clause."""
+"""Filter -> clause: those of `apc packet trace`, and more."""
 SCOPES = frozenset({"run_id", "session_id", "task_id"})
 """Filters of which each has an index in the order of the log; those of `UNINDEXED` need one of them."""
 UNINDEXED = frozenset({"sender", "recipient", "verdict", "refusal_code", "generation", "round"})
@@ -270,8 +265,7 @@ async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> b
 
 
 def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tuple[str, list[Any]]:
-    clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
-    values: list[Any] = list(given.values())
+    clauses, values = narrowed(given, LISTED)
     if after is not None:
         sign = "<" if newest else ">"
         clauses.append(f"(packet.shard, packet.seq) {sign} (${len(values) + 1}, ${len(values) + 2})")

@@ -6,7 +6,7 @@ Other queries share what stands here: the rows that are returned, their columns 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
 import asyncpg
@@ -235,6 +235,24 @@ def to_row(row_type: type[RowT], record: Record) -> RowT:
     return row_type(**values)
 
 
+class ScopeFilters(TypedDict, total=False):
+    """Which part of the log is looked at; None = any."""
+
+    run_id: str | None
+    session_id: str | None
+    task_id: str | None
+
+
+class TraceFilters(ScopeFilters, total=False):
+    """What a packet must match to be traced; None = anything."""
+
+    packet_id: UUID | None
+    packet_type: str | None
+    run_phase: str | None
+    trace_id: UUID | None
+    """The id of the root packet."""
+
+
 FILTERS: Mapping[str, str] = {
     "run_id": "packet.run_id = {}",
     "session_id": "packet.session_id = {}",
@@ -242,24 +260,35 @@ FILTERS: Mapping[str, str] = {
     "packet_id": "(packet.shard, packet.seq) IN (SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = {})",
     "packet_type": "packet.packet_type = {}",
     "run_phase": "packet.run_phase = {}",
-    "root_packet_id": "packet.root_packet_id = {}",
+    "trace_id": "packet.root_packet_id = {}",
 }
-"""Filter name -> clause. Only the given ones are in the statement: a plan for all of them uses no index."""
+"""Filter -> clause. Only the given ones are in the statement: a plan for all of them uses no index."""
 
 
-def page_of_packets(given: Mapping[str, Any]) -> tuple[str, list[Any]]:
+def narrowed(given: Mapping[str, Any], filters: Mapping[str, str] = FILTERS) -> tuple[list[str], list[Any]]:
+    """Return the clauses of the filters that are given, in the order of `filters`, and their values from $1 on.
+
+    Raises TypeError for a name that is no filter: it must not let everything through.
+    """
+    if unknown := given.keys() - filters.keys():
+        raise TypeError(f"no such filter: {', '.join(sorted(unknown))}")
+    names = [name for name in filters if given.get(name) is not None]
+    return [filters[name].format(f"${at}") for at, name in enumerate(names, 1)], [given[name] for name in names]
+
+
+def traced(given: TraceFilters) -> tuple[str, list[Any]]:
     """Return a page of agent_packets behind a position.
 
     The parameters shard, seq and limit follow those of the filters.
     """
-    clauses = [FILTERS[name].format(f"${at}") for at, name in enumerate(given, 1)]
+    clauses, values = narrowed(given)
     count = len(clauses)
     clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")
     statement = (
         f"SELECT {columns(PacketRow, 'packet')} FROM apc_log.agent_packets AS packet "
         f"WHERE {' AND '.join(clauses)} ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
     )
-    return statement, list(given.values())
+    return statement, values
 
 
 STATES = """
@@ -321,33 +350,16 @@ BEGINNING = Position(-1, 0)
 async def trace(
     pool: asyncpg.Pool,
     *,
-    run_id: str | None = None,
-    session_id: str | None = None,
-    task_id: str | None = None,
-    packet_id: UUID | None = None,
-    packet_type: str | None = None,
-    run_phase: str | None = None,
-    trace_id: UUID | None = None,
     limit: int = 100,
     with_events: bool = True,
     after: Position | None = None,
+    **filters: Unpack[TraceFilters],
 ) -> TracePage:
     """Return one page of packets that match every filter, oldest first; `trace_id` is the root packet's id.
 
     `limit` is the largest number of packets; go on with `after=page.after` until that is None.
     """
-    rows = await list_agent_packets(
-        pool,
-        run_id=run_id,
-        session_id=session_id,
-        task_id=task_id,
-        packet_id=packet_id,
-        packet_type=packet_type,
-        run_phase=run_phase,
-        trace_id=trace_id,
-        limit=limit,
-        after=after,
-    )
+    rows = await list_agent_packets(pool, limit=limit, after=after, **filters)
     states = await _states_of(pool, rows)
     stale = await stale_packets(pool, rows)
     transitions = await transitions_of(pool, rows) if with_events else []
@@ -363,29 +375,10 @@ async def trace(
 
 
 async def list_agent_packets(
-    pool: asyncpg.Pool,
-    *,
-    run_id: str | None = None,
-    session_id: str | None = None,
-    task_id: str | None = None,
-    packet_id: UUID | None = None,
-    packet_type: str | None = None,
-    run_phase: str | None = None,
-    trace_id: UUID | None = None,
-    limit: int = 100,
-    after: Position | None = None,
+    pool: asyncpg.Pool, *, limit: int = 100, after: Position | None = None, **filters: Unpack[TraceFilters]
 ) -> list[PacketRow]:
     """Return packets that match every filter, in the order of the log, after `after`."""
-    filters: dict[str, Any] = {
-        "run_id": run_id,
-        "session_id": session_id,
-        "task_id": task_id,
-        "packet_id": packet_id,
-        "packet_type": packet_type,
-        "run_phase": run_phase,
-        "root_packet_id": trace_id,
-    }
-    statement, values = page_of_packets({name: value for name, value in filters.items() if value is not None})
+    statement, values = traced(filters)
     records = await pool.fetch(statement, *values, *(after or BEGINNING), limit)
     return [to_row(PacketRow, record) for record in records]
 

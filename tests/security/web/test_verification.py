@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 from tests.security.web.test_accounts import opened
+from tests.support.reference.web_api import roles_of_routes
 from tests.web.conftest import SERVER, TOKEN, WebBench
 
 from apc_web import roles
@@ -95,7 +96,7 @@ async def test_a_reader_sees_a_verification_and_an_operator_starts_it(
         with monkeypatch.context() as unguarded:
             unguarded.setattr(roles, "require", lambda role: None)
             assert (await door.client.post(PATH, headers=headers["vera"])).status_code == 200
-    assert AccountRole.OPERATOR is roles.role_of("start_verification")
+    assert AccountRole.OPERATOR is roles_of_routes()["start_verification"]
 
 
 async def test_the_address_of_the_database_is_in_no_process_list(

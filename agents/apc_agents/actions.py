@@ -37,7 +37,7 @@ from apc_agents.tools import (
     ToolRegistry,
     ValueUnserialisable,
     invoke,
-    json_value,
+    json_form,
 )
 from apc_agents.variable_references import Reference, lookup, references_in, substitute
 from apc_contracts.agent import (
@@ -278,7 +278,7 @@ def _variables(stated: ResponseContext, context: ActionContext, problems: list[P
     variables: dict[str, JsonValue] = {}
     for name, value in {**context.variables, **stated.variables}.items():
         try:
-            variables[name] = json_value(value, f"context.variables.{name}")
+            variables[name] = json_form(value, f"context.variables.{name}")
         except ValueUnserialisable as error:
             problems.append(Problem(error.place, str(error).removeprefix(f"{error.place}: ")))
     return variables

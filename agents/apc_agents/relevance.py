@@ -93,8 +93,8 @@ def resonance(
     stems = frozenset[str]().union(*(stems_of(text, language) for text in (*keys, *texts)))
     return Resonance(
         symbols=_symbols(stems, context, language),
-        archetype=_archetype(_texts(metadata.get("archetypes")) | keys | words_of(" ".join(texts)), context),
-        fingerprint=_fingerprint(keys | words_of(" ".join(texts)), context),
+        archetype=_archetype(_texts(metadata.get("archetypes")) | keys | distinct_words(" ".join(texts)), context),
+        fingerprint=_fingerprint(keys | distinct_words(" ".join(texts)), context),
         history=_history(stems, context, settings.half_life_seconds, language),
         directive=_directive(metadata, context, actions),
     )
@@ -125,7 +125,7 @@ def similarity(one: str | None, other: str | None, language: str = "english") ->
     return len(left & right) / len(left | right) if left | right else 0.0
 
 
-def words_of(text: str | None) -> frozenset[str]:
+def distinct_words(text: str | None) -> frozenset[str]:
     """Return the distinct words, without case."""
     return frozenset(_WORD.findall((text or "").casefold()))
 

@@ -29,7 +29,7 @@ from pydantic_core import to_jsonable_python
 
 from apc_agents.clearance import SenderRule, Trigger
 from apc_agents.errors import AgentError, EmitUnconfirmed, StateError
-from apc_agents.json_values import json_value as walked
+from apc_agents.json_values import json_value
 from apc_bus.concurrency import is_cancelled
 from apc_contracts.agent import ActionType, SecurityLevel
 from apc_contracts.wire.parsing import mistakes_of
@@ -149,7 +149,7 @@ def result_value(value: Any) -> JsonValue:
 
     Raises ValueUnserialisable for what has none, or a too large one.
     """
-    result = json_value(value, "result")
+    result = json_form(value, "result")
     size = len(orjson.dumps(result))
     if size > MAX_RESULT_BYTES:
         message = f"has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"
@@ -157,13 +157,13 @@ def result_value(value: Any) -> JsonValue:
     return result
 
 
-def json_value(value: Any, place: str) -> JsonValue:
+def json_form(value: Any, place: str) -> JsonValue:
     """Return the JSON form of a value: models, dataclasses, times, UUIDs and enums are written as pydantic does.
 
     Raises:
         ValueUnserialisable: it has none; the error names the place inside the value.
     """
-    return walked(value, place, ValueUnserialisable, _as_pydantic_writes)
+    return json_value(value, place, ValueUnserialisable, _as_pydantic_writes)
 
 
 def _as_pydantic_writes(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from apc_agents.context.compression import CompressionAudit, OnCompression, payload_of
+from apc_agents.context.compression import CompressionAudit, OnCompression, audit_payload
 from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
@@ -165,7 +165,7 @@ def _auditor(agent: LLMAgent, session_id: str, bus: Bus, pool: asyncpg.Pool) -> 
         assert row is not None, "a log forgets no session"
         for metadata in audit.metadata():
             draft = Draft(
-                payload=payload_of(metadata),
+                payload=audit_payload(metadata),
                 to=agent.agent_id,
                 channel=Channel.INTRA_AGENT,
                 session_id=session_id,

@@ -366,11 +366,11 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
         window=changed,
         target_met=fits(changed.total_tokens, changed, result.target_pressure),
         compressed_tokens=changed.total_tokens,
-        folded=merged(result.folded, tuple(paged.values())),
+        folded=merged_folds(result.folded, tuple(paged.values())),
     )
 
 
-def merged(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
+def merged_folds(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
     """Merge two rounds of folding: each turn as it was before the first round, with its end in the last."""
     folded = {one.turn.resource_id: one for one in before}
     for one in after:
@@ -496,7 +496,7 @@ def _record(folded: FoldedTurn) -> FoldRecord:
     return FoldRecord(folded.turn.resource_id, folded.how, folded.resource_class, folded.digest, after)
 
 
-def payload_of(metadata: Mapping[str, Any]) -> SignalPayload:
+def audit_payload(metadata: Mapping[str, Any]) -> SignalPayload:
     """Build the payload for this metadata of an audit: its reason holds the SHA-256, without the session's id."""
     told = {name: value for name, value in metadata["context"].items() if name != "session"}
     digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
@@ -516,7 +516,7 @@ def emit_compressions(ctx: Emits) -> OnCompression:
     async def emit(audit: CompressionAudit) -> None:
         for metadata in audit.metadata():
             await ctx.emit(
-                payload_of(metadata),
+                audit_payload(metadata),
                 to=ctx.agent.agent_id,
                 channel=Channel.INTRA_AGENT,
                 run_phase=ctx.packet.run_phase,

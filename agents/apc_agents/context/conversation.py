@@ -19,7 +19,7 @@ from apc_agents.context.compression import (
     fits,
     folded_turn,
     is_pinned,
-    merged,
+    merged_folds,
     page_out,
     recorded,
 )
@@ -217,7 +217,7 @@ class Conversation:
             # What was spared as recent is spared no longer; a turn that waits for its answer still is.
             second = await self._compressed(result.window, target, self._waiting_turns(cause))
             result = replace(
-                second, original_tokens=result.original_tokens, folded=merged(result.folded, second.folded)
+                second, original_tokens=result.original_tokens, folded=merged_folds(result.folded, second.folded)
             )
         await self._put_away(before, result.folded)
         self.window, self.state = result.window, ContextState.COMPRESSED

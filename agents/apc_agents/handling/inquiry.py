@@ -86,7 +86,7 @@ class Pending(Generic[ResultT_co]):
             warn(f"ctx.{self._inquiry.op} was never awaited: nothing was asked", RuntimeWarning, stacklevel=2)
 
 
-def digest_of(*said: Any) -> str:
+def question_digest(*said: Any) -> str:
     """Return a short digest of JSON values."""
     return sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
@@ -144,7 +144,9 @@ class PeopleAsked:
 
     def subject(self) -> str:
         """Return the text by which the same question is recognised in another run."""
-        return digest_of(self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content)
+        return question_digest(
+            self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content
+        )
 
     def draft(self, now: datetime) -> Draft:
         """Return the ASK."""
@@ -185,7 +187,7 @@ class AgentAsked(Generic[ModelT]):
     def subject(self) -> str:
         """Return the text by which the same request is recognised in another run."""
         said = payload_of(self.content).model_dump(mode="json")
-        return digest_of(said, names_of(self.to), schema_of(self.returns), self.timeout.total_seconds())
+        return question_digest(said, names_of(self.to), schema_of(self.returns), self.timeout.total_seconds())
 
     def draft(self, now: datetime) -> Draft:
         """Return the ASK. Raises AgentError for models without `@message`."""

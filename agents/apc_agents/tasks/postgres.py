@@ -25,7 +25,7 @@ from apc_agents.tasks.store import (
     given_up,
     not_succeeded,
 )
-from apc_agents.tools import Effect, MakeEffect, TaskLost, TaskUnknown, ValueUnserialisable, json_value
+from apc_agents.tools import Effect, MakeEffect, TaskLost, TaskUnknown, ValueUnserialisable, json_form
 from apc_contracts.identity.ids import new_packet_id
 
 GET = "SELECT * FROM apc_app.agent_tasks WHERE task_id = $1"
@@ -292,7 +292,7 @@ class PostgresTaskStore:
                 made = await make(Effect(f"{task_id}/{name}", connection))
             except OSError as error:  # the maker's own, not the database's: no reason to try again
                 raise _MakerFailed(error) from error
-            value = json_value(made, f"effect {name}")
+            value = json_form(made, f"effect {name}")
             await connection.execute(KEEP_EFFECT, task_id, name, orjson.dumps(value).decode())
             return value
 

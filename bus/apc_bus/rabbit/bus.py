@@ -13,7 +13,7 @@ from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Publication, QueueDepth, Subscription
 from apc_bus.rabbit.administration import check_shards, queue_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
-from apc_bus.rabbit.consumer import RabbitSubscription, consume
+from apc_bus.rabbit.consumer import RabbitSubscription, subscribed
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers, follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
@@ -121,7 +121,7 @@ class RabbitBus:
         with self._expected.expect(queue) as expected, unasked_cancel_fails():
             link = await self._consume_link.get()
             timing = self._nodes.timing
-            async with consume(link, queue, prefetch=prefetch, timing=timing, watch=watch) as subscription:
+            async with subscribed(link, queue, prefetch=prefetch, timing=timing, watch=watch) as subscription:
                 expected.consumer = subscription
                 yield subscription
 
@@ -131,7 +131,7 @@ class RabbitBus:
         # Its own connection: a mistake on a stream closes the whole connection (measured: 540).
         link = await self._nodes.connect(f"{self._purpose} substrate")
         try:
-            async with consume(
+            async with subscribed(
                 link,
                 SUBSTRATE_STREAM,
                 prefetch=_STREAM_PREFETCH,

@@ -475,7 +475,7 @@ class RabbitSubscription:
 
 
 @asynccontextmanager
-async def consume(
+async def subscribed(
     link: Link,
     queue: str,
     *,

@@ -211,7 +211,7 @@ def _note_verified(session: Session, opened: OpenPacket, contract: Contract) -> 
     opened.is_evidence_counted = True
     if opened.packet.packet_type is PacketType.EVAL and not session.is_terminal:
         register_outcome(session, opened.packet)
-        promotion.judge(session, opened.packet, contract)
+        promotion.judge_eval(session, opened.packet, contract)
 
 
 def _remember(session: Session, given: PacketInput, packet_round: int, contract: Contract) -> None:
@@ -239,7 +239,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
         lifecycle.note_claims(session, packet)
-        knowledge.note(session, packet, contract)
+        knowledge.note_grounds(session, packet, contract)
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:

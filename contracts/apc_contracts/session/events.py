@@ -405,7 +405,7 @@ def _validation(moment: Advance) -> None:
     if passed is None:
         return
     if passed and may(moment, "validation_pass", _metrics(moment)):
-        promotion.promote(moment)
+        promotion.promote_execution(moment)
         transition(moment, "validation_pass", _metrics(moment))
         promotion.open_commons(moment)
         return

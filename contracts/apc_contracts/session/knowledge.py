@@ -211,7 +211,7 @@ STALE = "stale"
 """The event of the hop that marks a packet; it moves no machine."""
 
 
-def note(session: Session, packet: Packet, contract: Contract) -> None:
+def note_grounds(session: Session, packet: Packet, contract: Contract) -> None:
     """Remember what an admitted packet rests on."""
     if packet.packet_type not in contract.retraction.rests_on_nothing:
         session.grounds.note(

@@ -254,7 +254,7 @@ COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
 """States from which the gate itself finishes a delivery."""
 
 
-def verify(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
+def begin_verification(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
     """Begin verification at the first APPLIED, once; packets with nothing to check pass at once."""
     if opened.verification:
         return

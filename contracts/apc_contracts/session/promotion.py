@@ -218,7 +218,7 @@ def _is_validating(opened: OpenPacket, document: SessionDocument) -> bool:
     return is_of_round and is_on_artifact and isinstance(packet.payload, EvalPayload)
 
 
-def judge(session: Session, packet: Packet, contract: Contract) -> None:
+def judge_eval(session: Session, packet: Packet, contract: Contract) -> None:
     """Judge a VERIFIED EVAL in VALIDATION by the promotion gate. Its own `pass` never widens it."""
     execution = session.document.round_state.execution
     payload = packet.payload
@@ -258,7 +258,7 @@ def validation_result(session: Session) -> bool | None:
     return True if is_verified else None
 
 
-def promote(moment: Advance) -> None:
+def promote_execution(moment: Advance) -> None:
     """Promote the validating EVAL and, through it, its parent ARTIFACT."""
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):

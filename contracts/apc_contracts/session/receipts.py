@@ -20,7 +20,15 @@ from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, ErrorPayload, NackPayload
 from apc_contracts.session import budgets, emissions
 from apc_contracts.session.document import PendingAck
-from apc_contracts.session.lifecycle import HANDED_OVER, LIFECYCLE, Record, complete, end_delivery, move, verify
+from apc_contracts.session.lifecycle import (
+    HANDED_OVER,
+    LIFECYCLE,
+    Record,
+    begin_verification,
+    complete,
+    end_delivery,
+    move,
+)
 from apc_contracts.session.movement import Advance, Effects, Hop, ReceiptsInput, Route, start_timer
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, Channel, PacketType
@@ -58,7 +66,7 @@ def within_limit(receipt: Receipt, packet: Packet, attempt: int, contract: Contr
     return replace(receipt, kind=ReceiptKind.DEAD_LETTERED, error=error)
 
 
-def plan(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
+def planned_retry(receipt: Receipt, packet: Packet, now: datetime, contract: Contract) -> dict[str, Any] | None:
     """Return what the log keeps of a `retry`: {"asked_ms"?, "delay_ms", "due_at"}; never later than the packet's end.
 
     At the packet's end it is not handled again: its delivery then ends as expired. None: it is due at once.
@@ -195,7 +203,7 @@ def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: 
     elif moves.events:
         progress.not_before = None
     if progress.state == "APPLIED":
-        verify(session, opened, effects, contract)
+        begin_verification(session, opened, effects, contract)
     complete(session, opened, given.now, effects, contract)
     return opened
 
@@ -237,7 +245,7 @@ def _take(
         if not REROUTING.isdisjoint(moves.events):
             moves.told = receipt
             if receipt.kind is ReceiptKind.RETRY:
-                moves.planned = plan(receipt, opened.packet, now, contract)
+                moves.planned = planned_retry(receipt, opened.packet, now, contract)
             break  # later receipts are about an attempt that is over
         if receipt.kind is ReceiptKind.DISCARD and moves.events[-1:] == ["discarded"]:
             moves.told = receipt
@@ -254,7 +262,7 @@ def confirm_substrate(
         return None
     end_delivery(session, opened, SUBSTRATE_RECIPIENT, effects)
     move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
-    verify(session, opened, effects, contract)
+    begin_verification(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)
     return opened
 

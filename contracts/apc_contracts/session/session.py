@@ -39,7 +39,7 @@ def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Seq
 # What the rules for ASK, ANSWER and WAKE read of a session of the coordinator `task`.
 
 
-def places_of(work: Work, deadlines: Mapping[str, datetime], packet_id: UUID | None) -> QuestionPlaces:
+def question_places_of(work: Work, deadlines: Mapping[str, datetime], packet_id: UUID | None) -> QuestionPlaces:
     """Return what is known of the question with this id, and how much room there is."""
     ends_at, count = deadlines.get("deadline"), len(work.questions)
     found = None if packet_id is None else work.questions.get(packet_id)
@@ -284,7 +284,7 @@ class Session:
         return None if work is None else TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
-        return None if self.work is None else places_of(self.work, self.document.deadlines, packet_id)
+        return None if self.work is None else question_places_of(self.work, self.document.deadlines, packet_id)
 
     def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
         return None if self.work is None else wake_places_of(self.work, self.document.deadlines, agent_id, key)

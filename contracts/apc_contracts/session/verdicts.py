@@ -8,7 +8,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
-from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, complete, move, verify
+from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, begin_verification, complete, move
 from apc_contracts.session.movement import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
@@ -102,7 +102,7 @@ def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: 
     for recipient, progress in opened.recipients.items():
         if _is_in_gate(opened, recipient):
             move(opened, recipient, progress, HANDED_OVER, now, effects, contract, remark=remark)
-            verify(session, opened, effects, contract)
+            begin_verification(session, opened, effects, contract)
     complete(session, opened, now, effects, contract)
 
 

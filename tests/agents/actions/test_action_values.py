@@ -14,7 +14,7 @@ from apc_agents.actions import (
     StateMemory,
 )
 from apc_agents.memory import ValueInvalid
-from apc_agents.tools import json_value
+from apc_agents.tools import json_form
 from apc_contracts import (
     AgentResponse,
     SecurityLevel,
@@ -51,12 +51,12 @@ async def test_a_result_that_json_does_not_know_is_an_error_with_its_place(
 def test_what_has_a_json_form_is_written_so() -> None:
     looped: list[Any] = []
     looped.append(looped)
-    assert json_value({"at": datetime(2026, 1, 1, tzinfo=UTC), "who": ("a", SecurityLevel.USER)}, "v") == {
+    assert json_form({"at": datetime(2026, 1, 1, tzinfo=UTC), "who": ("a", SecurityLevel.USER)}, "v") == {
         "at": "2026-01-01T00:00:00Z",
         "who": ["a", "user"],
     }
     with pytest.raises(Exception, match="more than 100 levels"):
-        json_value(looped, "v")
+        json_form(looped, "v")
 
 
 async def test_what_is_remembered_has_a_bound_and_is_json() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.traffic.packets import make_idea, make_start
 
-from apc_console.output.gist import LONGEST, gist_of
+from apc_console.commands.session_running import LONGEST, gist_of
 from apc_contracts.payloads.by_type import (
     AnswerOutcome,
     AnswerSpec,

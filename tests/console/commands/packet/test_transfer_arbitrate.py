@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.support.apc_command import ApcCommand
 
-from apc_console.commands.packet_transfers import read_packets
+from apc_console.commands.packet import read_packets
 from apc_console.errors import InputUnusable
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.telemetry import configure_logs
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.calls.context import measure_context
 from benchmarks.calls.messages import measure_messages
 from benchmarks.calls.observability import measure_observability

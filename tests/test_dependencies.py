@@ -20,7 +20,7 @@ COMPONENTS = (
     "persister",
     "web",
     "client",
-    "console",
+    "cli",
     "apps",
     "migrations",
 )

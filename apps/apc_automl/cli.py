@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from apc_console.for_applications import AsJson, WithUi, echo, print_json, print_rows
+from apc_cli.for_applications import AsJson, WithUi, echo, print_json, print_rows
 
 app = typer.Typer(help="The reference swarm: find the best model of a table.", no_args_is_help=True)
 bench = typer.Typer(help="Experiments with the reference swarm: figures with 95 % intervals.", no_args_is_help=True)
@@ -78,7 +78,7 @@ def run(
     candidate.skops with the reasons and the command that goes on from it; exit 3.
     """
     from apc_automl.run import RunForm, Shown, SourceForm, explain_table, run_swarm
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     source = SourceForm(separator, decimal, encoding, header)
     sizes = (rounds, convergence, maximum_rows)
@@ -93,7 +93,7 @@ def report(
 ) -> None:
     """Write model, report.html and summary of a run again, from the log; exit 3 when nothing was promoted."""
     from apc_automl.run import write_report
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     run_quietly(write_report(run_id, out))
 
@@ -116,7 +116,7 @@ def predict(
 def verify(folder: Annotated[Path, typer.Argument(help="The folder with model.skops and model.json.")]) -> None:
     """Check that a model file is the one that the log promised; exit 4 when it is not."""
     from apc_automl.run.predict import verify_model
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     print_json(run_quietly(verify_model(folder)))
 
@@ -131,7 +131,7 @@ def homogenization(
     """Compare outcome and diversity with the contract's transfer windows and with open ones."""
     from apc_automl.bench.homogenization import measure_homogenization, tell_on_stderr
     from apc_automl.data.generated import Generator
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     found = run_quietly(measure_homogenization(Generator(table), seeds, generations, tell_on_stderr))
     _print(found, "throttling on against off: means with 95 % intervals", as_json)
@@ -148,7 +148,7 @@ def priors(
     from apc_automl.bench.homogenization import tell_on_stderr
     from apc_automl.bench.priors import measure_priors
     from apc_automl.data.generated import Generator
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     found = run_quietly(measure_priors(Generator(table), seeds, generations, tell_on_stderr))
     _print(found, "strategy priors: means with 95 % intervals", as_json)
@@ -175,7 +175,7 @@ def peers(
     from apc_automl.bench.homogenization import tell_on_stderr
     from apc_automl.bench.peer_tables import PEER_TABLES
     from apc_automl.bench.peers import measure_peers
-    from apc_console.for_applications import run_quietly
+    from apc_cli.for_applications import run_quietly
 
     unknown = [name for name in table or () if name not in PEER_TABLES]
     if unknown:

@@ -33,7 +33,7 @@ async def demo_view() -> list[Figure]:
 
 async def finished_run(folder: Path, *options: str) -> list[str]:
     """Run the reference swarm on its sample in a data folder; return the arguments of `apc` that show it."""
-    arguments = ("-m", "apc_console", "automl", "run", "--out", str(folder / "out"), *options)
+    arguments = ("-m", "apc_cli", "automl", "run", "--out", str(folder / "out"), *options)
     async with running("automl", *arguments, environment=_settings(folder)) as run:
         found = re.search(_PRINTED, await run.said(_PRINTED))
         await run.ended()
@@ -53,7 +53,7 @@ async def console_with(environment: Mapping[str, str], command: list[str]) -> As
     """Serve the web console with these settings; yield the link with the token, and the process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    arguments = ("-m", "apc_console", *command, "--no-browser", "--listen", f"127.0.0.1:{port}")
+    arguments = ("-m", "apc_cli", *command, "--no-browser", "--listen", f"127.0.0.1:{port}")
     async with running("ui", *arguments, environment=environment) as server:
         line = await server.said(r"file://\S+")
         file = re.search(r"file://\S+", line)

@@ -32,7 +32,7 @@ async def _up() -> tuple[float, float]:
         with tempfile.TemporaryDirectory(prefix="apc-bench-", ignore_cleanup_errors=True) as folder:
             for times in (first, again):
                 environment = {"APC_DATA_DIR": folder}
-                async with running("up", "-m", "apc_console", "up", environment=environment) as service:
+                async with running("up", "-m", "apc_cli", "up", environment=environment) as service:
                     await service.said("ready after")
                     times.append(time.monotonic() - service.began)
     return min(first), min(again)

@@ -40,7 +40,7 @@ async def measure_takeover(system: System, figures: Figures) -> None:
 
 
 async def _standby(system: System, stack: AsyncExitStack, name: str) -> Service:
-    service = running(name, "-m", "apc_console", "serve", "orchestrator", environment=system.environment)
+    service = running(name, "-m", "apc_cli", "serve", "orchestrator", environment=system.environment)
     standby = await stack.enter_async_context(service)
     await standby.said("gate_stands_by")
     return standby

@@ -15,7 +15,7 @@ import orjson
 
 from apc_bus.errors import BusUnavailable
 from apc_bus.telemetry import configure_logs
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.soak.accounting import Account, account_for
 from benchmarks.soak.cast import SENDERS
 from benchmarks.soak.lanes import Lanes, fresh_seed

@@ -18,7 +18,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import Message, Publication
 from apc_bus.telemetry import configure_logs
 from apc_bus.topology import INGRESS, gate_queue
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.soak.hostile_acts import MALLORY
 from benchmarks.soak.hostile_system import PATIENCE_SECONDS, HostileSystem, hostile_system
 

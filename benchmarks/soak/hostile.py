@@ -23,7 +23,7 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.port import Publication
 from apc_bus.telemetry import configure_logs
 from apc_bus.topology import gate_queue
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from apc_contracts import Packet
 from benchmarks.soak.hostile_acts import (
     COLLECTOR,

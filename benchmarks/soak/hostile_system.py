@@ -77,8 +77,7 @@ async def hostile_system(folder: Path, config: str = "") -> AsyncIterator[Hostil
         agents = ScriptedAgents(bus, CAST)
         await apply_rabbit(node.url(), build_topology(1, agents.queues))
         writer, gate = (
-            KeptProcess(name, ("apc_console", "serve", name), folder, environment)
-            for name in ("persister", "orchestrator")
+            KeptProcess(name, ("apc_cli", "serve", name), folder, environment) for name in ("persister", "orchestrator")
         )
         for process in (writer, gate):
             stack.push_async_callback(process.end)

@@ -12,7 +12,7 @@ from tests.support.traffic import Journal, ScriptedAgents, publish_until_confirm
 
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from apc_contracts import Packet, parse_packet, seal
 from benchmarks.soak.cast import CAST, next_packet
 

@@ -168,7 +168,7 @@ async def soaked_system(servers: MortalServers, folder: Path, seed: int, session
         # Agents come once they are registered: a heartbeat of an unknown agent would be a security event.
         for name in (*WORKERS, COLLECTOR):
             module = f"benchmarks.soak.agents:{name.replace('-', '_')}"
-            _start(stack, system, name, ("apc_console", "worker", module), environment)
+            _start(stack, system, name, ("apc_cli", "worker", module), environment)
         for name in SENDERS:
             _start(stack, system, name, ("benchmarks.soak.sender", name, str(folder), str(seed)), environment)
         yield system
@@ -183,5 +183,5 @@ def _start(
 
 
 _SERVICES = [
-    (f"{name}-{number}", ("apc_console", "serve", name)) for name in ("persister", "orchestrator") for number in (1, 2)
+    (f"{name}-{number}", ("apc_cli", "serve", name)) for name in ("persister", "orchestrator") for number in (1, 2)
 ]

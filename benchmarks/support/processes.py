@@ -77,7 +77,7 @@ async def running(name: str, *arguments: str, environment: Mapping[str, str]) ->
     """Start a Python process in the repository's root; leaving the context drains it with SIGTERM.
 
     Args:
-        arguments: after `python`, such as `-m apc_console serve persister`.
+        arguments: after `python`, such as `-m apc_cli serve persister`.
         environment: the only APC_ settings that it gets.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("APC_")}

@@ -57,7 +57,7 @@ class System:
     @asynccontextmanager
     async def worker(self, agent: str, *, module: str = "agents", **settings: str) -> AsyncIterator[Service]:
         """Start an agent of a module of the benchmarks in a separate process, ready."""
-        arguments = ("-m", "apc_console", "worker", f"benchmarks.support.{module}:{agent}")
+        arguments = ("-m", "apc_cli", "worker", f"benchmarks.support.{module}:{agent}")
         async with running(agent, *arguments, environment=self.environment | settings) as service:
             await service.said("worker_started")
             yield service
@@ -136,7 +136,7 @@ async def start_system(servers: Servers, shards: int = 1) -> AsyncIterator[Syste
         # The gate has its own broker user, as in every deployment: workers trust what comes from it.
         gate = {"APC_AMQP_URL": servers.login(amqp_url, ORCHESTRATOR), "APC_OPERATOR_USER": bus.user}
         for name, own in (("persister", {}), ("orchestrator", gate)):
-            service = running(name, "-m", "apc_console", "serve", name, environment=environment | own)
+            service = running(name, "-m", "apc_cli", "serve", name, environment=environment | own)
             services[name] = await stack.enter_async_context(service)
         changes = [addition(one) for one in registrations]
         await publish_changes(bus, changes, shards)

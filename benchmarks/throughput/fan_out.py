@@ -11,7 +11,7 @@ from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.telemetry import configure_logs
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.telemetry import configure_logs
+from apc_cli.system.running import run
 from apc_client.in_process import run_embedded
-from apc_console.system.running import run
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import consumption_of, running

@@ -21,7 +21,7 @@ import orjson
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage
 
 from apc_bus.port import Publication
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.support.metering import Meter, Run
 from benchmarks.support.processes import running
 from benchmarks.support.servers import Servers

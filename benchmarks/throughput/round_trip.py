@@ -9,7 +9,7 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
-from apc_console.system.running import run
+from apc_cli.system.running import run
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import running

@@ -13,7 +13,7 @@ ApcError
   AgentError             apc_agents.errors
   GateError              apc_orchestrator.errors
   LogError               apc_persister.errors
-  ConsoleError           apc_console.errors
+  ConsoleError           apc_cli.errors
   InputUnusable          a file, an option, a table or a request that cannot be used; says what to change
   ServiceAway            a broker, a database or a service that does not answer in time
 """

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 from tests.support.web.console_client import ConsoleClient
 
 from apc_automl.roles import ROLES
-from apc_console.commands.deploy import COMPOSE, OVERRIDE, files_of_folder, write_secrets
+from apc_cli.commands.deploy import COMPOSE, OVERRIDE, files_of_folder, write_secrets
 
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")

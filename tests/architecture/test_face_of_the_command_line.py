@@ -1,4 +1,4 @@
-"""An application uses the command line through `apc_console.for_applications` alone, and all of that is used."""
+"""An application uses the command line through `apc_cli.for_applications` alone, and all of that is used."""
 
 import ast
 from importlib import import_module
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from apc_console import for_applications
+from apc_cli import for_applications
 
 APPS = Path(__file__).parents[2] / "apps"
-FACE = "apc_console.for_applications"
+FACE = "apc_cli.for_applications"
 
 
 def test_an_application_imports_the_face_and_the_face_has_no_more() -> None:
     used: dict[str, set[str]] = {}
     for path in APPS.rglob("*.py"):
         for module, names in imports_of(ast.parse(path.read_text(encoding="utf-8"))):
-            if module.partition(".")[0] == "apc_console":
+            if module.partition(".")[0] == "apc_cli":
                 used.setdefault(module, set()).update(names)
     assert used == {FACE: set(for_applications.NAMES)}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-ENTRY_POINTS = frozenset({"apc_console.commands"})
+ENTRY_POINTS = frozenset({"apc_cli.commands"})
 """Packages whose `__init__` is the program itself, which imports what stands below it."""
 
 Imports = Mapping[str, frozenset[str]]

@@ -14,7 +14,7 @@ import aiormq
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "console", "apps")
+PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "cli", "apps")
 EDGE = ROOT / "bus/apc_bus/rabbit"
 GUARD = "unasked_cancel_fails"
 LIBRARIES = ("aiormq", "aio_pika", "pamqp")

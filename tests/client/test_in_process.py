@@ -12,8 +12,8 @@ from tests.support.waiting import until
 import apc_client
 from apc_agents import Agent, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_cli.commands.session_running import print_events
 from apc_client import SessionHalted, TeamTestClient
-from apc_console.commands.session_running import print_events
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import InputUnusable
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.helm import FOLDER
 
 from apc_bus.topology import agent_queue
-from apc_console.commands.config import settings_in_force
+from apc_cli.commands.config import settings_in_force
 
 from .conftest import CASES, Chart, Object, kinds_of, pods_of
 

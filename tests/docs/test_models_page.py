@@ -21,7 +21,7 @@ def test_each_command_of_the_page_has_its_options() -> None:
         used.setdefault(command.split()[2], set()).update(re.findall(r"--[a-z-]+", command))
     assert {name: bool(options) for name, options in used.items()} == {"run": True, "predict": True, "verify": False}
     for name, options in used.items():
-        known = subprocess.check_output([sys.executable, "-m", "apc_console", "automl", name, "--help"], text=True)
+        known = subprocess.check_output([sys.executable, "-m", "apc_cli", "automl", name, "--help"], text=True)
         assert not {option for option in options if option not in known}, name
 
 

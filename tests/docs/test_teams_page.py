@@ -11,8 +11,8 @@ from pydantic_ai.models.test import TestModel
 
 from apc_agents import AgentTestClient, content_of, load_team
 from apc_agents.typed import schema_of
+from apc_cli.commands.contract import write_contract
 from apc_client import TeamTestClient
-from apc_console.commands.contract import write_contract
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.payloads.by_type import DecisionPayload
 

@@ -123,11 +123,11 @@ class Deployment:
 
     async def serve(self, name: str, **settings: str) -> Service:
         """Start a service, with its own settings."""
-        return await self.run(name, ("-m", "apc_console", "serve", name), settings)
+        return await self.run(name, ("-m", "apc_cli", "serve", name), settings)
 
     async def work(self, agent: str, **settings: str) -> Service:
         """Start `apc worker` with an agent, `module:name`, of a module in the folder or of a package."""
-        return await self.run("worker", ("-m", "apc_console", "worker", agent), settings)
+        return await self.run("worker", ("-m", "apc_cli", "worker", agent), settings)
 
     async def run(self, name: str, program: tuple[str, ...], settings: dict[str, str]) -> Service:
         """Start a program of Python's, given as its arguments."""

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 from apc_bus.database import connect, is_away, open_pool, problems_of
 from apc_bus.errors import PoolerUnsuitable
-from apc_console.doctor import Status, examine
+from apc_cli.doctor import Status, examine
 from apc_persister.database.migrate import migrate
 from apc_web.pool import open_reader, open_state_reader
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, SecretStr
 
 from apc_agents import Agent, HandlerContext, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_cli.errors import InputUnusable
 from apc_client import Client, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
 from apc_client.in_process import OPERATOR, run_embedded
-from apc_console.errors import InputUnusable
 from apc_contracts import Budgets
 
 

@@ -12,7 +12,7 @@ from tests.support.house import Walk
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_agents import Agent, AgentTestClient, HandlerContext
-from apc_console.commands import main
+from apc_cli.commands import main
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType, ProofBundle
 
 MOST_FILES = {"from AMQP to Postgres": 400, "ctx.emit": 400, "apc packet trace": 400}

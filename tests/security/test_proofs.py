@@ -59,12 +59,12 @@ HERE: Table = {
         "test_a_broken_record_is_a_refusal_with_the_remedy": "unchanged it is read",
         "test_no_bytes_in_the_place_of_a_record_end_in_a_traceback": "unchanged it is read",
     },
-    "console/test_deployment_secrets.py": {
+    "cli/test_deployment_secrets.py": {
         "test_a_folder_that_others_may_enter_is_refused": "the same act works",
         "test_a_link_in_the_place_of_a_secret_is_not_written_through": "goes through the link",
         "test_a_link_in_the_place_of_a_compose_file_is_not_written_through": "goes through the link",
     },
-    "console/test_paths.py": {
+    "cli/test_paths.py": {
         "test_a_key_is_written_for_an_agent_id_alone": "of a name it is written",
         "test_the_folders_of_the_sample_table_are_private": "an ordinary folder",
     },
@@ -157,7 +157,7 @@ ELSEWHERE: Table = {
     "automl/test_model_reader.py": {
         "test_the_process_that_reads_models_refuses_and_goes_on": PICKLE,
     },
-    "console/test_terminal_escapes.py": {
+    "cli/test_terminal_escapes.py": {
         "test_no_command_shows_what_acts_on_a_terminal": "test_without_the_guard_the_terminal_would_be_reached",
     },
     "log/test_forged_rows.py": {
@@ -207,7 +207,7 @@ NO_ACT: Table = {
         "test_runs_share_the_keys_of_their_broker_user": "honest use",
         "test_the_key_of_a_run_that_ended_before_its_input_is_told": "what is told",
     },
-    "console/test_paths.py": {
+    "cli/test_paths.py": {
         "test_results_that_cannot_be_written_are_refused_before_the_work": "a mistake of the operator",
     },
     "database/test_login_function.py": {

@@ -59,7 +59,7 @@ class ApcCommand:
 
     @staticmethod
     def _line(arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "apc_console", *arguments]
+        return [sys.executable, "-m", "apc_cli", *arguments]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ _MODULE = "tests.support.command_forks"
 IMPORTED = (
     "apc_agents",
     "apc_bus.rabbit",
-    "apc_console.connections",
-    "apc_console.system",
+    "apc_cli.connections",
+    "apc_cli.system",
     "apc_log.queries",
     "apc_persister.database.embedded",
 )
@@ -121,7 +121,7 @@ def _fork_command(channel: int, *standard_files: int) -> list[str]:
 
 
 if __name__ == "__main__":
-    from apc_console.commands import main
+    from apc_cli.commands import main
 
     for module in IMPORTED:
         import_module(module)

@@ -23,7 +23,7 @@ FEWEST_FILES = 4
 PACKET_FIELDS = frozenset({"packet_id", "session_id", "packet_type"})
 """A class with these fields is a record of a packet."""
 
-PROGRAMS = frozenset({"apc_console.commands"})
+PROGRAMS = frozenset({"apc_cli.commands"})
 """Packages whose `__init__` is the program itself, which imports what stands below it."""
 
 Imports = Mapping[str, frozenset[str]]

@@ -19,7 +19,7 @@ from apc_automl.bench.reference_runs import (
 from apc_automl.bench.unthrottled import write_unthrottled
 from apc_automl.data.generated import Generator, write_samples
 from apc_automl.report.diversity import diversity_by_generation
-from apc_console.for_applications import echo
+from apc_cli.for_applications import echo
 from apc_contracts.contract.contract import load_contract
 
 

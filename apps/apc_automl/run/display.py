@@ -11,7 +11,7 @@ from rich.text import Text
 
 from apc_automl.report.run_events import Event
 from apc_automl.run.status import RunStatus
-from apc_console.for_applications import SafeConsole, echo
+from apc_cli.for_applications import SafeConsole, echo
 
 LIVES_A_SECOND = 4
 

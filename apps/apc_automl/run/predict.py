@@ -11,7 +11,7 @@ from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_automl.run.written_model import OtherBytes, Record, WrittenModel
-from apc_console.for_applications import LogDiffers, open_log, write_bytes
+from apc_cli.for_applications import LogDiffers, open_log, write_bytes
 from apc_contracts.errors import InputUnusable
 
 JsonObject = dict[str, Any]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from apc_automl.report.run_log import read_run
 from apc_automl.run.form import RunForm
 from apc_automl.settings import AutomlSettings
-from apc_console.for_applications import open_log
+from apc_cli.for_applications import open_log
 from apc_contracts.errors import InputUnusable
 
 

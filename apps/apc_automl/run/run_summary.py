@@ -12,7 +12,7 @@ from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.run.form import RunForm
 from apc_automl.run.wrapping import wrapped
 from apc_bus.settings import BusSettings
-from apc_console.for_applications import echo, print_json, to_json, write_bytes
+from apc_cli.for_applications import echo, print_json, to_json, write_bytes
 
 SUMMARY_FILE = "summary.json"
 

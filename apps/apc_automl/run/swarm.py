@@ -27,7 +27,7 @@ from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_console.for_applications import (
+from apc_cli.for_applications import (
     ConsoleBeside,
     System,
     check_console,
@@ -182,7 +182,7 @@ def _say_nothing(text: str) -> None:
 @asynccontextmanager
 async def _system(plan: _Plan, workbench: Workbench) -> AsyncIterator[System]:
     if has_broker(plan.bus, plan.database):
-        from apc_console.for_applications import AgentProcess, run_supervised
+        from apc_cli.for_applications import AgentProcess, run_supervised
 
         environment = environment_of(plan.settings)
         roles = [AgentProcess(f"{MODULE}:{role}", environment) for role in ROLES]

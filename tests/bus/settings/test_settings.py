@@ -23,7 +23,7 @@ from apc_bus.settings import (
 )
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "client", "console", "apps")
+PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "client", "cli", "apps")
 UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
 """A secret as text, or the file that holds it: two variables on purpose."""
@@ -32,9 +32,9 @@ READ_THE_ENVIRONMENT = {
     "apps/apc_automl/skrub_parts.py",  # keeps skrub from making a folder in the home folder
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
-    "console/apc_console/commands/__init__.py",  # looks for what nobody reads
-    "console/apc_console/system/up.py",  # hands all of it on
-    "console/apc_console/system/supervisor.py",  # hands all of it on
+    "cli/apc_cli/commands/__init__.py",  # looks for what nobody reads
+    "cli/apc_cli/system/up.py",  # hands all of it on
+    "cli/apc_cli/system/supervisor.py",  # hands all of it on
     "persister/apc_persister/database/postmaster.py",  # keeps the PG... of a shell from the embedded server
     "apps/apc_automl/run/run_summary.py",  # repeats in a command what was typed
 }

@@ -8,10 +8,10 @@ import pytest
 from tests.orchestrator.conftest import House, house, idea, packet, running, start
 
 from apc_bus.settings import BusSettings
+from apc_cli.commands.ui import OperatorActs
 from apc_client.local_acts import NAME, serve_acts
 from apc_client.operator import OPERATOR
 from apc_client.registration import LOG_PATIENCE, register_operator
-from apc_console.commands.ui import OperatorActs
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind

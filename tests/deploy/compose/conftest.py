@@ -85,7 +85,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, figures: dict[str, Any]) -> 
     for name in ("Dockerfile", "docker-compose.override.yml", "review.py", "ask.py"):
         shutil.copy(EXAMPLE / name, folder)
     made = Stack(folder, figures)
-    subprocess.run([sys.executable, "-m", "apc_console", "deploy", "init"], cwd=folder, check=True)
+    subprocess.run([sys.executable, "-m", "apc_cli", "deploy", "init"], cwd=folder, check=True)
     try:
         made.compose("build")
         made.up("seconds from nothing until everything is healthy, images there")

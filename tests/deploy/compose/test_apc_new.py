@@ -21,7 +21,7 @@ RESULT = {"text": "A first draft", "edited": True}
 def project(tmp_path_factory: pytest.TempPathFactory, figures: dict[str, Any]) -> Iterator[Stack]:
     """What `apc new my-team` and `make deploy` make in an empty folder; the image apc-bus must be built."""
     empty = tmp_path_factory.mktemp("empty")
-    subprocess.run([sys.executable, "-m", "apc_console", "new", "my-team"], cwd=empty, check=True)
+    subprocess.run([sys.executable, "-m", "apc_cli", "new", "my-team"], cwd=empty, check=True)
     made = Stack(empty / "my-team", figures, NEW_PROJECT)
     try:
         began = time.monotonic()

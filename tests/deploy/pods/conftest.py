@@ -18,8 +18,8 @@ from tests.deploy.pods.kube import NETWORK, Object, Pods, podman, podman_succeed
 from tests.support.servers import S3Server
 from tests.support.waiting import until
 
-from apc_console.commands.deploy import make_certificate
-from apc_console.commands.new import write_project
+from apc_cli.commands.deploy import make_certificate
+from apc_cli.commands.new import write_project
 from apc_web.access import AccountRole, UserRecord, UsersDocument, hash_password
 
 ROOT = Path(__file__).parents[3]
@@ -148,7 +148,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The log's signing key."""
     data = tmp_path_factory.mktemp("data")
     environment = {name: value for name, value in os.environ.items() if name != "APC_LOG_KEY"}
-    command = [sys.executable, "-m", "apc_console", "log", "key", "--create"]
+    command = [sys.executable, "-m", "apc_cli", "log", "key", "--create"]
     subprocess.run(command, env=environment | {"APC_DATA_DIR": str(data)}, check=True)
     return (data / "log-key.pem").read_text()
 

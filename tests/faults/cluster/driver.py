@@ -16,8 +16,8 @@ import orjson
 from tests.faults.cluster.crew import Done, Job, team
 
 import apc_client
+from apc_cli.system.running import run
 from apc_client import ClientSession, SessionHalted
-from apc_console.system.running import run
 
 JOURNAL = "driver.jsonl"
 PAUSE_SECONDS = 0.5

@@ -44,7 +44,7 @@ async def test_the_log_has_the_compressions_of_a_chat_and_refuses_those_of_a_str
 
         async def chat(agent: str, lines: list[str], session: str = SESSION) -> list[Any]:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", "chat", "--agent", agent, "--session", session,
+                sys.executable, "-m", "apc_cli", "chat", "--agent", agent, "--session", session,
                 cwd=Path(__file__).parent, env=inherited | settings,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip

@@ -52,7 +52,7 @@ class Processes:
         given = self._environment | {"APC_HEALTH_PORT": str(self.ports[name])}
         with (self._folder / f"{name}.log").open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", *SERVICES[name],
+                sys.executable, "-m", "apc_cli", *SERVICES[name],
                 cwd=self._folder, env=given, stdout=output, stderr=output,
             )  # fmt: skip
         try:

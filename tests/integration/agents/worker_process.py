@@ -27,7 +27,7 @@ class WorkerProcess:
         """The process, drained at the end if it still lives."""
         with (self._folder / "worker.log").open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_console", "worker", self._agent,
+                sys.executable, "-m", "apc_cli", "worker", self._agent,
                 cwd=self._folder, env=self._environment | environment, stdout=output, stderr=output,
             )  # fmt: skip
         try:

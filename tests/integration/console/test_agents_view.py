@@ -8,9 +8,9 @@ from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
-from apc_console.commands.agent import ALIVE_WITHIN, listed
-from apc_console.doctor import Finding, Status
-from apc_console.doctor.agents import look_at_agents, look_at_dead_letters
+from apc_cli.commands.agent import ALIVE_WITHIN, listed
+from apc_cli.doctor import Finding, Status
+from apc_cli.doctor.agents import look_at_agents, look_at_dead_letters
 from apc_contracts import HeartbeatPayload, ReceiptKind, Signal
 from apc_contracts.vocabulary import PRESENCE_SESSION
 

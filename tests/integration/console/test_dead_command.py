@@ -14,8 +14,8 @@ from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, until
 
 from apc_bus.topology import agent_queue
-from apc_console.commands.dead_letter import Filter, dead_documents, dead_rows, settle_dead
-from apc_console.errors import InputUnusable
+from apc_cli.commands.dead_letter import Filter, dead_documents, dead_rows, settle_dead
+from apc_cli.errors import InputUnusable
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
 from apc_contracts.wire.receipts import ReceiptKind

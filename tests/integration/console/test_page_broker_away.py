@@ -12,7 +12,7 @@ from tests.support.web.browser import browse, require_page, served
 from tests.web.conftest import TOKEN
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.ui import QueueProbe
+from apc_cli.commands.ui import QueueProbe
 from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.guard import AccessGuard

@@ -6,8 +6,8 @@ import asyncpg
 import pytest
 
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_console.errors import ServiceAway
-from apc_console.system.supervisor import run_supervised
+from apc_cli.errors import ServiceAway
+from apc_cli.system.supervisor import run_supervised
 
 
 async def test_a_log_writer_that_refuses_says_why(

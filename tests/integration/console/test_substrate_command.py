@@ -11,8 +11,8 @@ from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import Delivery, Message
-from apc_console.commands.packet import _as_json, offset_of
-from apc_console.errors import InputUnusable
+from apc_cli.commands.packet import _as_json, offset_of
+from apc_cli.errors import InputUnusable
 from apc_contracts.vocabulary import DeliveryMode
 
 

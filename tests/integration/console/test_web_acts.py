@@ -11,7 +11,7 @@ from tests.integration.console.test_dead_command import die
 from tests.support.traffic import SESSION
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.ui import OperatorActs
+from apc_cli.commands.ui import OperatorActs
 from apc_contracts import load_contract
 from apc_web.app import make_app
 from apc_web.live import Feed

@@ -13,7 +13,7 @@ from tests.support.servers import Proxy
 from tests.support.traffic import SESSION
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.ui import OperatorActs, QueueProbe
+from apc_cli.commands.ui import OperatorActs, QueueProbe
 from apc_contracts import load_contract
 from apc_web import queue_looks
 from apc_web.app import make_app

@@ -5,7 +5,7 @@ import os
 import signal
 from typing import Any
 
-from apc_console.commands.serve import run_orchestrator
+from apc_cli.commands.serve import run_orchestrator
 from apc_orchestrator.judging.judge import Judge
 
 POISON = "poison"

@@ -11,7 +11,7 @@ from tests.web.conftest import TOKEN
 
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue
-from apc_console.commands.ui import OperatorActs
+from apc_cli.commands.ui import OperatorActs
 from apc_contracts import Packet, SignalPayload, load_contract
 from apc_contracts.payloads.by_type import Question
 from apc_contracts.vocabulary import RunPhase, Signal

@@ -9,8 +9,8 @@ from tests.integration.privilege.conftest import GuardedBroker
 from apc_bus.rabbit.definitions import agent_permission
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
-from apc_console.doctor import Finding, Status
-from apc_console.doctor.broker import look_at_users
+from apc_cli.doctor import Finding, Status
+from apc_cli.doctor.broker import look_at_users
 
 pytestmark = pytest.mark.broker
 

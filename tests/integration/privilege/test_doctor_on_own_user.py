@@ -6,8 +6,8 @@ from tests.integration.privilege.conftest import GuardedBroker
 from apc_bus.rabbit.administration import BrokerRights, probe_rights
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY
-from apc_console.doctor import Finding, Status
-from apc_console.doctor.broker import PROBED, look_at_permissions
+from apc_cli.doctor import Finding, Status
+from apc_cli.doctor.broker import PROBED, look_at_permissions
 
 RIGHTS = {
     "orchestrator": BrokerRights(False, frozenset({RECEIPTS, INTER_AGENT, LOG, RETRY})),

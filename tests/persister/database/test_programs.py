@@ -86,7 +86,7 @@ def apc_of_root(home: Path, *command: str) -> "subprocess.CompletedProcess[str]"
         "APC_DATA_DIR": str(home / "data"),
     }
     words = [f"{name}={value}" for name, value in settings.items()]
-    return as_user("root", "env", *words, sys.executable, "-m", "apc_console", *command)
+    return as_user("root", "env", *words, sys.executable, "-m", "apc_cli", *command)
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ import asyncpg
 
 import apc_agents
 import apc_bus
-import apc_console
+import apc_cli
 import apc_orchestrator
 import apc_persister
 
@@ -19,7 +19,7 @@ _UNFILLED = re.compile(r"\{\w*\}")
 
 def _statements() -> Iterator[tuple[str, str]]:
     """Yield every module-level string that is a whole statement: `module.name`, and its text."""
-    for package in (apc_agents, apc_bus, apc_console, apc_orchestrator, apc_persister):
+    for package in (apc_agents, apc_bus, apc_cli, apc_orchestrator, apc_persister):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.endswith("__main__"):
                 continue

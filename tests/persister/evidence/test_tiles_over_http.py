@@ -8,7 +8,7 @@ from tests.persister.evidence.conftest import WrittenLog
 from tests.persister.evidence.tiles_over_http import Monitor, leaf_of, path_to, root_over
 from tests.support.log import until
 
-from apc_console.commands.serve import make_app
+from apc_cli.commands.serve import make_app
 from apc_persister.evidence.documents import prove_entry
 from apc_web.http import make_server
 

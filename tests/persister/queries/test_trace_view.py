@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet import trace
+from apc_cli.commands.packet import trace
 
 PACKET = UUID("01990000-0000-7000-8000-000000000001")
 

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 from tests.support.log import LogBench, packet_entry
 
-from apc_console.commands.packet import trace
-from apc_console.commands.packet_lineage import lineage_summary
-from apc_console.errors import InputUnusable
+from apc_cli.commands.packet import trace
+from apc_cli.commands.packet_lineage import lineage_summary
+from apc_cli.errors import InputUnusable
 from apc_contracts.vocabulary import PacketType
 
 

@@ -12,7 +12,7 @@ import orjson
 from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, coordination, hop, packet_entry, session_row
 
-from apc_console.output.terminal import refusal_sentences
+from apc_cli.output.terminal import refusal_sentences
 from apc_contracts.judging.verdict import CONFLICT_REMEDIES, REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends

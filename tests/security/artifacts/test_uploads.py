@@ -31,9 +31,9 @@ from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactError, ArtifactServiceAway, BusUnavailable
 from apc_bus.rabbit.administration import may_log_in
 from apc_bus.settings import BusSettings
-from apc_console.commands import artifact_uploads
-from apc_console.commands.artifact_uploads import ArtifactUploads, UploadLimits, login_check
-from apc_console.errors import InputUnusable
+from apc_cli.commands import artifact_uploads
+from apc_cli.commands.artifact_uploads import ArtifactUploads, UploadLimits, login_check
+from apc_cli.errors import InputUnusable
 
 
 @pytest.fixture

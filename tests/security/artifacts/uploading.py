@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from apc_console.commands import artifact_uploads
-from apc_console.commands.artifact_uploads import ArtifactUploads, UploadLimits
+from apc_cli.commands import artifact_uploads
+from apc_cli.commands.artifact_uploads import ArtifactUploads, UploadLimits
 
 DATA = b"a model" * 1000
 HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"

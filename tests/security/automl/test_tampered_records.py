@@ -15,7 +15,7 @@ from apc_automl.run.predict import checked_promise
 from apc_automl.run.written_model import Record, WrittenModel
 from apc_automl.swarm.members import SENTINEL
 from apc_automl.training.material import Blob
-from apc_console.errors import InputUnusable, LogDiffers
+from apc_cli.errors import InputUnusable, LogDiffers
 
 SCHEMA = Schema(
     target="y",

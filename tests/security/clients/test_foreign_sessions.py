@@ -16,11 +16,11 @@ from tests.support.traffic.packets import SESSION
 
 from apc_agents.emission import Draft
 from apc_agents.typed import payload_of
+from apc_cli.commands.session_control import signal_of
 from apc_client import Client, ClientSession, SessionRefused
 from apc_client.client import Attempt
 from apc_client.registration import addition
 from apc_client.sending import send_packet
-from apc_console.commands.session_control import signal_of
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Registration, Right
 from apc_contracts.vocabulary import RunPhase, Signal

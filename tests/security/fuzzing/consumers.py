@@ -19,7 +19,7 @@ from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import DEAD_QUEUE, SUBSTRATE_STREAM, agent_queue, gate_queue, log_queue
-from apc_console.commands.packet import _as_json, _as_line
+from apc_cli.commands.packet import _as_json, _as_line
 from apc_contracts import IdeaPayload, Packet, PacketType, load_contract
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.errors import PacketRefused

@@ -12,8 +12,8 @@ import pytest
 from tests.support.log import LogBench, lifecycle, packet_entry
 
 from apc_bus.settings import PersisterSettings
-from apc_console.doctor import Status
-from apc_console.doctor.log import look_at_evidence
+from apc_cli.doctor import Status
+from apc_cli.doctor.log import look_at_evidence
 from apc_log.entries import KINDS
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken

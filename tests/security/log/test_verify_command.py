@@ -8,8 +8,8 @@ from tests.support.log import LogBench, disable_guards, packet_entry
 from tests.support.servers import PostgresServer
 
 from apc_bus.settings import PersisterSettings
-from apc_console.commands import log_verification
-from apc_console.commands.log_verification import print_uncovered, verify_log
+from apc_cli.commands import log_verification
+from apc_cli.commands.log_verification import print_uncovered, verify_log
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.rows import find_strays, list_shards
 from apc_persister.verification.derived import compare_derived

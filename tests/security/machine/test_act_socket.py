@@ -21,6 +21,7 @@ from apc_bus.in_memory import MemoryBroker
 from apc_bus.port import Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS, build_topology, gate_queue
+from apc_cli.connections import find_door
 from apc_client import local_acts
 from apc_client.local_acts import (
     LONGEST_LINE,
@@ -31,7 +32,6 @@ from apc_client.local_acts import (
     serve_acts,
     socket_problem,
 )
-from apc_console.connections import find_door
 from apc_contracts import SignalPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry_change import AgentRevoked, encode_registry_change

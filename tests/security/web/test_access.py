@@ -17,7 +17,7 @@ import pytest
 from starlette.staticfiles import StaticFiles
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_console.commands.ui import write_link
+from apc_cli.commands.ui import write_link
 from apc_web import cursors, guard, log_routes
 from apc_web.access import make_token
 from apc_web.app import PageFiles, make_app

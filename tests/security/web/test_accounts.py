@@ -20,7 +20,7 @@ from tests.support.traffic.packets import make_packet
 from tests.web.conftest import SERVER, WebBench
 
 from apc_bus.settings import WebSettings
-from apc_console.commands.ui import reach_of
+from apc_cli.commands.ui import reach_of
 from apc_contracts import SignalPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.vocabulary import Signal

@@ -18,10 +18,10 @@ from tests.web.conftest import SERVER
 
 from apc_bus.settings import BusSettings
 from apc_bus.topology import agent_queue
+from apc_cli.commands import session_control
+from apc_cli.commands.ui import OperatorActs
 from apc_client.operator import first_operator, operator_person
 from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
-from apc_console.commands import session_control
-from apc_console.commands.ui import OperatorActs
 from apc_contracts import load_contract
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import AgentRevoked, AnyChange

@@ -13,7 +13,7 @@ from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.settings import sources
 from apc_bus.topology import RECEIPTS
-from apc_console.connections import PATIENCE
+from apc_cli.connections import PATIENCE
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change

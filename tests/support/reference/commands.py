@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 from tests.support.reference.markdown import code, one_line, table
 
-from apc_console.commands import COMMANDS, app, loaded
+from apc_cli.commands import COMMANDS, app, loaded
 
 
 def command_tables() -> str:

@@ -10,7 +10,7 @@ from tests.web.conftest import WebBench
 from tests.web.health.test_system_health import probed
 
 from apc_bus.settings import BusSettings
-from apc_console.commands.ui import QueueProbe
+from apc_cli.commands.ui import QueueProbe
 from apc_contracts import SignalPayload
 from apc_contracts.vocabulary import Signal
 from apc_web import health

@@ -9,8 +9,8 @@ from tests.web.conftest import WebBench
 from apc_bus.port import QueueDepth
 from apc_bus.settings import BusSettings
 from apc_bus.topology import gate_queue, log_queue
+from apc_cli.commands.ui import QueueProbe
 from apc_client.local_acts import serve_acts
-from apc_console.commands.ui import QueueProbe
 from apc_log.queries.health import RecentWork
 from apc_web import health, queue_looks
 from apc_web.queue_looks import CachedProbe

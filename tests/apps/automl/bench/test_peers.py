@@ -11,7 +11,7 @@ from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
 from apc_automl.bench.peers import PLAIN, RANDOM, SWARM, measure_peers, summarise
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.outsiders import judge_baseline, judge_plain, judge_recipe, search_at_random
-from apc_console.errors import InputUnusable
+from apc_cli.errors import InputUnusable
 
 
 def compared(table: str, seed: int, swarm: float, chance: float, plain: float) -> Comparison:

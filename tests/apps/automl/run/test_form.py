@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from apc_automl.run.form import BUDGET_SECONDS, RunForm, task_of
-from apc_console.errors import InputUnusable
+from apc_cli.errors import InputUnusable
 
 
 def test_a_run_of_fixed_generations_is_not_cut_by_the_default_budget() -> None:

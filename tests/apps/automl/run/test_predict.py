@@ -18,7 +18,7 @@ from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.spaces import FAMILIES, default_settings
-from apc_console.errors import InputUnusable, LogDiffers
+from apc_cli.errors import InputUnusable, LogDiffers
 
 WORDS = ("refund", "late", "thanks", "broken", "parcel")
 ROWS = [

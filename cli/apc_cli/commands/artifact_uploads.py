@@ -1,0 +1,325 @@
+"""`apc serve artifacts`: the only process that writes artifacts, into a folder or an S3-like store that agents read.
+
+`PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to its own file while it is hashed, and
+moved or copied into the store when the hash matches the path. An existing object is never overwritten. One request per
+connection; every wait for a client has a time limit.
+"""
+
+import asyncio
+import base64
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+
+import structlog
+
+from apc_bus.artifacts import ArtifactStore, object_key
+from apc_bus.errors import ArtifactCorrupt, ArtifactError, BusUnavailable
+from apc_bus.folders import make_private_folder, sync_below
+from apc_bus.settings import BusSettings
+from apc_cli.errors import InputUnusable
+from apc_cli.system.running import stop_on_signals
+from apc_web.http import listen_address
+
+log = structlog.get_logger(__name__)
+
+_PATH = re.compile(r"/sha256/([0-9a-f]{64})")
+_PART_BYTES = 1 << 16
+_LONGEST_HEAD = 1 << 14
+_MOST_LOGINS = 1_000
+LoginCheck = Callable[[str, str], Awaitable[bool]]
+"""(user, password) -> whether they are valid. Raises BusUnavailable."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """Limits of one client and of all clients together."""
+
+    max_bytes: int
+    """Size of one artifact."""
+    clients: int = 32
+    """Connections at the same time; further ones are told to come back."""
+    clients_of_one_address: int = 8
+    head_seconds: float = 10.0
+    """Time for the head of a request."""
+    farewell_seconds: float = 2.0
+    """Time for what a client sends after its answer."""
+    bytes_per_second: int = 256 << 10
+    """A body may take as long as it needs at this rate, plus the time for a head."""
+    login_seconds: float = 60.0
+    """How long a login is cached; a revoked agent may go on this long."""
+    free_bytes: int = 1 << 30
+    """Space that must stay free on the store's disk."""
+
+
+class _Refused(Exception):
+    """A request that is answered with a status and a reason."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class ArtifactUploads:
+    """Takes uploads into a store.
+
+    Args:
+        folder: of the store; with `remote`, the folder in which a body waits until its hash is known.
+        limits: of a client, and of all.
+        may_log_in: which clients may upload; without it anybody.
+        remote: a store that is no folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: UploadLimits,
+        may_log_in: LoginCheck | None = None,
+        remote: ArtifactStore | None = None,
+    ) -> None:
+        self._folder = folder
+        self._remote = remote
+        self._may_log_in = may_log_in
+        self._known: dict[tuple[str, bytes], float] = {}
+        self._incoming = folder / "incoming"
+        self._limits = limits
+        self._store = remote or ArtifactStore(folder, max_bytes=limits.max_bytes)
+        self._clients: Counter[str] = Counter()
+        make_private_folder(self._incoming)
+        for left_over in self._incoming.iterdir():
+            left_over.unlink()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the one request of a connection, and close it."""
+        address = str((writer.get_extra_info("peername") or ("",))[0])
+        self._clients[address] += 1
+        try:
+            if self._are_too_many(address):
+                writer.write(_answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients: come again"))
+                return
+            await self._say(reader, writer, _answer(*await self._outcome(reader, writer)))
+        finally:
+            self._clients[address] -= 1
+            self._clients += Counter()  # drops the addresses that have gone
+            writer.close()
+
+    def _are_too_many(self, address: str) -> bool:
+        everybody, here = self._clients.total(), self._clients[address]
+        return everybody > self._limits.clients or here > self._limits.clients_of_one_address
+
+    async def _outcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
+        try:
+            return await self._take(reader, writer)
+        except _Refused as refused:
+            return refused.status, str(refused)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            return HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly, or not whole"
+        except ArtifactError as error:
+            log.error("artifact_not_stored", error=str(error))
+            return HTTPStatus.SERVICE_UNAVAILABLE, str(error)
+        except OSError as error:
+            log.error("artifact_not_stored", error=str(error))
+            return HTTPStatus.INSUFFICIENT_STORAGE, f"the store failed: {error.strerror}"
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
+        async with asyncio.timeout(self._limits.head_seconds):
+            method, path, fields = await _head(reader)
+        if method == "GET" and path in ("/healthz", "/readyz"):
+            return HTTPStatus.OK, "ready"
+        digits = _digits(method, path)
+        user = await self._user(fields.get("authorization", ""))
+        size = self._size(fields)
+        if await self._is_there(f"sha256:{digits}"):
+            return HTTPStatus.OK, "it is there"
+        if fields.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
+            await self._receive(reader, size, digits)
+        log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size, user=user)
+        return HTTPStatus.CREATED, "stored"
+
+    async def _user(self, authorization: str) -> str | None:
+        """Return the authenticated user; None when no login is required."""
+        if self._may_log_in is None:
+            return None
+        user, password = _basic(authorization)
+        login, now = (user, hashlib.sha256(password.encode()).digest()), time.monotonic()
+        if self._known.get(login, 0.0) > now:
+            return user
+        try:
+            if not await self._may_log_in(user, password):
+                raise _Refused(HTTPStatus.UNAUTHORIZED, "the broker does not know this user or its password")
+        except BusUnavailable as error:
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        if len(self._known) >= _MOST_LOGINS:
+            self._known.clear()
+        self._known[login] = now + self._limits.login_seconds
+        return user
+
+    def _size(self, fields: dict[str, str]) -> int:
+        text = fields.get("content-length", "")
+        if "transfer-encoding" in fields or not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length, and no Transfer-Encoding")
+        size = int(text)
+        if size > self._limits.max_bytes:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._limits.max_bytes} bytes are allowed")
+        if shutil.disk_usage(self._folder).free - size < self._limits.free_bytes:
+            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, "the disk of the store is nearly full")
+        return size
+
+    async def _is_there(self, artifact_hash: str) -> bool:
+        try:
+            if not await self._store.exists(artifact_hash):
+                return False
+            await self._store.check(artifact_hash)
+        except ArtifactCorrupt as error:
+            raise _Refused(
+                HTTPStatus.CONFLICT, f"{error}; nothing is overwritten here: an operator takes it away"
+            ) from error
+        except ArtifactError as error:
+            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, str(error)) from error
+        return True
+
+    async def _receive(self, reader: asyncio.StreamReader, size: int, digits: str) -> None:
+        descriptor, name = tempfile.mkstemp(dir=self._incoming)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                digest, left = hashlib.sha256(), size
+                while left:
+                    part = await reader.read(min(left, _PART_BYTES))
+                    if not part:
+                        raise asyncio.IncompleteReadError(b"", left)
+                    left -= len(part)
+                    digest.update(part)
+                    await asyncio.to_thread(file.write, part)
+            if digest.hexdigest() != digits:
+                raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"these bytes have the hash {digest.hexdigest()}")
+            if self._remote is not None:
+                await self._remote.put_file(f"sha256:{digits}", Path(name))
+            else:
+                await asyncio.to_thread(self._place, Path(name), digits)
+        finally:
+            os.unlink(name)
+
+    def _place(self, file: Path, digits: str) -> None:
+        """Give a complete file its final name, unless another client was faster with the same bytes."""
+        sync_below(file, file)
+        place = self._folder / object_key(f"sha256:{digits}")
+        make_private_folder(place.parent)
+        with suppress(FileExistsError):
+            os.link(file, place)
+        sync_below(self._folder, place)
+
+    async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
+        """Answer, and keep reading for a while.
+
+        A client that is still sending would lose the answer with the connection.
+        """
+        try:
+            async with asyncio.timeout(self._limits.farewell_seconds):
+                writer.write(answer)
+                writer.write_eof()
+                while await reader.read(_PART_BYTES):
+                    pass
+        except (TimeoutError, OSError):
+            writer.transport.abort()
+
+
+def _answer(status: HTTPStatus, reason: str) -> bytes:
+    body = f"{reason}\n".encode()
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
+    """Return method, path and header fields of a request."""
+    try:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = lines[0].split(" ")
+    except (ValueError, asyncio.LimitOverrunError) as error:
+        raise _Refused(HTTPStatus.BAD_REQUEST, "this is no request of HTTP") from error
+    fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:] if line)]
+    names = [name for name, _ in fields]
+    if names.count("content-length") > 1 or any(name != name.strip() for name in names):
+        # A proxy in front of the service could read another length or another field.
+        raise _Refused(HTTPStatus.BAD_REQUEST, "give one Content-Length, and no space beside the name of a field")
+    return method, path, dict(fields)
+
+
+def _basic(authorization: str) -> tuple[str, str]:
+    """Return user and password of HTTP's Basic authentication."""
+    kind, _, text = authorization.partition(" ")
+    try:
+        user, colon, password = base64.b64decode(text.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        user, colon, password = "", "", ""
+    if kind.lower() != "basic" or not (user and colon and password):
+        raise _Refused(HTTPStatus.UNAUTHORIZED, "give the agent's user and password at the broker (Basic)")
+    return user, password
+
+
+def _digits(method: str, path: str) -> str:
+    if method != "PUT":
+        raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "PUT alone")
+    match = _PATH.fullmatch(path)
+    if match is None:
+        raise _Refused(HTTPStatus.NOT_FOUND, "PUT /sha256/<64 hex digits>")
+    return match[1]
+
+
+def uploads_of(settings: BusSettings, may_log_in: LoginCheck | None) -> ArtifactUploads:
+    """Return what takes uploads into the store of APC_ARTIFACTS_URL, a folder or an S3-like store.
+
+    Raises:
+        ArtifactError: the store cannot be opened.
+        OSError: its folder, or the one in which bodies wait (in APC_DATA_DIR), cannot be made.
+    """
+    location, limits = settings.artifacts, UploadLimits(settings.max_artifact_bytes)
+    if "://" not in location or location.startswith("file://"):
+        return ArtifactUploads(Path(location.removeprefix("file://")).absolute(), limits, may_log_in)
+    remote = ArtifactStore(location, max_bytes=limits.max_bytes, allow_http=settings.artifacts_allow_http)
+    return ArtifactUploads(settings.data_dir.absolute() / "uploads", limits, may_log_in, remote)
+
+
+def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
+    """Return the login check by the broker of APC_AMQP_URL.
+
+    Raises:
+        InputUnusable: there is no broker, and other machines can reach the address.
+    """
+    if settings.amqp_nodes:
+        from apc_bus.rabbit.administration import may_log_in
+
+        return partial(may_log_in, settings)
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        raise InputUnusable(f"--listen {host}: set APC_AMQP_URL, the broker that checks the logins of agents")
+    return None
+
+
+async def serve_artifacts(listen: str) -> None:
+    """Take uploads until the process is told to stop. Raises InputUnusable."""
+    settings = BusSettings()
+    host, port = listen_address(listen)
+    try:
+        uploads = uploads_of(settings, login_check(settings, host))
+        server = await asyncio.start_server(uploads.answer, host, port, limit=_LONGEST_HEAD)
+    except OSError as error:
+        raise InputUnusable(f"cannot take artifacts at {listen}: {error.strerror}") from error
+    log.info("artifacts_taken", listen=listen)
+    try:
+        await stop_on_signals().wait()
+    finally:
+        server.close()

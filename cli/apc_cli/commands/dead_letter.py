@@ -1,0 +1,399 @@
+"""`apc dead-letter`: which deliveries are dead, why, and their history; requeue them, or discard them.
+
+The acts bring the whole system along (`apc_client`), so it is imported when they run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import asyncpg
+import typer
+
+from apc_bus import headers
+from apc_bus.port import ActPublisher, Message, Publication
+from apc_bus.settings import BusSettings
+from apc_bus.topology import RECEIPTS
+from apc_cli.commands.group import Commands
+from apc_cli.connections import Door, find_door, open_log
+from apc_cli.errors import InputUnusable, ServiceAway
+from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
+from apc_contracts.errors import PacketRefused
+from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.text import numbered
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_log.queries import (
+    DeadDelivery,
+    DeliveryId,
+    delivery_history,
+    delivery_states,
+    get_session,
+    list_dead,
+)
+from apc_log.queries.questions import is_logged
+
+_LISTED = (
+    "session_id",
+    "packet_id",
+    "recipient",
+    "attempt",
+    "reason",
+    "died_at",
+    "packet_type",
+    "sender",
+    "expires_at",
+)
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which dead deliveries to select; None = any. `reason` is how the reason begins."""
+
+    session_id: str | None = None
+    recipient: str | None = None
+    reason: str | None = None
+
+
+async def dead_rows(narrowed: Filter, *, limit: int) -> list[Row]:
+    """Return the dead deliveries in the order of the log. Raises InputUnusable for an unknown session."""
+    async with open_log() as pool:
+        found = await matching(pool, narrowed, limit=limit)
+    return [{name: getattr(one, name) for name in _LISTED} for one in found]
+
+
+async def dead_documents(packet_id: str, narrowed: Filter) -> list[Row]:
+    """Return a packet's dead deliveries, each with its `hops`, oldest first. Raises InputUnusable when none is dead."""
+    async with open_log() as pool:
+        found = await dead_of(pool, [packet_id], narrowed)
+        return [asdict(one) | {"hops": [asdict(hop) for hop in await delivery_history(pool, one.id)]} for one in found]
+
+
+def _print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
+    """Print dead deliveries and their hops."""
+    if wants_json(as_json):
+        print_json(documents)
+        return
+    for document in documents:
+        delivery = {name: value for name, value in document.items() if name != "hops"}
+        title = f"{document['packet_id']} for {document['recipient']}"
+        print_rows([delivery], title=title, as_json=False, empty="")
+        print_rows([_hop(hop) for hop in document["hops"]], title="hops", as_json=False, empty="")
+
+
+async def matching(pool: asyncpg.Pool, narrowed: Filter, *, limit: int | None = None) -> list[DeadDelivery]:
+    """Return the dead deliveries that match. Raises InputUnusable for a session that the log does not hold."""
+    if narrowed.session_id is not None and await get_session(pool, narrowed.session_id) is None:
+        raise InputUnusable(
+            f"--session: the log holds no session {narrowed.session_id!r}: `apc session list` shows them"
+        )
+    return await list_dead(
+        pool, session_id=narrowed.session_id, recipient=narrowed.recipient, reason=narrowed.reason, limit=limit
+    )
+
+
+async def dead_of(pool: asyncpg.Pool, texts: Sequence[str], narrowed: Filter) -> list[DeadDelivery]:
+    """Return the dead deliveries of these packets.
+
+    Raises:
+        InputUnusable: no UUID, a packet that the log does not hold, one that is not dead (any more) for the selected
+    recipients, or an id that is dead in two sessions.
+    """
+    packet_ids = list(dict.fromkeys(map(_uuid, texts)))
+    found = await list_dead(
+        pool,
+        session_id=narrowed.session_id,
+        recipient=narrowed.recipient,
+        reason=narrowed.reason,
+        packet_ids=packet_ids,
+    )
+    sessions: dict[UUID, set[str]] = {packet_id: set() for packet_id in packet_ids}
+    for one in found:
+        sessions[one.packet_id].add(one.session_id)
+    for packet_id, names in sessions.items():
+        if not names:
+            states = await delivery_states(pool, [packet_id])
+            raise InputUnusable(await _why_not(pool, packet_id, states, narrowed))
+        if len(names) > 1:
+            raise InputUnusable(f"packet {packet_id} is dead in {', '.join(sorted(names))}: name one with --session")
+    return found
+
+
+async def _why_not(
+    pool: asyncpg.Pool, packet_id: UUID, states: Mapping[DeliveryId, tuple[str, int]], narrowed: Filter
+) -> str:
+    if not states:
+        if not await is_logged(pool, packet_id):
+            return f"the log holds no packet {packet_id}"
+        return f"packet {packet_id} is not dead: nobody has had a delivery of it"
+    said = ", ".join(f"{one.recipient} {state} (attempt {attempt})" for one, (state, attempt) in sorted(states.items()))
+    for_whom = " for those who are meant" if narrowed != Filter() else ""
+    return f"packet {packet_id} is not dead{for_whom}: {said}"
+
+
+def _hop(hop: Row) -> Row:
+    """Return one row of a table; of several events of one hop, the time of the last."""
+    shown = {name: hop[name] for name in ("attempt", "to_state", "events", "actor", "metadata")}
+    return shown | {"occurred_at": hop["occurred_at"][-1]}
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise InputUnusable(
+            f"{text!r} is no packet_id: a packet_id is a UUID, as `apc dead-letter list` shows it"
+        ) from error
+
+
+# `apc dead-letter requeue|discard`: send an operator's receipts, and wait until the log shows their effect.
+
+MAX_NOTE = 300
+PATIENCE = timedelta(seconds=8)
+PATIENCE_FOR_EACH = timedelta(milliseconds=20)
+DEAD = "DEAD_LETTERED"
+DONE = {ReceiptKind.REQUEUE: "requeued", ReceiptKind.DISCARD: "discarded"}
+
+
+async def settle_dead(
+    kind: ReceiptKind, texts: Sequence[str], narrowed: Filter, *, is_all: bool = False, note: str | None = None
+) -> list[Row]:
+    """Requeue or discard dead deliveries as an operator; return the outcome of each.
+
+    A packet keeps its id: its next delivery is the next attempt. With `is_all`, expired packets and those of
+    halted sessions are not requeued.
+
+    Raises:
+        InputUnusable: a named delivery is not dead, has expired, or its session has halted; no agent of this broker
+    user has the right operate; no broker.
+        ServiceAway: broker, database or gate do not answer.
+    """
+    if bool(texts) == is_all:
+        raise InputUnusable(
+            "name packets (`apc dead-letter list` shows them), or give --all; not both, and not neither"
+        )
+    _check_note(note)
+    door = find_door(BusSettings())
+    async with open_log() as pool:
+        meant = await (matching(pool, narrowed) if is_all else dead_of(pool, texts, narrowed))
+        return await _settle_letters(pool, door, kind, meant, note, is_all=is_all)
+
+
+async def settle_deliveries(
+    pool: asyncpg.Pool,
+    door: Door,
+    kind: ReceiptKind,
+    deliveries: Sequence[DeliveryId],
+    note: str | None,
+    named: str | None = None,
+) -> list[Row]:
+    """Requeue or discard these dead deliveries in the name of `named`, else of the operator of the broker user.
+
+    Returns the outcome of each. Raises as `settle_dead`.
+    """
+    _check_note(note)
+    found = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
+    meant = [one for one in found if one.id in set(deliveries)]
+    missing = set(deliveries) - {one.id for one in meant}
+    if missing:
+        one = min(missing)
+        raise InputUnusable(f"the delivery of packet {one.packet_id} to {one.recipient} is not dead, or not any more")
+    return await _settle_letters(pool, door, kind, meant, note, named=named)
+
+
+async def _settle_letters(
+    pool: asyncpg.Pool,
+    door: Door,
+    kind: ReceiptKind,
+    meant: list[DeadDelivery],
+    note: str | None,
+    *,
+    named: str | None = None,
+    is_all: bool = False,
+) -> list[Row]:
+    from apc_client.operator import acting_operator
+
+    if kind is ReceiptKind.REQUEUE:
+        meant = _of_use(meant, is_all=is_all)
+    operator = await acting_operator(pool, door.user, named)
+    if meant:
+        async with door.open() as bus:
+            await _report(bus, kind, meant, operator.agent_id, note, door.shards)
+        await _until_logged(pool, kind, meant)
+    states = await delivery_states(pool, [one.packet_id for one in meant])
+    return [_row(one.id, states) for one in meant]
+
+
+def _check_note(note: str | None) -> None:
+    if note is not None and len(note) > MAX_NOTE:
+        raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
+
+
+def _of_use(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:
+    """Return the deliveries whose handlers can do something. Raises InputUnusable for others, unless `is_all`."""
+    now = datetime.now(UTC)
+    useless = [one for one in meant if one.expires_at <= now or one.is_in_halted_session]
+    if useless and not is_all:
+        raise InputUnusable(_why_useless(useless[0], now))
+    return [one for one in meant if one not in useless]
+
+
+def _why_useless(one: DeadDelivery, now: datetime) -> str:
+    if one.expires_at <= now:
+        return (
+            f"packet {one.packet_id} expired at {one.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
+            "send a new packet, and `apc dead-letter discard` this one"
+        )
+    return (
+        f"session {one.session_id} has halted ({one.halt_reason}), so all that a handler sends there would be refused: "
+        f"do the work in a new session, and `apc dead-letter discard` packet {one.packet_id}"
+    )
+
+
+async def _report(
+    bus: ActPublisher, kind: ReceiptKind, meant: Sequence[DeadDelivery], by: str, note: str | None, shards: int
+) -> None:
+    """Publish the receipts, each message to the gate of its shard. Raises BusError."""
+    said = f"{DONE[kind]} by {by}" + (f": {note}" if note else "")
+    by_shard: dict[int, list[Receipt]] = {}
+    for one in meant:
+        receipt = Receipt(
+            packet_id=one.packet_id,
+            session_id=one.session_id,
+            recipient=one.recipient,
+            kind=kind,
+            attempt=one.attempt,
+            at=datetime.now(UTC),
+            error=said,
+            by=by,
+        )
+        by_shard.setdefault(shard_of(one.session_id, shards), []).append(receipt)
+    for shard, receipts in by_shard.items():
+        for body in _bodies(receipts):
+            message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user)
+            await bus.publish(Publication(RECEIPTS, str(shard), message))
+
+
+def _bodies(receipts: Sequence[Receipt]) -> Iterator[bytes]:
+    """Yield messages of receipts, as few as fit."""
+    try:
+        yield encode_receipts(receipts)
+    except PacketRefused:
+        half = len(receipts) // 2
+        yield from _bodies(receipts[:half])
+        yield from _bodies(receipts[half:])
+
+
+async def _until_logged(pool: asyncpg.Pool, kind: ReceiptKind, meant: Sequence[DeadDelivery]) -> None:
+    """Wait until no delivery is dead in the same attempt: one that failed again at once is another attempt."""
+    from apc_client.sending import until
+
+    packet_ids = [one.packet_id for one in meant]
+
+    async def are_logged() -> bool:
+        states = await delivery_states(pool, packet_ids)
+        return all(states.get(one.id) != (DEAD, one.attempt) for one in meant)
+
+    patience = PATIENCE + len(meant) * PATIENCE_FOR_EACH
+    try:
+        await until(are_logged, patience)
+    except TimeoutError as error:
+        raise ServiceAway(
+            f"the {kind} was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
+            "orchestrator` and `apc serve persister` run? It counts as soon as they do"
+        ) from error
+
+
+def _row(delivery: DeliveryId, states: dict[DeliveryId, tuple[str, int]]) -> Row:
+    state, attempt = states[delivery]
+    return delivery._asdict() | {"state": state, "attempt": attempt}
+
+
+# `apc dead-letter`: look at permanently failed deliveries, requeue them, discard them.
+
+app = Commands(help="List, show, requeue and discard dead letters.")
+
+NOTHING = "no such delivery is dead"
+
+SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")]
+AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only deliveries to this agent.")]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        help="Only with a reason that begins with this: handler_error, delivery_limit, overflow, retry_limit…"
+    ),
+]
+PacketIds = Annotated[list[str] | None, typer.Argument(metavar="PACKET_ID…", help="The packets.")]
+All = Annotated[bool, typer.Option("--all", help="Everything that is dead and that the filters let through.")]
+Note = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
+
+
+@app.command("list")
+async def list_(
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many deliveries.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print dead deliveries, oldest first: packet, recipient, attempt, reason and since when."""
+    rows = await dead_rows(Filter(session_id, agent_id, reason), limit=limit)
+    print_rows(rows, title="dead letters", as_json=as_json, empty=NOTHING)
+
+
+@app.command()
+async def show(
+    packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet.")],
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a packet's dead deliveries with everything that happened to them, attempt by attempt."""
+    _print_documents(await dead_documents(packet_id, Filter(session_id, agent_id)), as_json=as_json)
+
+
+@app.command()
+async def requeue(
+    packet_ids: PacketIds = None,
+    is_all: All = False,
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    note: Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it."""
+    narrowed = (session_id, agent_id, reason)
+    await _settle(ReceiptKind.REQUEUE, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
+
+
+@app.command()
+async def discard(
+    packet_ids: PacketIds = None,
+    is_all: All = False,
+    session_id: SessionId = None,
+    agent_id: AgentId = None,
+    reason: Reason = None,
+    note: Note = None,
+    as_json: AsJson = False,
+) -> None:
+    """Discard dead packets: they are archived and never delivered again."""
+    narrowed = (session_id, agent_id, reason)
+    await _settle(ReceiptKind.DISCARD, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
+
+
+async def _settle(
+    kind: ReceiptKind,
+    packet_ids: list[str] | None,
+    narrowed: tuple[str | None, str | None, str | None],
+    *,
+    is_all: bool,
+    note: str | None,
+    as_json: bool,
+) -> None:
+    rows = await settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note)
+    print_rows(rows, title=f"{kind}: {numbered(len(rows), 'delivery', 'deliveries')}", as_json=as_json, empty=NOTHING)

@@ -1,0 +1,261 @@
+"""`apc log verify`: recompute every shard, and compare it with checkpoints held outside."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.progress import Progress
+
+from apc_bus.settings import LogKeySettings, PersisterSettings
+from apc_cli.connections import open_log_with_url
+from apc_cli.errors import InputUnusable
+from apc_cli.output.output import print_json, wants_json
+from apc_cli.output.safe_console import SafeConsole
+from apc_cli.output.terminal import echo
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.text import numbered
+from apc_log.heads import AnyConnection, read_tree_sizes
+from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
+from apc_persister.evidence.checkpoint import Signer, load_signer
+from apc_persister.evidence.export import folder_of, name_of
+from apc_persister.evidence.rows import find_strays, list_shards
+from apc_persister.verification.chunks import Helpers, check_note, start_helpers
+from apc_persister.verification.derived import compare_derived
+from apc_persister.verification.findings import UNCOVERED, LogFinding, Report
+from apc_persister.verification.sessions import SessionComparison, compare_sessions
+from apc_persister.verification.verify import verify_shard
+
+# The keys whose checkpoints `apc log` trusts.
+
+
+class TrustedKeys:
+    """The trusted keys: those given by the user, else the log's own."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._given = [key for text in texts for key in _read_key(text)]
+        self._signer: Signer | None = None
+
+    @property
+    def signer(self) -> Signer:
+        """Return the log's own key. Raises LogKeyMissing, LogKeyUnusable."""
+        if self._signer is None:
+            self._signer = load_signer(LogKeySettings())
+        return self._signer
+
+    def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:
+        """Return the shard of a log, and the keys that may have signed its checkpoints.
+
+        Raises CheckFailed when there is no such key.
+        """
+        shard = origin.rpartition("/")[2]
+        if shard.isascii() and shard.isdigit() and len(shard) < 10:
+            try:
+                found = tuple(key for key in self.all_of(int(shard)) if key.name == origin)
+            except InputUnusable:
+                found = ()
+            if found:
+                return int(shard), found
+        raise CheckFailed(f"a checkpoint of {origin!r}, of which no key is known: give it with --key")
+
+    def of(self, shard: int) -> PublicKey:
+        """Return the first that was given for a shard. Raises InputUnusable."""
+        return self.all_of(shard)[0]
+
+    def all_of(self, shard: int) -> list[PublicKey]:
+        """Return all that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
+        if self._given:
+            found = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
+            if not found:
+                raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
+            return found
+        return list(self.signer.trusted(shard))
+
+
+def _read_key(text: str) -> list[PublicKey]:
+    try:
+        return keys_of(text)
+    except CheckFailed as error:
+        raise InputUnusable(f"--key {error}") from error
+
+
+LONG_LOG = 200_000
+"""Entries from which starting processes pays off."""
+
+_MOST_UNPLAYED = 10
+"""Sessions that cannot be replayed and are listed by name."""
+
+ExportedCheckpoints = dict[int, list[Checkpoint]]
+"""Shard -> its checkpoints held outside."""
+
+
+def print_uncovered() -> None:
+    """Print what is neither covered by the tree nor compared by the verification."""
+    for place, what in UNCOVERED.items():
+        echo(f"{place}\t{what}")
+
+
+async def verify_log(
+    first: int,
+    files: Sequence[Path],
+    keys: Sequence[str],
+    processes: int | None,
+    *,
+    contracts: Sequence[Path] | None = (),
+    as_json: bool,
+) -> bool:
+    """Verify every shard that the log or a checkpoint names; return whether everything matches.
+
+    Without files the checkpoints come from the export folder. A long log is split among `processes`; None = one for
+    every two CPUs, since its Postgres backend uses the other, and one for a short log. Sessions are replayed under the
+    contracts that the log holds, the packaged one and those in `contracts`; None = they are not replayed.
+
+    Raises:
+        InputUnusable: a file without checkpoints, or with those of another log.
+    """
+    trusted = TrustedKeys(keys)
+    available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
+    outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
+    reports: list[Report] = []
+    async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
+        shards = sorted({*await list_shards(connection), *outside})
+        sizes = await read_tree_sizes(connection)
+        left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
+        if processes is None:
+            processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1
+        helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
+        for shard in shards:
+            with _progress(shard, left[shard], is_silent=as_json) as advance:
+                reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
+        beside = [*await find_strays(connection), *await compare_derived(connection)]
+        if available is not None:
+            sessions = await compare_sessions(connection, available)
+            beside += sessions.findings
+            _say_unplayed(sessions)
+    if beside:
+        reports.append(Report(None, findings=beside))
+    if wants_json(as_json):
+        print_json([_document(report) for report in reports])
+    for report in reports:
+        _say(report, "checkpoints held outside" if outside else _nothing_exported())
+    if not reports:
+        echo("the log is empty", file=sys.stderr)
+    return not any(report.findings for report in reports)
+
+
+async def _verify(
+    connection: AnyConnection,
+    shard: int,
+    trusted: TrustedKeys,
+    first: int,
+    outside: ExportedCheckpoints,
+    advance: Callable[[int], None],
+    helpers: Helpers | None,
+) -> Report:
+    try:
+        key, *older = trusted.all_of(shard)
+    except InputUnusable as error:
+        return Report(
+            shard, findings=[LogFinding(shard, 1, f"there are rows of this shard: {error}", f"shard {shard}")]
+        )
+    held = outside.get(shard, ())
+    return await verify_shard(
+        connection, shard, key, older=older, first=first, outside=held, progress=advance, helpers=helpers
+    )
+
+
+def read_exported(trusted: TrustedKeys) -> ExportedCheckpoints:
+    """Return the checkpoints in the export folder; none when they are exported elsewhere.
+
+    Raises InputUnusable.
+    """
+    folder = folder_of(PersisterSettings().checkpoints_target)
+    return {} if folder is None else read_checkpoint_files(sorted(folder.glob("shard-*.checkpoints")), trusted)
+
+
+def read_checkpoint_files(files: Sequence[Path], trusted: TrustedKeys) -> ExportedCheckpoints:
+    """Return the checkpoints of these files and folders.
+
+    A checkpoint without a trusted signature proves nothing: it is an error, unless the file ends within it (it is being
+    written, or was torn).
+
+    Raises:
+        InputUnusable: such a checkpoint, or none at all.
+    """
+    found: ExportedCheckpoints = {}
+    for file in _files_in(files):
+        try:
+            text = file.read_text(encoding="utf-8")
+            notes = list(split_notes(text))
+            for place, note in enumerate(notes, 1):
+                try:
+                    parsed = parse_note(note)
+                    shard, keys = trusted.of_origin(parsed.checkpoint.origin)
+                    found.setdefault(shard, []).append(check_note(parsed, keys))
+                except CheckFailed:
+                    if place < len(notes) or text.endswith("\n\n"):
+                        raise
+        except OSError as error:
+            raise InputUnusable(f"cannot read {file}: {error.strerror}") from error
+        except (CheckFailed, UnicodeError) as error:
+            raise InputUnusable(f"{file}: {error}") from error
+    if files and not found:
+        raise InputUnusable(f"no checkpoints in {', '.join(map(str, files))}")
+    return found
+
+
+def _files_in(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(one for one in path.rglob("*") if one.is_file())
+        else:
+            yield path
+
+
+@contextmanager
+def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[int], None]]:
+    if is_silent or not sys.stderr.isatty():
+        yield lambda entries: None
+        return
+    with Progress(console=SafeConsole(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"shard {shard}", total=total)
+        yield lambda entries: progress.advance(task, entries)
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {**asdict(report), "is_whole": not report.findings}
+
+
+def _nothing_exported() -> str:
+    target = PersisterSettings().checkpoints_target
+    where = "" if folder_of(target) is not None else f" (they go to {name_of(target)}: fetch them, give --checkpoints)"
+    return f"checkpoints held outside{where}"
+
+
+def _say_unplayed(sessions: SessionComparison) -> None:
+    for sentence in sessions.unplayed[:_MOST_UNPLAYED]:
+        echo(f"not compared: {sentence}", file=sys.stderr)
+    if len(sessions.unplayed) > _MOST_UNPLAYED:
+        echo(f"not compared: {numbered(len(sessions.unplayed) - _MOST_UNPLAYED, 'more session')}", file=sys.stderr)
+
+
+def _say(report: Report, against: str) -> None:
+    """Print one line per shard on standard error, visible also when the output is piped."""
+    name = "the log" if report.shard is None else f"shard {report.shard}"
+    if report.first is not None:
+        echo(f"{name}: NOT WHOLE, {report.first.place}: {report.first.message}", file=sys.stderr)
+        for finding in report.findings:
+            if finding is not report.first:
+                echo(f"{name}: also {finding.place}: {finding.message}", file=sys.stderr)
+        if report.unlisted:
+            echo(f"{name}: and {numbered(report.unlisted, 'more finding')}", file=sys.stderr)
+        return
+    waiting = f"; {numbered(report.pending, 'more waits', 'more wait')} for the writer" if report.pending else ""
+    echo(
+        f"{name}: {numbered(report.size, 'entry fits', 'entries fit')} tree and "
+        f"{numbered(report.checkpoints, 'stored checkpoint')}; "
+        f"compared with {report.outside or 'no'} {against}{waiting}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,242 @@
+"""`apc serve`: run a service as a process. It waits for broker and database as long as they are away."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Annotated, TypeVar
+
+import asyncpg
+import structlog
+import typer
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from apc_bus.artifacts import open_artifacts
+from apc_bus.concurrency import Backoff
+from apc_bus.database import DATABASE_AWAY, open_pool
+from apc_bus.errors import BusUnavailable, DatabaseUnavailable
+from apc_bus.port import Bus
+from apc_bus.rabbit import connect_rabbit
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings
+from apc_bus.trace_export import export_traces
+from apc_cli.commands.group import Commands
+from apc_cli.commands.run import AgentOption, ListenOption, ReadOnlyOption
+from apc_cli.connections import open_log
+from apc_cli.errors import InputUnusable
+from apc_cli.health import serve_health
+from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
+from apc_persister.errors import TreeBroken
+from apc_persister.evidence.documents import last_checkpoint
+from apc_persister.evidence.merkle import TILE_WIDTH
+from apc_persister.evidence.tree import Tiles
+from apc_web.http import listen_address, make_server, open_listeners
+
+# Checkpoints and tiles of the log over HTTP (C2SP tlog-tiles), for monitors and witnesses.
+#
+# `/<shard>/checkpoint` and `/<shard>/tile/<level>/<index>[.p/<width>]`; without a shard it is shard 0. Only hashes and
+# tree heads: entries and bodies are for readers of the database and for holders of a proof.
+
+_INDEX = re.compile(r"(?P<thousands>(?:x\d{3}/)*)(?P<last>\d{3})(?:\.p/(?P<width>[1-9]\d{0,2}))?")
+_LEVELS = 7
+"""No shard has 256 to the power of this many entries."""
+_LONGEST_INDEX = 24
+"""Characters: an index is below 2^53."""
+_FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+_NEVER = {"Cache-Control": "no-store"}
+_NOT_THERE = PlainTextResponse("there is no such thing\n", 404, _NEVER)
+_AWAY = (*DATABASE_AWAY, TreeBroken)
+
+
+def make_app(pool: asyncpg.Pool) -> Starlette:
+    """Return the application, over the database of the pool; it only reads."""
+    routes = _TileRoutes(pool)
+    paths = [("/checkpoint", routes.checkpoint), ("/tile/{level:int}/{index:path}", routes.tile)]
+    return Starlette(
+        routes=[Route(prefix + path, endpoint) for prefix in ("", "/{shard:int}") for path, endpoint in paths],
+        exception_handlers=dict.fromkeys(_AWAY, _say_away),
+    )
+
+
+class _TileRoutes:
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+
+    async def checkpoint(self, request: Request) -> Response:
+        """Return the newest signed checkpoint."""
+        shard = _shard(request)
+        if shard is None:
+            return _NOT_THERE
+        async with self._pool.acquire() as connection:
+            note = await last_checkpoint(connection, shard)
+        return _NOT_THERE if note is None else PlainTextResponse(note, headers=_NEVER)
+
+    async def tile(self, request: Request) -> Response:
+        """Return the hashes of a tile, concatenated; a partial tile as soon as it has this width."""
+        shard, level = _shard(request), request.path_params["level"]
+        place = _place(request.path_params["index"])
+        if shard is None or level >= _LEVELS or place is None:
+            return _NOT_THERE
+        async with self._pool.acquire() as connection:
+            tiles = await Tiles.open(connection, shard)
+            index, width = place
+            if (tiles.tree.size >> 8 * level) < index * TILE_WIDTH + width:
+                return _NOT_THERE
+            hashes = await tiles.hashes(level, index, width)
+        return Response(hashes, media_type="application/octet-stream", headers=_FOREVER)
+
+
+def _shard(request: Request) -> int | None:
+    """Return the shard in the path; None when it is no shard number."""
+    shard: int = request.path_params.get("shard", 0)
+    return shard if shard < 1 << 31 else None
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    """Return index and width of `x001/x234/067.p/8`; None when the path is not in the form of tlog-tiles."""
+    found = _INDEX.fullmatch(text) if len(text.partition(".")[0]) <= _LONGEST_INDEX else None
+    if found is None or found["thousands"].startswith("x000"):
+        return None
+    index = int(found["thousands"].replace("x", "").replace("/", "") + found["last"])
+    width = int(found["width"] or TILE_WIDTH)
+    return (index, width) if width < TILE_WIDTH or not found["width"] else None
+
+
+async def _say_away(request: Request, error: Exception) -> Response:
+    what = str(error) if isinstance(error, TreeBroken) else "the database does not answer"
+    return PlainTextResponse(f"{what}\n", 503, _NEVER)
+
+
+async def serve_tiles(listen: str) -> None:
+    """Serve at HOST:PORT until SIGTERM or SIGINT. Raises InputUnusable, DatabaseUnavailable."""
+    host, port = listen_address(listen)
+    async with open_log() as pool:
+        with open_listeners(host, port) as listeners:
+            await make_server(make_app(pool), host, port).serve(listeners)
+
+
+FIRST_PAUSE = timedelta(seconds=0.2)
+LONGEST_PAUSE = timedelta(seconds=5)
+Opened = TypeVar("Opened")
+
+log = structlog.get_logger(__name__)
+
+
+async def run_orchestrator() -> None:
+    """Run the gate until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
+    from apc_orchestrator.service import Orchestrator
+
+    async with _prepared("orchestrator") as (stop, bus, pool):
+        if bus is not None and pool is not None:
+            settings = BusSettings()
+            artifacts = open_artifacts(settings)
+            orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
+            console = ConsoleSettings()
+            with serve_health(console.health_host, console.health_port, lambda: orchestrator.problems):
+                await orchestrator.run(stop)
+
+
+async def run_persister() -> None:
+    """Run the log writer until SIGTERM. Raises InputUnusable, and errors that the persister cannot handle itself."""
+    from apc_persister.service import Persister
+
+    async with _prepared("persister") as (stop, bus, pool):
+        if bus is not None and pool is not None:
+            persister = Persister(PersisterSettings(), bus, pool)
+            console = ConsoleSettings()
+            with serve_health(console.health_host, console.health_port, lambda: persister.problems):
+                await persister.run(stop)
+
+
+@asynccontextmanager
+async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None, asyncpg.Pool | None]]:
+    """Yield the connections of a service; both None when it was told to stop before they were made."""
+    console = ConsoleSettings()
+    configure(console.log_level)
+    if console.supervised:
+        end_with_supervisor()
+    export_traces(f"apc-{name}")
+    settings, database = BusSettings(), DatabaseSettings()
+    url = database.url
+    if not settings.amqp_nodes or url is None:
+        raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
+    stop = stop_on_signals()
+    bus = pool = None
+    try:
+        pool = await _until_there(lambda: open_pool(url, max_size=database.database_pool), stop)
+        bus = await _until_there(lambda: connect_rabbit(settings, purpose=name, shards=settings.shards), stop)
+        yield stop, bus, pool
+    finally:
+        if bus is not None:
+            await bus.close()
+        if pool is not None:
+            await pool.close()
+
+
+async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.Event) -> Opened | None:
+    """Connect, retrying with back-off; None once told to stop."""
+    backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), stop)
+    while not stop.is_set():
+        try:
+            return await connect()
+        except (BusUnavailable, DatabaseUnavailable) as error:
+            log.warning("service_waits", reason=str(error), pause_s=backoff.pause)
+        await backoff.wait()
+    return None
+
+
+# `apc serve`: the services, one per process.
+
+app = Commands(help="Run a service.")
+
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")]
+
+
+@app.command()
+def orchestrator() -> None:
+    """Run the gate: judge inputs, log them, deliver them. Several processes are hot standbys of each other."""
+    run_service("orchestrator", run_orchestrator())
+
+
+@app.command()
+def persister() -> None:
+    """Run the log writer: apply log batches to Postgres, one transaction each."""
+    run_service("persister", run_persister())
+
+
+@app.command()
+def tiles(listen: Listen = "127.0.0.1:8081") -> None:
+    """Serve checkpoints and tiles of the log for monitors and witnesses: /checkpoint and /tile/ of C2SP tlog-tiles."""
+
+    configure(ConsoleSettings().log_level)
+    run_service("server of tiles", serve_tiles(listen))
+
+
+@app.command()
+def artifacts(listen: Listen = "127.0.0.1:8082") -> None:
+    """Accept artifacts from agents that may only read the store: each once, under the hash of its bytes."""
+    from apc_cli.commands.artifact_uploads import serve_artifacts
+
+    configure(ConsoleSettings().log_level)
+    run_service("server of artifacts", serve_artifacts(listen))
+
+
+@app.command()
+def chat(agent: AgentOption = None, listen: Listen = "127.0.0.1:8080") -> None:
+    """Serve the frontend contract as JSON: what a web page needs to talk to an agent (docs/how-to/chat.md)."""
+    from apc_cli.api import ChatServiceForm, serve_chat
+
+    configure(ConsoleSettings().log_level)
+    run_service("server of chats", serve_chat(ChatServiceForm(agent, listen)))
+
+
+@app.command()
+def web(listen: ListenOption = "127.0.0.1:8083", read_only: ReadOnlyOption = False) -> None:
+    """Serve the web console: the HTTP API and its page (docs/how-to/web-console.md)."""
+    from apc_cli.commands.ui import WebForm, serve_web
+
+    configure(ConsoleSettings().log_level)
+    run_service("web console", serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))

@@ -1,0 +1,261 @@
+"""`apc session`: list, show and explain sessions; start, follow, pause, resume and stop them.
+
+The acts bring the whole system along, so each is imported when it runs.
+"""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from apc_bus.settings import OrchestratorSettings, WorkerSettings
+from apc_cli.commands.group import Commands
+from apc_cli.connections import open_log
+from apc_cli.errors import InputUnusable
+from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
+from apc_cli.output.terminal import echo
+from apc_contracts.contract.contract import load_contract
+from apc_contracts.explanation import Explanation
+from apc_contracts.explanation import explain as explanation_of
+from apc_contracts.payloads.budget_expression import RESOURCES
+from apc_contracts.session.budgets import budget_shares, memberships
+from apc_contracts.session.document import SessionDocument
+from apc_contracts.text import one_line
+from apc_contracts.vocabulary import Signal
+from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
+from apc_log.session_loading import contract_of_session
+from apc_log.watching import read_surroundings
+
+Row = dict[str, Any]
+
+
+def _summary(row: SessionRow) -> Row:
+    document = row.document
+    return {
+        "session_id": row.session_id,
+        "run_id": document.run_id,
+        "state": document.state,
+        "is_paused": document.paused_at is not None,
+        "round": document.round,
+        "generation": document.generation,
+        "open_deliveries": row.open_deliveries,
+        "spent": {name: document.spent[name] for name in RESOURCES if name in document.spent},
+        "updated_at": row.updated_at,
+        "why_halted": document.halt_reason if document.state == "HALTED" else None,
+    }
+
+
+def _details(row: SessionRow) -> Row:
+    document = row.document
+    return {
+        **_summary(row),
+        "run_phase": document.run_phase.value,
+        "step": document.step,
+        "generation_limit": document.generation_limit,
+        "max_rounds": document.max_rounds,
+        "opener": document.opener,
+        "opened_at": document.opened_at,
+        "paused_at": document.paused_at,
+    }
+
+
+def _pending_acks(document: SessionDocument) -> list[Row]:
+    return [
+        {
+            "packet_id": packet_id,
+            "sender": pending.sender,
+            "missing": pending.missing,
+            "attempt": pending.attempt,
+            "retry_limit": pending.retry_limit,
+            "due": document.deadlines.get(f"ack:{packet_id}:{pending.attempt}"),
+        }
+        for packet_id, pending in document.pending_acks.items()
+    ]
+
+
+def _held(row: HeldRow) -> Row:
+    return {
+        "packet_id": row.packet_id,
+        "type": row.packet_type,
+        "sender": row.sender_agent_id,
+        "since": row.judged_at,
+    }
+
+
+# `apc session explain`: where a session stands, what it waits for, and what would move it.
+
+
+def _document(explanation: Explanation) -> dict[str, object]:
+    return {
+        "standing": explanation.standing,
+        "waits": [{**asdict(wait), "sentence": wait.sentence} for wait in explanation.waits],
+        "remarks": explanation.remarks,
+    }
+
+
+def _lines(session_id: str, explanation: Explanation) -> list[str]:
+    lines = [f"Session {session_id} is {explanation.standing}."]
+    for wait in explanation.waits:
+        lines += [f"- {wait.sentence}", f"  {wait.moves}"]
+    return [*lines, *(f"- {remark}" for remark in explanation.remarks)]
+
+
+# `apc session`: list, show and explain sessions; start, follow, pause, resume and stop them.
+
+app = Commands(help="List, show, explain, start, follow, pause, resume and stop sessions.")
+
+SessionId = Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")]
+Sender = Annotated[
+    str | None,
+    typer.Option(
+        "--as", metavar="AGENT", help="The agent that sends it; default: the first operator of this broker user."
+    ),
+]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait; default until the end.")]
+Reason = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
+
+
+@app.command("list")
+async def list_(
+    run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    running: Annotated[bool, typer.Option("--running", help="Only sessions that have not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many sessions.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
+    async with open_log() as pool:
+        found = await list_sessions(pool, run_id=run_id, only_running=running, limit=limit)
+    print_rows(
+        [_summary(row) for row in found], title="sessions", as_json=as_json, empty="the log holds no such session"
+    )
+
+
+@app.command()
+async def show(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Print a session: state, budgets and what is left of them, members, pending ACKs, deadlines, held packets."""
+    async with open_log() as pool:
+        row = await get_session(pool, session_id)
+        if row is None:
+            raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        held = await list_held_packets(pool, session_id)
+    sections = {
+        "session": [_details(row)],
+        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
+        "members": [asdict(one) for one in memberships(row.document)],
+        "pending_acks": _pending_acks(row.document),
+        "deadlines": [{"kind": kind, "due": due} for kind, due in sorted(row.document.deadlines.items())],
+        "held": [_held(one) for one in held],
+    }
+    if wants_json(as_json):
+        print_json({**sections, "session": sections["session"][0]})
+        return
+    for title, rows in sections.items():
+        print_rows(rows, title=title.replace("_", " "), as_json=False, empty=f"no {title.replace('_', ' ')}")
+
+
+@app.command()
+async def explain(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Say in words where a session stands, what it waits for, from whom, until when, and what would move it."""
+    default = load_contract(OrchestratorSettings().contract)
+    async with open_log() as pool:
+        try:
+            row = await get_session(pool, session_id)
+        except msgspec.ValidationError as error:
+            raise InputUnusable(f"the state of session {session_id!r} is of another release: {error}") from error
+        if row is None:
+            raise InputUnusable(
+                f"the log holds no session {session_id!r}: `apc session list` shows them; `apc packet refused` shows "
+                "whether its START was refused"
+            )
+        contract = await contract_of_session(pool, row.document.contract_hash, default)
+        around = await read_surroundings(pool, session_id, WorkerSettings().heartbeat_silence)
+    explanation = explanation_of(row.document, around, contract)
+    if wants_json(as_json):
+        print_json({"session_id": session_id, **_document(explanation)})
+    else:
+        for line in _lines(session_id, explanation):
+            echo(one_line(line) if not line.startswith("  ") else f"  {one_line(line)}")
+
+
+@app.command()
+async def start(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:TEAM|SPEC", help="A team, or a spec as JSON; - reads it from standard input."),
+    ],
+    file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="The team's input as JSON; - reads standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Of a team: the same key and input lead to the same session.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Of a spec: the id of the session; default a new one.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Of a spec: the run; default the session's id.")] = None,
+    task_id: Annotated[str | None, typer.Option(help="Of a spec: the task; default the first of task_ids.")] = None,
+    sender: Sender = None,
+    reason: Reason = None,
+) -> None:
+    """Open a session of a team with its input, or of a spec with SIGNAL START alone; print the session's id.
+
+    A team's agents run already. Agents of a spec that are not registered are refused before it is sent.
+    """
+    from apc_cli.commands.session_running import StartForm, start_session, start_team
+
+    if file is not None:
+        echo(await start_team(what, file, key, sender))
+    else:
+        echo(await start_session(StartForm(Path(what), session_id, run_id, task_id, sender, reason)))
+
+
+@app.command()
+async def wait(session_id: SessionId, timeout: Timeout = None) -> None:  # noqa: ASYNC109
+    """Wait until a session has closed. Exits with 3 when it halted, with 5 when it goes on after --timeout."""
+    from apc_cli.commands.session_running import wait_for_end
+
+    echo(await wait_for_end(session_id, timeout))
+
+
+@app.command()
+async def events(session_id: SessionId, as_json: AsJson = False) -> None:
+    """Print each packet of a session as the log gets it, until the session has ended: verdict, way, content.
+
+    At a terminal a line says what each packet contains. In JSON the content is typed data, or what a question, its
+    answer or an ERROR says.
+    """
+    from apc_cli.commands.session_running import print_events
+
+    await print_events(session_id, as_json=as_json)
+
+
+@app.command()
+async def result(session_id: SessionId, timeout: Timeout = None) -> None:  # noqa: ASYNC109
+    """Wait until a session has closed and print its result as JSON. Exits as `apc session wait`."""
+    from apc_cli.commands.session_running import print_result
+
+    await print_result(session_id, timeout)
+
+
+@app.command()
+async def pause(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """Pause a session and its deadlines; packets that arrive meanwhile are held."""
+    await _send(session_id, Signal.PAUSE, sender, reason)
+
+
+@app.command()
+async def resume(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """Resume a paused session; held packets are judged in their order of arrival."""
+    await _send(session_id, Signal.RESUME, sender, reason)
+
+
+@app.command()
+async def stop(session_id: SessionId, sender: Sender = None, reason: Reason = None) -> None:
+    """End a session permanently (HALTED)."""
+    await _send(session_id, Signal.STOP, sender, reason)
+
+
+async def _send(session_id: str, signal: Signal, sender: str | None, reason: str | None) -> None:
+    from apc_cli.commands.session_control import signal_session
+
+    state = await signal_session(session_id, signal, sender, reason)
+    echo(f"{signal} accepted: session {session_id} is {state}")

@@ -1,0 +1,215 @@
+"""The connections of a one-shot command to database and broker: made within seconds, or a clear error.
+
+What brings the whole system along (`apc_client`) is imported where it is used: a command that only reads starts without
+it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import asyncpg
+
+from apc_bus.database import DATABASE_AWAY, first_line, open_pool
+from apc_bus.port import ActPublisher, Bus
+from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.topology import AgentQueues, Topology
+from apc_cli.errors import InputUnusable, ServiceAway
+from apc_log.heads import holds_log
+from apc_log.placement import objection_to, read_open_sessions
+from apc_log.registry import registered_agents
+
+# The database of a command: the one of APC_DATABASE_URL, or the embedded one of the data folder.
+
+PATIENCE = timedelta(seconds=3)
+"""How long a one-shot command waits for a server that does not answer; in total it ends within 10 s."""
+
+
+def holds_database(folder: Path) -> bool:
+    """Return whether a data folder holds an embedded database. Raises InputUnusable when it may not be read."""
+    try:
+        return (folder / "postgres" / "PG_VERSION").is_file()
+    except OSError as error:
+        raise InputUnusable(
+            f"the data folder {folder}: {error.strerror}: it belongs to another user, or set APC_DATA_DIR to yours"
+        ) from error
+
+
+@asynccontextmanager
+async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIterator[str]:
+    """Yield the URL of the log's database; start the embedded server of the data folder when it does not run.
+
+    Raises:
+        InputUnusable: no APC_DATABASE_URL, and the data folder holds no database, or may not be read.
+    """
+    if database.url is not None:
+        yield database.url
+        return
+    if not holds_database(bus.data_dir):
+        raise InputUnusable(
+            f"there is no log in {bus.data_dir.absolute()}: change to the folder where `apc automl run` or `apc up` "
+            "ran, or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"
+        )
+    from apc_persister.database.embedded import start_embedded
+
+    server = await start_embedded(bus.data_dir)
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def open_log() -> AsyncIterator[asyncpg.Pool]:
+    """Yield a pool on the database of the log, for commands that read it.
+
+    Raises InputUnusable, DatabaseUnavailable.
+    """
+    async with open_log_with_url() as (pool, _):
+        yield pool
+
+
+@asynccontextmanager
+async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+    """Yield the pool of `open_log`, and the database URL for helper processes."""
+    settings = DatabaseSettings()
+    async with database_url(BusSettings(), settings) as url:
+        pool = await open_pool(url, max_size=2, wait=PATIENCE)
+        try:
+            if not await holds_log(pool):
+                raise InputUnusable("this database holds no log: run `apc migrate`")
+            yield pool, url
+        except BrokenPipeError:  # the reader of our output left, not the database
+            raise
+        except DATABASE_AWAY as error:
+            raise ServiceAway(f"the database failed: {first_line(error)}") from error
+        finally:
+            await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())
+
+
+CONNECT_PATIENCE = timedelta(seconds=3)
+PATIENCE_SECONDS = 8.0
+"""Seconds in total that a command waits for the broker."""
+
+
+def broker_user(settings: BusSettings) -> str:
+    """Return the user of APC_AMQP_URL. Raises InputUnusable when it is not set."""
+    if not settings.amqp_nodes:
+        raise InputUnusable("set APC_AMQP_URL: `apc up` without a broker registers its agents itself")
+    return unquote(urlsplit(settings.amqp_nodes[0]).username or "guest")
+
+
+@asynccontextmanager
+async def open_bus(settings: BusSettings) -> AsyncIterator[Bus]:
+    """Yield the bus of APC_AMQP_URL, connected. Raises InputUnusable, BusUnavailable, ShardsDiffer."""
+    from apc_bus.rabbit import connect_rabbit
+
+    broker_user(settings)
+    quick = settings.model_copy(update={"connect_patience": CONNECT_PATIENCE, "connect_timeout": CONNECT_PATIENCE})
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            bus = await connect_rabbit(quick, purpose="apc", shards=settings.shards)
+    except TimeoutError as error:
+        raise ServiceAway("the broker does not answer: start RabbitMQ or check APC_AMQP_URL") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()
+
+
+async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
+    """Return the topology of APC_SHARDS, with an inbox for each registered agent when APC_DATABASE_URL is set.
+
+    Args:
+        expected: agents that get an inbox even if they are not registered yet.
+    """
+    from apc_client.registration import inboxes_of, topology_of
+
+    settings = BusSettings()
+    agents = {agent.agent_id: agent for agent in expected}
+    if DatabaseSettings().database_url is not None:
+        async with open_log() as pool:
+            agents |= {one.agent_id: one for one in inboxes_of(await registered_agents(pool))}
+    return topology_of(settings, list(agents.values()))
+
+
+def topology_url(settings: BusSettings) -> str:
+    """Return the AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
+    given = ConsoleSettings().topology_url
+    return settings.with_certificates(given.get_secret_value()) if given else settings.amqp_nodes[0]
+
+
+async def apply(topology: Topology) -> None:
+    """Declare a topology as the user of APC_TOPOLOGY_URL.
+
+    Another number of shards only if every open session stays in its shard, or if the number before serves them worse.
+
+    Raises TopologyConflict, BusUnavailable.
+    """
+    from apc_bus.rabbit import apply_rabbit
+    from apc_bus.rabbit.connections import Timing
+
+    settings = BusSettings()
+    broker_user(settings)
+    seconds = CONNECT_PATIENCE.total_seconds()
+    timing = Timing(connect=seconds, patience=seconds)
+    objection = partial(_objection, topology.shards)
+    await apply_rabbit(topology_url(settings), topology, objection=objection, timing=timing)
+
+
+async def _objection(wanted: int, before: int) -> str | None:
+    """Return why the number of shards may not be this one, by the log; without a log the first number is free."""
+    if DatabaseSettings().database_url is None:
+        missing = "only the log knows whether sessions are open, and which inboxes there are: set APC_DATABASE_URL"
+        return missing if before else None
+    async with open_log() as pool:
+        return objection_to(await read_open_sessions(pool), before, wanted)
+
+
+# The way of an operator's acts to the gate: the broker, or the socket of an in-process system.
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where acts go in.
+
+    Args:
+        user: the broker user in whose name they come.
+        shards: of the system.
+        open: connects; raises InputUnusable, BusUnavailable, ServiceAway.
+        is_socket: whether it is that of a system of this machine, which may have ended.
+    """
+
+    user: str
+    shards: int
+    open: Callable[[], AbstractAsyncContextManager[ActPublisher]]
+    is_socket: bool = False
+
+    async def check(self) -> None:
+        """Raise InputUnusable or ServiceAway when the system behind the socket has ended; a broker is not asked."""
+        if self.is_socket:
+            async with self.open():
+                pass
+
+
+def require_broker(settings: BusSettings) -> None:
+    """Raise InputUnusable when no broker is configured."""
+    if not settings.amqp_nodes:
+        raise InputUnusable("set APC_AMQP_URL: a system without a broker takes no sessions from other processes")
+
+
+def find_door(settings: BusSettings) -> Door:
+    """Return the door of the system that the settings name. Raises InputUnusable when it has none."""
+    if not settings.amqp_nodes:
+        from apc_client.local_acts import OPERATOR_USER, open_acts, socket_problem
+
+        folder, problem = settings.data_dir, socket_problem(settings.data_dir)
+        if problem is not None:
+            raise InputUnusable(problem)
+        return Door(OPERATOR_USER, settings.shards, lambda: open_acts(folder), is_socket=True)
+    return Door(broker_user(settings), settings.shards, lambda: open_bus(settings))

@@ -1,0 +1,250 @@
+"""Checks of the checkpoints: an administrator can change unseen what was logged after the last exported one."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+
+from apc_bus.database import undurable_settings
+from apc_bus.errors import QueueMissing, ShardsDiffer
+from apc_bus.port import QueueDepth
+from apc_bus.rabbit.administration import queue_depth
+from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.topology import gate_queue, log_queue
+from apc_cli.connections import CONNECT_PATIENCE
+from apc_cli.doctor.finding import Finding, ok, warning, wrong
+from apc_contracts.text import numbered
+from apc_log.heads import AnyConnection, read_head
+from apc_log.placement import check_places, read_open_sessions, split_sessions
+from apc_log.queries.health import read_age, read_exports
+from apc_persister.database.guard import read_guard
+from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
+from apc_persister.verification import findings
+from apc_persister.verification.log_ends import check_ends, check_registry
+
+TOLERANCE = timedelta(seconds=10)
+"""A working exporter exports a checkpoint within about a second."""
+
+
+async def look_at_checkpoints(pool: asyncpg.Pool) -> list[Finding]:
+    """Check, for each shard, the age of the last exported checkpoint, and how long the next one has waited."""
+    return [_checkpoints_of(row) for row in await read_exports(pool)]
+
+
+def _checkpoints_of(row: asyncpg.Record) -> Finding:
+    name, waiting = f"shard {row['shard']}", row["waiting_age"]
+    if row["target"] is None:
+        said = f"{name}: no checkpoint was exported yet"
+    else:
+        entries = numbered(row["tree_size"], "entry is", "entries are")
+        said = f"{name}: {entries} exported to {row['target']}, made {row['exported_age']:.0f} s ago"
+    if waiting is None:
+        return ok("checkpoints", f"{said}; none waits")
+    said = f"{said}; the next one waits for {waiting:.0f} s"
+    if waiting <= TOLERANCE.total_seconds():
+        return ok("checkpoints", said)
+    fix = "let the persister run, and see its log for checkpoints_not_exported; check APC_CHECKPOINTS_URL"
+    return wrong("checkpoints", said, fix)
+
+
+# Checks of the database: version, schema, durability, the guard of the log, its clock.
+
+OLDEST, NEWEST = 15, 18
+"""Major versions of PostgreSQL that the tests run on."""
+CLOCK_TOLERANCE = timedelta(seconds=1)
+"""Expiry is judged by one clock and recorded by another: beyond this they visibly contradict each other."""
+MIGRATE = "apc migrate"
+MIGRATE_AS_SUPERUSER = (
+    "run `apc migrate` as a superuser of the database; the embedded one is migrated when `apc up` starts"
+)
+
+
+def now() -> datetime:
+    """Return the time of this machine's clock."""
+    return datetime.now(UTC)
+
+
+async def look_at_database(
+    connection: AnyConnection, *, may_be_undurable: bool, clock: Callable[[], datetime] = now
+) -> list[Finding]:
+    """Check everything that does not need the broker. Raises OSError and asyncpg's errors."""
+    findings = [
+        await _version(connection),
+        await _durability(connection, may_be_undurable),
+        await _clock(connection, clock),
+    ]
+    schema = await _schema(connection)
+    findings += schema
+    if all(finding.fix == "" for finding in schema):
+        findings += await _guard(connection)
+    return findings
+
+
+async def _version(connection: AnyConnection) -> Finding:
+    major = connection.get_server_version().major
+    if OLDEST <= major <= NEWEST:
+        return ok("database", f"PostgreSQL {major} answers")
+    return warning("database", f"PostgreSQL {major} was not tested", f"use PostgreSQL {OLDEST} to {NEWEST}")
+
+
+async def _durability(connection: AnyConnection, may_be_undurable: bool) -> Finding:
+    off = await undurable_settings(connection)
+    if not off:
+        return ok("durability", "fsync, full_page_writes and synchronous_commit are on")
+    say = warning if may_be_undurable else wrong
+    names = ", ".join(off)
+    return say("durability", f"{names} off: committed rows may be lost", f"switch on in postgresql.conf: {names}")
+
+
+async def _clock(connection: AnyConnection, clock: Callable[[], datetime]) -> Finding:
+    before = clock()
+    theirs: datetime = await connection.fetchval("SELECT clock_timestamp()")
+    after = clock()
+    skew = abs(theirs - (before + (after - before) / 2))
+    said = f"the database's clock and ours differ by {skew.total_seconds():.3f} s"
+    if skew <= CLOCK_TOLERANCE + (after - before) / 2:
+        return ok("clock", said)
+    return wrong("clock", said, "synchronise the clocks of both machines (NTP, chrony)")
+
+
+async def _schema(connection: AnyConnection) -> list[Finding]:
+    found = await read_revision(connection)
+    if found == SCHEMA_REVISION:
+        return [ok("schema", f"revision {found}")]
+    if found is None:
+        return [wrong("schema", "this database holds no log", MIGRATE)]
+    if found < SCHEMA_REVISION:
+        return [wrong("schema", f"revision {found}, this release needs {SCHEMA_REVISION}", MIGRATE)]
+    return [wrong("schema", f"revision {found} is of a newer release", "upgrade apc-bus")]
+
+
+async def _guard(connection: AnyConnection) -> list[Finding]:
+    try:
+        state = await read_guard(connection)
+    except asyncpg.InsufficientPrivilegeError as error:
+        fix = "connect as a member of apc_reader, apc_writer or apc_owner"
+        return [warning("guard", f"cannot be read: {error}", fix)]
+    findings = [wrong("guard", hole, f"{MIGRATE_AS_SUPERUSER}, then `apc log verify`") for hole in state.holes]
+    if state.lacks:
+        degraded = f"degraded to triggers and roles: {'; '.join(state.lacks)}"
+        findings.append(warning("guard", degraded, f"{MIGRATE_AS_SUPERUSER}; docs/explanation/log-security.md"))
+    return findings or [ok("guard", "full: triggers, roles and event triggers")]
+
+
+# Quick checks of the log without reading it whole, and of additions to its tables by their owner.
+
+VERIFY = "run `apc log verify`; docs/explanation/log-security.md says how to go on after a forgery"
+TAKE_OUT = "take it out inside apc_guard.maintain(), or say why it is there; then `apc log verify`"
+RESTORE = "make it again inside apc_guard.maintain() as the migrations do; then `apc log verify`"
+
+
+async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
+    """Check the end of each shard, the registry, and constraints, defaults, indexes, triggers, rules and policies."""
+    async with pool.acquire() as connection:
+        ends = [_wrong("log end", one) for one in await check_ends(connection)]
+        registry = [_wrong("registry", one) for one in await check_registry(connection)]
+        additions = await read_additions(connection)
+    tables = [wrong("log tables", f"added to apc_log.{line}", TAKE_OUT) for line in additions.added]
+    tables += [wrong("log tables", f"gone from apc_log.{line}", RESTORE) for line in additions.missing]
+    return [
+        *(ends or [ok("log end", "nothing stands behind the checkpoints but what the guard recorded")]),
+        *(registry or [ok("registry", "every change that the gate believes is in the tree")]),
+        *(
+            tables
+            or [ok("log tables", "constraints, defaults, triggers, rules and policies are those of this release")]
+        ),
+    ]
+
+
+def _wrong(check: str, found: findings.LogFinding) -> Finding:
+    return wrong(check, f"shard {found.shard}: {found.message}", VERIFY)
+
+
+# Checks of what the gates have logged and the database does not hold yet.
+
+PATIENCE = timedelta(seconds=3)
+"""A working writer commits at least once in this time."""
+_POLL_S = 0.2
+
+
+async def look_at_lag(pool: asyncpg.Pool, depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
+    """Check, for each shard, how many log batches wait, how old the log's end is, and whether it grows."""
+    return [await _shard(pool, depths[log_queue(shard)], shard) for shard in shards if log_queue(shard) in depths]
+
+
+async def _shard(pool: asyncpg.Pool, depth: QueueDepth, shard: int) -> Finding:
+    if depth.messages == 0:
+        if depth.consumers:
+            return ok("log", f"shard {shard}: written up to date")
+        return warning("log", f"shard {shard}: nothing waits, and no log writer runs", "apc serve persister")
+    age = await read_age(pool, shard)
+    since = "nothing was written yet" if age is None else f"the last entry was written {age:.1f} s ago"
+    waiting = f"shard {shard}: {depth.messages} log batches wait; {since}"
+    if depth.consumers == 0:
+        return wrong("log", f"{waiting}; no log writer runs", "apc serve persister")
+    if await _moves(pool, shard):
+        return ok("log", f"{waiting}; the writer is at work")
+    return wrong("log", f"{waiting}; the writer stands still", "its own log says why (log_stopped, log_database_away)")
+
+
+async def _moves(pool: asyncpg.Pool, shard: int) -> bool:
+    before = await read_head(pool, shard)
+    for _ in range(int(PATIENCE.total_seconds() / _POLL_S)):
+        await asyncio.sleep(_POLL_S)
+        if await read_head(pool, shard) != before:
+            return True
+    return False
+
+
+# Checks of the number of shards: the broker's, and the shards in which sessions are.
+
+CHECK = "shards"
+NAMED = 3
+STOP_SPLIT = (
+    "stop the open ones (`apc session stop`) and start their work again under other keys; their entries are evidence "
+    "and stay, so `apc log verify` goes on to report these sessions: keep its report, and compare later ones with it"
+)
+SET_BACK = "set it for every process, or change the number as docs/how-to/operations.md says"
+
+
+async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
+    """Check that every session is in one shard, and every open one in that of APC_SHARDS."""
+    findings = []
+    split = await split_sessions(pool)
+    if split:
+        named = ", ".join(one.session_id for one in split[:NAMED]) + (", …" if len(split) > NAMED else "")
+        still_open = sum(not one.is_terminal for one in split)
+        what = (
+            f"{numbered(len(split), 'session')} with entries in two shards, {still_open} of them open ({named}): "
+            "the number of shards was changed while they ran"
+        )
+        findings.append(wrong(CHECK, what, STOP_SPLIT))
+    try:
+        lost = check_places(await read_open_sessions(pool), shards)
+    except ShardsDiffer as error:
+        findings.append(wrong(CHECK, str(error), SET_BACK))
+    else:
+        if lost:
+            what = f"no number of shards fits the open sessions; with APC_SHARDS={shards} the gates take no work for "
+            what += f"{numbered(len(lost), 'session')}, such as {lost[0]}"
+            findings.append(wrong(CHECK, what, "leave them: their deadlines end them, and start their work again"))
+    return findings or [ok(CHECK, "every session is in one shard")]
+
+
+async def look_at_number(url: str, shards: int) -> list[Finding]:
+    """Check that the broker has no queues of further shards; missing ones are findings of the topology."""
+    seconds = CONNECT_PATIENCE.total_seconds()
+    link = await Nodes([url], Timing(connect=seconds, patience=seconds)).connect("apc doctor")
+    found = shards
+    try:
+        while True:
+            await queue_depth(link, gate_queue(found), seconds)
+            found += 1
+    except QueueMissing:
+        pass
+    finally:
+        await link.close(seconds)
+    if found == shards:
+        return []
+    return [wrong(CHECK, f"APC_SHARDS is {shards}, and the broker has the queues of {found} shards", SET_BACK)]

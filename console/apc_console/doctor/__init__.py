@@ -1,6 +1,0 @@
-"""`apc doctor`: checks of everything the bus needs, each finding with its fix."""
-
-from apc_console.doctor.examination import examine
-from apc_console.doctor.finding import Finding, Status
-
-__all__ = ["Finding", "Status", "examine"]

@@ -24,7 +24,7 @@ def test_alone_it_shows_its_help(apc: ApcCommand) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_line_of_a_command_is_that_of_its_own_help(name: str) -> None:
+def test_the_line_of_a_command_is_that_of_its_help(name: str) -> None:
     assert COMMANDS[name][1] == " ".join(loaded(name).help.partition("\n\n")[0].split())
 
 

@@ -101,19 +101,17 @@ class EffectRecord:
         }
 
 
-# Errors of effects.
-#
-# AgentError
-#   EffectError
-#     EffectUnknown      (effect_id, since): claimed, and never recorded: it may have been made
-#     EffectResultLost   (effect_id): it was made, and what it gave could not be kept
-#     EffectSettled      (effect_id): there is nothing to settle: it is made, being made, or was never claimed
-#
-# What `fn` itself raises goes through `ctx.once`. It raises EffectNotMade to say that nothing has happened.
-
-
 class EffectError(AgentError):
-    """An effect cannot be made, or its result not be given; `effect_id` names packet, agent and key."""
+    """An effect cannot be made, or its result not be given; `effect_id` names packet, agent and key.
+
+    AgentError
+      EffectError
+        EffectUnknown      (effect_id, since): claimed, and never recorded: it may have been made
+        EffectResultLost   (effect_id): it was made, and what it gave could not be kept
+        EffectSettled      (effect_id): there is nothing to settle: it is made, being made, or was never claimed
+
+    What `fn` itself raises goes through `ctx.once`. It raises EffectNotMade to say that nothing has happened.
+    """
 
     def __init__(self, effect_id: EffectId, message: str) -> None:
         super().__init__(f"{effect_id} {message}")

@@ -38,21 +38,20 @@ from apc_agents.text import OnProgress, ResponseText, TokenCounter, response_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_SUCCESS, AgentResponse, ResponseConstraints, ResponseInvalid, parse_response
 
-# Errors of LLM agents.
-#
-# AgentError
-#   LLMError
-#     ModelUnusable     the setting names no model that can be asked: says which setting to change
-#     ModelAway         (retry_after): the provider does not answer, or not now; asking again may help
-#     ModelRefused      the provider refuses the request; asking again does not help
-#     AnswerInvalid     the model gave no AgentResponse, however often it was told how to mend its answer
-#     AnswerTooLong     (size, limit): an answer of more bytes than may be read
-#
-# Whatever raises one of them leaves the conversation as it was.
-
 
 class LLMError(AgentError):
-    """Something went wrong between an agent and its model."""
+    """Something went wrong between an agent and its model.
+
+    AgentError
+      LLMError
+        ModelUnusable     the setting names no model that can be asked: says which setting to change
+        ModelAway         (retry_after): the provider does not answer, or not now; asking again may help
+        ModelRefused      the provider refuses the request; asking again does not help
+        AnswerInvalid     the model gave no AgentResponse, however often it was told how to mend its answer
+        AnswerTooLong     (size, limit): an answer of more bytes than may be read
+
+    Whatever raises one of them leaves the conversation as it was.
+    """
 
 
 class ModelUnusable(LLMError):

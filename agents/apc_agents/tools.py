@@ -1,16 +1,4 @@
-"""Errors of actions.
-
-AgentError
-  ActionError
-    ToolInvalid        a function that cannot be a tool; found when it is registered
-    ActionsRefused     (problems): a response whose actions cannot run; nothing of it has run
-    ReferenceUnknown   (reference): a `${{…}}` that points nowhere
-    ValueUnserialisable  (place): a value that JSON does not know
-    ToolFailed         a tool that raised, took too long, or gave what JSON does not know
-    KnowledgeOutOfScope    (knowledge_id): knowledge that the response does not list
-    TaskUnknown        (task_id): no such task
-    TaskLost           (task_id): another worker has taken the task over, or it was cancelled
-"""
+"""The tools of an agent: typed functions, what a call of one is given and may give, and how it fails."""
 
 import asyncio
 import inspect
@@ -38,7 +26,19 @@ _MOST_SHOWN = 10
 
 
 class ActionError(AgentError):
-    """Something went wrong with an action."""
+    """Something went wrong with an action.
+
+    AgentError
+      ActionError
+        ToolInvalid        a function that cannot be a tool; found when it is registered
+        ActionsRefused     (problems): a response whose actions cannot run; nothing of it has run
+        ReferenceUnknown   (reference): a `${{…}}` that points nowhere
+        ValueUnserialisable  (place): a value that JSON does not know
+        ToolFailed         a tool that raised, took too long, or gave what JSON does not know
+        KnowledgeOutOfScope    (knowledge_id): knowledge that the response does not list
+        TaskUnknown        (task_id): no such task
+        TaskLost           (task_id): another worker has taken the task over, or it was cancelled
+    """
 
 
 class ToolInvalid(ActionError):

@@ -30,14 +30,15 @@ from prometheus_client import Counter
 from apc_bus.folders import make_private_folder
 from apc_contracts.errors import ApcError
 
+_held: set[str] = set()
+_descriptors: dict[Path, int] = {}
+"""Never closed: to close any descriptor of a file ends all locks that the process has on it."""
+
+
 # Names that a process holds as long as it lives: the kernel takes them away however it ends.
 #
 # A name is a byte of a file, and its holder has locked the byte. Unlike a process id that means the same in each
 # container that shares the file, and it passes to no child process.
-
-_held: set[str] = set()
-_descriptors: dict[Path, int] = {}
-"""Never closed: to close any descriptor of a file ends all locks that the process has on it."""
 
 
 def claim(file: Path | None) -> str:

@@ -16,29 +16,28 @@ from rpds import HashTrieMap
 from apc_agents.errors import AgentError
 from apc_agents.json_values import checked_text, json_value
 
-# Errors of the engineered context.
-#
-# AgentError
-#   ContextError
-#     ContextPressureError   a turn for a context that is pressured: compress or clear first
-#     InvalidTransition      (state, kind): an input that the state does not list
-#     TurnInvalid            a turn that cannot be stored as it stands
-#       MessageTooLong       (tokens, limit): a turn that the window cannot hold beside what must stay
-#     ArgumentInvalid        (place): an argument outside its range or of the wrong type
-#     UnknownPath            (path): no operation has this path
-#     UnknownResource        (resource_id): no turn of this window has this id
-#     LinearityError         (resource_id): a class that would sink, or a drop of what may not be dropped
-#     CompositionRefused     (step): a composition of operations that cannot run
-#     PromptInvalid          (place): a template, or what is asked of it, does not fit
-#     ContextStoreError
-#       ArchiveCorrupted     (resource_id): the store gave back other bytes than it got
-#       ContextStale         (session_id, revision): another process has saved this session since it was read
-#
-# Whatever raises one of them leaves the context as it was.
-
 
 class ContextError(AgentError):
-    """Something went wrong in a context."""
+    """Something went wrong in a context.
+
+    AgentError
+      ContextError
+        ContextPressureError   a turn for a context that is pressured: compress or clear first
+        InvalidTransition      (state, kind): an input that the state does not list
+        TurnInvalid            a turn that cannot be stored as it stands
+          MessageTooLong       (tokens, limit): a turn that the window cannot hold beside what must stay
+        ArgumentInvalid        (place): an argument outside its range or of the wrong type
+        UnknownPath            (path): no operation has this path
+        UnknownResource        (resource_id): no turn of this window has this id
+        LinearityError         (resource_id): a class that would sink, or a drop of what may not be dropped
+        CompositionRefused     (step): a composition of operations that cannot run
+        PromptInvalid          (place): a template, or what is asked of it, does not fit
+        ContextStoreError
+          ArchiveCorrupted     (resource_id): the store gave back other bytes than it got
+          ContextStale         (session_id, revision): another process has saved this session since it was read
+
+    Whatever raises one of them leaves the context as it was.
+    """
 
 
 class ContextPressureError(ContextError):

@@ -17,23 +17,22 @@ from apc_agents.text import Stemmer, fold, words_in
 from apc_bus.settings import SituationSettings
 from apc_contracts.contract_model import Model, Time
 
-# Errors of the memory.
-#
-# AgentError
-#   MemoryStoreError
-#     ValueInvalid         (path): a value that JSON does not know, or that is too large
-#     ConversationInvalid  (path): a conversation that cannot be stored, or a stored one that cannot be read
-#     ArgumentInvalid      (place): a page, a moment or an id outside its range
-#     OwnerForeign         what is written belongs to another owner, or to another user
-#     StaleRevision        (revision, current): somebody else has written it since it was read
-#     UnknownSession       (session_id): nobody began this session
-#     MemoryUnavailable    the database does not answer
-#
-# Whatever raises one of them leaves the memory as it was.
-
 
 class MemoryStoreError(AgentError):
-    """A memory store cannot do what it is asked to."""
+    """A memory store cannot do what it is asked to.
+
+    AgentError
+      MemoryStoreError
+        ValueInvalid         (path): a value that JSON does not know, or that is too large
+        ConversationInvalid  (path): a conversation that cannot be stored, or a stored one that cannot be read
+        MemoryArgumentInvalid  (place): a page, a moment or an id outside its range
+        OwnerForeign         what is written belongs to another owner, or to another user
+        StaleRevision        (revision, current): somebody else has written it since it was read
+        UnknownSession       (session_id): nobody began this session
+        MemoryUnavailable    the database does not answer
+
+    Whatever raises one of them leaves the memory as it was.
+    """
 
 
 class ValueInvalid(MemoryStoreError):

@@ -16,12 +16,6 @@ from yarl import URL
 from apc_bus.clock import boottime
 from apc_bus.tls import ALERT, TlsSpoken
 
-# Takes deliveries, returns and confirms out of the byte stream of a connection, before aiormq sees it.
-#
-# aiormq reads each frame in three pieces, parses it into objects and passes it through two queues and a task: 40 µs
-# of CPU for each message. Here a message is handed to its channel when its last byte is there. All other frames
-# go to aiormq as they are: their order among themselves stays, and so does that of what is taken out.
-
 _FRAME = struct.Struct(">BHI")
 _OVERHEAD = _FRAME.size + 1
 _METHOD, _HEADER, _BODY = 1, 2, 3
@@ -55,6 +49,13 @@ class _Content:
     header: bytes = b""
     missing: int = 1
     pieces: list[bytes] = field(default_factory=list)
+
+
+# Takes deliveries, returns and confirms out of the byte stream of a connection, before aiormq sees it.
+#
+# aiormq reads each frame in three pieces, parses it into objects and passes it through two queues and a task: 40 µs
+# of CPU for each message. Here a message is handed to its channel when its last byte is there. All other frames
+# go to aiormq as they are: their order among themselves stays, and so does that of what is taken out.
 
 
 class FrameSplitter:

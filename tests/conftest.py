@@ -23,7 +23,7 @@ from tests.support.servers import (
 )
 from tests.support.servers.folders import make_server_folder, prefer_memory
 
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.topology import build_topology
 
 pytest_plugins = ["tests.faults.results", "tests.scheduling", "tests.sharing"]
@@ -76,9 +76,9 @@ def rabbit_node() -> Iterator[PrivateNode]:
 
 
 @pytest.fixture
-def memory_broker() -> MemoryBroker:
+def memory_broker() -> InMemoryBroker:
     """The in-process broker with one shard and no agents."""
-    return MemoryBroker(build_topology())
+    return InMemoryBroker(build_topology())
 
 
 @pytest.fixture(scope="session")

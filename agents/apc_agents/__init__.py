@@ -30,7 +30,7 @@ from apc_agents.errors import (
 )
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval
-from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.handling.state import InMemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.running.service import run_worker
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import Tick
@@ -64,7 +64,7 @@ __all__ = [
     "EmitUnconfirmed",
     "HandlerContext",
     "HandlerFailed",
-    "MemoryStateStore",
+    "InMemoryStateStore",
     "PostgresStateStore",
     "Reject",
     "RequestFailed",

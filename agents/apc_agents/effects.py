@@ -405,7 +405,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class MemoryEffectStore:
+class InMemoryEffectStore:
     """An EffectStore in memory. `now` is its clock."""
 
     def __init__(self, now: Callable[[], datetime] = _now) -> None:

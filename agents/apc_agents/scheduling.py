@@ -261,7 +261,7 @@ class ScheduleStore(Protocol):
         """Account for the firings up to `until`, unless another process has moved it since `seen` was read."""
 
 
-class MemoryScheduleStore:
+class InMemoryScheduleStore:
     """A ScheduleStore that ends with the process: for tests, and for workers without a database."""
 
     def __init__(self) -> None:

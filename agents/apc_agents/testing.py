@@ -14,22 +14,22 @@ import orjson
 from pydantic import BaseModel
 
 from apc_agents.agent import Agent
-from apc_agents.effects import MemoryEffectStore
+from apc_agents.effects import InMemoryEffectStore
 from apc_agents.emission import Builder, Draft, LocalTransition, PacketOptions
 from apc_agents.emitter import ClaimChecks, sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
-from apc_agents.handling.state import MemoryStateStore, StateStore
+from apc_agents.handling.state import InMemoryStateStore, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.delivery import DeliveryKey
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import Tick, tick_id
 from apc_agents.session_phase import KnownSessions, SessionPosition
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
@@ -84,11 +84,13 @@ class AgentTestClient:
         self.artifacts = artifacts or ArtifactStore("memory:///")
         self.memory = memory or InMemoryMemoryStore()
         """What the agent has as ctx.memory."""
-        self.states = states or MemoryStateStore(self.memory if isinstance(self.memory, InMemoryMemoryStore) else None)
+        self.states = states or InMemoryStateStore(
+            self.memory if isinstance(self.memory, InMemoryMemoryStore) else None
+        )
         """Where ctx.state is kept."""
-        self.tasks = MemoryTaskStore()
+        self.tasks = InMemoryTaskStore()
         """The agent's tasks, when it has tools."""
-        self.effects = MemoryEffectStore()
+        self.effects = InMemoryEffectStore()
         """What ctx.once has made."""
         self._claim_checks = ClaimChecks(self.artifacts, WorkerSettings(database_url=None).claim_check_bytes)
         self._agent = agent
@@ -105,7 +107,7 @@ class AgentTestClient:
     async def __aenter__(self) -> Self:
         """Start the worker; returns when its on_start functions are done. Raises what they raised."""
         agent = self._agent
-        broker = MemoryBroker(build_topology(1, [agent.queues()]))
+        broker = InMemoryBroker(build_topology(1, [agent.queues()]))
         self._gate = broker.connect("orchestrator")
         await self._stack.enter_async_context(handle(self._gate, gate_queue(0), self._collect, prefetch=1))
         worker = Worker(

@@ -11,7 +11,7 @@ import msgspec
 from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.topology import build_topology
 from apc_contracts.session.session import Grounds
 from apc_contracts.vocabulary import PacketType
@@ -39,7 +39,7 @@ async def measure_impact(servers: Servers, figures: Figures, count: int) -> None
 
 async def _measure(servers: Servers, figures: Figures, name: str, entries: Sequence[PacketEntry]) -> None:
     pool = await open_pool(await servers.fresh_database(), max_size=4)
-    broker = MemoryBroker(build_topology())
+    broker = InMemoryBroker(build_topology())
     bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
     await bench.gate.open()
     for first in range(0, len(entries), BATCH):

@@ -8,7 +8,7 @@ from random import Random
 
 import asyncpg
 
-from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
+from apc_agents.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers
 
@@ -29,7 +29,7 @@ async def measure_memory(servers: Servers, figures: Figures) -> None:
     url = await servers.fresh_database()
     await _fill(url)
     pool = await asyncpg.create_pool(url, min_size=2, max_size=4, server_settings={"role": "apc_agent"})
-    store, random = DatabaseMemoryStore(pool), Random(2)
+    store, random = PostgresMemoryStore(pool), Random(2)
 
     def some_user() -> str:
         return f"u-{random.randrange(1, USERS)}"
@@ -63,7 +63,7 @@ async def measure_memory(servers: Servers, figures: Figures) -> None:
     await pool.close()
 
 
-async def _fold(store: DatabaseMemoryStore) -> float:
+async def _fold(store: PostgresMemoryStore) -> float:
     """Return what a compression of a long session costs in Postgres."""
     turns = {f"context/t{number}": "The spare pump came at two. " * 10 for number in range(FOLDED)}
     taken = []
@@ -86,7 +86,7 @@ async def _percentile(call: Callable[[], Awaitable[object]]) -> float:
 async def _fill(url: str) -> None:
     """Rows as the store writes them: 100 different conversations, each many times under its own ids."""
     pool = await asyncpg.create_pool(url, min_size=1, max_size=1)
-    store = DatabaseMemoryStore(pool)
+    store = PostgresMemoryStore(pool)
     for number in range(100):
         random = Random(number)
         messages = tuple(_message(" ".join(random.choices(WORDS, k=40))) for _ in range(MESSAGES))

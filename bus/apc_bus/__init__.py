@@ -6,7 +6,7 @@ Promises: a publish that returned is kept, a delivery that was not acknowledged 
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology, build_topology
@@ -19,7 +19,7 @@ __all__ = [
     "BusSettings",
     "DatabaseSettings",
     "Delivery",
-    "MemoryBroker",
+    "InMemoryBroker",
     "Message",
     "Publication",
     "QueueDepth",

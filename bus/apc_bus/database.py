@@ -221,7 +221,7 @@ _ANSWER_SECONDS = 5.0
 """How long a server may take to cancel a statement that was too slow, and to answer."""
 
 
-class DatabasePool(asyncpg.Pool):
+class PostgresPool(asyncpg.Pool):
     """A pool that leaves a server which is away or demoted with all its connections, and knows when it is back.
 
     What a statement, a transaction or an attempt to connect fails with is noted when the connection is given back.
@@ -356,7 +356,7 @@ class _Acquired(PoolAcquireContext):
 
     __slots__ = ("_failures", "_pool")
 
-    def __init__(self, pool: DatabasePool, timeout: float | None) -> None:
+    def __init__(self, pool: PostgresPool, timeout: float | None) -> None:
         super().__init__(pool, timeout)
         self._pool = pool
         self._failures = pool.failures
@@ -454,7 +454,7 @@ async def open_pool(
     backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
     while True:
         try:
-            return await DatabasePool(
+            return await PostgresPool(
                 url,
                 min_size=min_size,
                 max_size=max_size,
@@ -484,12 +484,12 @@ async def open_pool(
 
 def problems_of(pool: asyncpg.Pool) -> list[str]:
     """Return why the database of a pool cannot be used, a sentence each; none for a pool of `asyncpg.create_pool`."""
-    return pool.problems if isinstance(pool, DatabasePool) else []
+    return pool.problems if isinstance(pool, PostgresPool) else []
 
 
 async def note_failure(pool: asyncpg.Pool, error: BaseException) -> BaseException:
     """Tell a pool what happened to a connection that was taken out of it; return the error in clear words."""
-    return await pool.note(error) if isinstance(pool, DatabasePool) else error
+    return await pool.note(error) if isinstance(pool, PostgresPool) else error
 
 
 async def _set_codecs(connection: asyncpg.Connection) -> None:

@@ -37,11 +37,11 @@ class Source(Protocol):
 
     is_stream: bool
 
-    def detach(self, subscription: "MemorySubscription", unacked: Iterable[Stored]) -> None:
+    def detach(self, subscription: "InMemorySubscription", unacked: Iterable[Stored]) -> None:
         """End the subscription; what it holds goes back."""
         ...
 
-    def refill(self, subscription: "MemorySubscription") -> None:
+    def refill(self, subscription: "InMemorySubscription") -> None:
         """Hand over waiting messages: the subscription has credit again."""
         ...
 
@@ -54,7 +54,7 @@ class Source(Protocol):
         ...
 
 
-class MemorySubscription:
+class InMemorySubscription:
     """One consumer on one queue or stream (`apc_bus.port.Subscription`)."""
 
     def __init__(
@@ -238,7 +238,7 @@ DeadLetter = Callable[[Queue, Stored, str], None]
 """(queue, message, reason): publishes it to the queue's dead-letter exchange."""
 
 
-class MemoryQueue:
+class InMemoryQueue:
     """Ready messages in order, and consumers. A full queue refuses; expiry works at the head only."""
 
     is_stream = False
@@ -248,7 +248,7 @@ class MemoryQueue:
         self._dead_letter = dead_letter
         self._ready: deque[Stored] = deque()
         self._ready_bytes = 0
-        self._consumers: deque[MemorySubscription] = deque()
+        self._consumers: deque[InMemorySubscription] = deque()
         self._sequence = 0
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -256,7 +256,7 @@ class MemoryQueue:
         return len(self._ready)
 
     @property
-    def consumers(self) -> tuple[MemorySubscription, ...]:
+    def consumers(self) -> tuple[InMemorySubscription, ...]:
         """The consumers; of a single-active queue the first is active."""
         return tuple(self._consumers)
 
@@ -280,12 +280,12 @@ class MemoryQueue:
         self._ready_bytes += len(message.body)
         self._dispatch()
 
-    def attach(self, subscription: MemorySubscription) -> None:
+    def attach(self, subscription: InMemorySubscription) -> None:
         """Add a consumer."""
         self._consumers.append(subscription)
         self._dispatch()
 
-    def detach(self, subscription: MemorySubscription, unacked: Iterable[Stored]) -> None:
+    def detach(self, subscription: InMemorySubscription, unacked: Iterable[Stored]) -> None:
         """Remove a consumer: the next one of a single-active queue takes over."""
         if subscription in self._consumers:
             self._consumers.remove(subscription)
@@ -293,7 +293,7 @@ class MemoryQueue:
             self._requeue(stored)
         self._dispatch()
 
-    def refill(self, subscription: MemorySubscription) -> None:
+    def refill(self, subscription: InMemorySubscription) -> None:
         """Hand over messages to a consumer that has credit again."""
         self._dispatch()
 
@@ -335,7 +335,7 @@ class MemoryQueue:
         self._ready_bytes -= len(stored.message.body)
         return stored
 
-    def _next_consumer(self) -> MemorySubscription | None:
+    def _next_consumer(self) -> InMemorySubscription | None:
         if self.description.is_single_active:
             return self._consumers[0] if self._consumers and self._consumers[0].has_credit else None
         for _ in range(len(self._consumers)):
@@ -356,7 +356,7 @@ class MemoryQueue:
 # The substrate stream of the in-process broker: an append-only log that many read from any offset.
 
 
-class MemoryStream:
+class InMemoryStream:
     """Messages by offset; beyond `max_bytes` the oldest are dropped, as the broker drops segments."""
 
     is_stream = True
@@ -367,13 +367,13 @@ class MemoryStream:
         self._first = 0
         self._next = 0
         self._size_bytes = 0
-        self._positions: dict[MemorySubscription, int] = {}
+        self._positions: dict[InMemorySubscription, int] = {}
 
     def __len__(self) -> int:
         return len(self._log)
 
     @property
-    def consumers(self) -> tuple[MemorySubscription, ...]:
+    def consumers(self) -> tuple[InMemorySubscription, ...]:
         """The readers."""
         return tuple(self._positions)
 
@@ -391,17 +391,17 @@ class MemoryStream:
         for reader in self._positions:
             self.refill(reader)
 
-    def attach(self, subscription: MemorySubscription, offset: int | str) -> None:
+    def attach(self, subscription: InMemorySubscription, offset: int | str) -> None:
         """Add a reader from `first`, `last`, `next` or an offset."""
         starts = {"first": self._first, "last": max(self._first, self._next - 1), "next": self._next}
         self._positions[subscription] = starts[offset] if isinstance(offset, str) else offset
         self.refill(subscription)
 
-    def detach(self, subscription: MemorySubscription, unacked: Iterable[Stored]) -> None:
+    def detach(self, subscription: InMemorySubscription, unacked: Iterable[Stored]) -> None:
         """Remove a reader; the log stays as it is."""
         self._positions.pop(subscription, None)
 
-    def refill(self, subscription: MemorySubscription) -> None:
+    def refill(self, subscription: InMemorySubscription) -> None:
         """Hand over messages from the reader's position, as far as its credit goes."""
         position = max(self._positions[subscription], self._first)
         while position < self._next and subscription.has_credit:
@@ -487,18 +487,18 @@ class Exchanges(Protocol):
         """Route a message. Raises PublishRefused, PublishUnroutable."""
         ...
 
-    def queue(self, name: str) -> MemoryQueue | MemoryStream:
+    def queue(self, name: str) -> InMemoryQueue | InMemoryStream:
         """Return a queue by name. Raises QueueMissing."""
         ...
 
 
-class MemoryBus:
-    """`apc_bus.port.Bus` inside one process. Made by `MemoryBroker.connect`."""
+class InMemoryBus:
+    """`apc_bus.port.Bus` inside one process. Made by `InMemoryBroker.connect`."""
 
     def __init__(self, broker: Exchanges, user: str) -> None:
         self._broker = broker
         self._user = user
-        self._subscriptions: set[MemorySubscription] = set()
+        self._subscriptions: set[InMemorySubscription] = set()
         self._is_closed = False
 
     @property
@@ -543,9 +543,9 @@ class MemoryBus:
         """Consume a queue in bulk."""
         self._check()
         source = self._broker.queue(queue)
-        if isinstance(source, MemoryStream):
+        if isinstance(source, InMemoryStream):
             raise BusError(f"{queue} is a stream: use read_substrate")
-        subscription = MemorySubscription(source, prefetch, self.publish, watch)
+        subscription = InMemorySubscription(source, prefetch, self.publish, watch)
         source.attach(subscription)
         with self._owned(subscription), nullcontext() if watch is None else watch.until_end():
             yield subscription
@@ -555,8 +555,8 @@ class MemoryBus:
         """Read the substrate stream."""
         self._check()
         stream = self._broker.queue(SUBSTRATE_STREAM)
-        assert isinstance(stream, MemoryStream)
-        subscription = MemorySubscription(stream, 100, self.publish)
+        assert isinstance(stream, InMemoryStream)
+        subscription = InMemorySubscription(stream, 100, self.publish)
         stream.attach(subscription, offset)
         with self._owned(subscription):
             yield subscription
@@ -574,7 +574,7 @@ class MemoryBus:
             subscription.end("the bus was closed")
 
     @contextmanager
-    def _owned(self, subscription: MemorySubscription) -> Iterator[None]:
+    def _owned(self, subscription: InMemorySubscription) -> Iterator[None]:
         self._subscriptions.add(subscription)
         try:
             yield
@@ -587,7 +587,7 @@ class MemoryBus:
             raise BusUnavailable("this bus is closed")
 
 
-class MemoryBroker:
+class InMemoryBroker:
     """A broker inside this process, for one event loop. Nothing is durable: it ends with the process.
 
     Args:
@@ -596,7 +596,7 @@ class MemoryBroker:
 
     def __init__(self, topology: Topology) -> None:
         self._router = Router()
-        self._queues: dict[str, MemoryQueue | MemoryStream] = {}
+        self._queues: dict[str, InMemoryQueue | InMemoryStream] = {}
         self.apply(topology)
 
     def apply(self, topology: Topology) -> None:
@@ -605,13 +605,15 @@ class MemoryBroker:
         for queue in topology.queues:
             if queue.name not in self._queues:
                 is_stream = queue.kind is QueueKind.STREAM
-                self._queues[queue.name] = MemoryStream(queue) if is_stream else MemoryQueue(queue, self._dead_letter)
+                self._queues[queue.name] = (
+                    InMemoryStream(queue) if is_stream else InMemoryQueue(queue, self._dead_letter)
+                )
 
-    def connect(self, user: str) -> MemoryBus:
+    def connect(self, user: str) -> InMemoryBus:
         """Return a bus for one broker user."""
-        return MemoryBus(self, user)
+        return InMemoryBus(self, user)
 
-    def queue(self, name: str) -> MemoryQueue | MemoryStream:
+    def queue(self, name: str) -> InMemoryQueue | InMemoryStream:
         """Return a queue by name. Raises QueueMissing."""
         try:
             return self._queues[name]

@@ -12,9 +12,9 @@ from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import Dialogue, LLMAgent
-from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
 from apc_agents.session_phase import KnownSessions
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.runner import TaskRunner
 from apc_agents.tasks.store import TaskEvent, TaskStore
@@ -84,7 +84,7 @@ async def open_memory(user: str) -> AsyncIterator[ChatMemory]:
         try:
             if await pool.fetchval("SELECT to_regclass($1)", NEEDED_TABLE) is None:
                 raise InputUnusable(f"this database has no {NEEDED_TABLE}: run `apc migrate`, or `apc up` once")
-            yield ChatMemory(DatabaseMemoryStore(pool, user), pool)
+            yield ChatMemory(PostgresMemoryStore(pool, user), pool)
         finally:
             await pool.close()
 
@@ -98,7 +98,7 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
 
     The next process continues what is left.
     """
-    store: TaskStore = MemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool)
+    store: TaskStore = InMemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool)
     if agent.tools is None:
         yield store
         return

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from apc_agents.agent import Agent
 from apc_agents.effects import PostgresEffectStore
 from apc_agents.handling.state import PostgresStateStore
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore, Tick
 from apc_agents.tasks.postgres import PostgresTaskStore
@@ -28,7 +28,7 @@ from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, until_stopped
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.folders import make_private_folder
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Bus
 from apc_bus.secrecy import hide_password
 from apc_bus.settings import (
@@ -116,7 +116,7 @@ class EmbeddedSystem:
         self.pool = pool
         """For reading the log and keeping agents' state; each service has a separate pool."""
         self._settings = settings if contract is None else settings.model_copy(update={"contract": str(contract)})
-        self._broker = MemoryBroker(topology_of(self._settings))
+        self._broker = InMemoryBroker(topology_of(self._settings))
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
         self._workers: dict[str, Worker] = {}
@@ -244,7 +244,7 @@ class EmbeddedSystem:
             states=PostgresStateStore(self.pool),
             tasks=PostgresTaskStore(self.pool),
             effects=PostgresEffectStore(self.pool),
-            memory=DatabaseMemoryStore(self.pool, is_patient=True),
+            memory=PostgresMemoryStore(self.pool, is_patient=True),
             schedules=PostgresScheduleStore(self.pool),
             artifacts=self.artifacts,
             database=self.pool,

@@ -19,7 +19,7 @@ from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import read_packet
 from apc_log.batch import SessionUpdate
 from apc_log.heads import AnyConnection
-from apc_log.queries.replay import ContractBook, DatabaseRecords
+from apc_log.queries.replay import ContractBook, PostgresRecords
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_leaves
@@ -58,7 +58,7 @@ async def rebuild_sessions(connection: AnyConnection, contracts: Iterable[Contra
     `contracts` are available beside those that the log holds.
     """
     done = RebuiltSessions()
-    records = DatabaseRecords(connection)
+    records = PostgresRecords(connection)
     book = ContractBook(records, contracts)
     await connection.execute(_UNNAMED)
     for session_id in await list_sessions(connection):
@@ -70,7 +70,7 @@ async def rebuild_sessions(connection: AnyConnection, contracts: Iterable[Contra
     return done
 
 
-async def _mend(connection: AnyConnection, records: DatabaseRecords, book: ContractBook, session_id: str) -> bool:
+async def _mend(connection: AnyConnection, records: PostgresRecords, book: ContractBook, session_id: str) -> bool:
     """Return whether the row had to be changed."""
     replay, last = await play_session(records, book, session_id)
     stored = await connection.fetch(_STORED, session_id)

@@ -15,7 +15,7 @@ from tests.support.log import replay_everything
 from tests.support.waiting import until
 
 from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_automl.swarm.members import LIBRARIAN
 
 ROLES = (
@@ -97,7 +97,7 @@ async def _check_log(pool: asyncpg.Pool) -> None:
 
 async def _check_narrative(pool: asyncpg.Pool, session_id: str) -> None:
     """Each generation is noted once, though the librarian died; the log has what was folded, memory has it whole."""
-    store = MemoryContextStore(DatabaseMemoryStore(pool), LIBRARIAN)
+    store = MemoryContextStore(PostgresMemoryStore(pool), LIBRARIAN)
     session = await ContextSession.open(session_id, store=store, config=SessionConfig(max_tokens=100_000))
     contexts = [orjson.loads(row["context"]) for row in await pool.fetch(AUDITS)]
     told = {one["id"]: one["before"] for context in contexts for one in context["folded"]}

@@ -16,7 +16,7 @@ from apc_agents.session_phase import SessionPosition
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle
-from apc_bus.in_memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import InMemoryBroker, InMemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import (
     DEAD_QUEUE,
@@ -126,7 +126,7 @@ class Gate:
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         queues = AgentQueues(agent.agent_id, agent.swarm, agent.handles)
-        self.broker = MemoryBroker(build_topology(1, [queues]))
+        self.broker = InMemoryBroker(build_topology(1, [queues]))
         self.bus = self.broker.connect(ORCHESTRATOR)
         self.messages: list[Message] = []
         self.packets: list[Packet] = []
@@ -134,7 +134,7 @@ class Gate:
         self.changed = asyncio.Condition()
         self._batch_no = 0
 
-    def connect(self) -> MemoryBus:
+    def connect(self) -> InMemoryBus:
         """Return a bus for the worker under test."""
         return self.broker.connect(f"agent.{self.agent.agent_id}")
 

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from apc_agents import Agent, Worker, WorkerSettings
 from apc_agents.errors import AgentKeyUnusable
 from apc_agents.keys import find_key, make_key, read_key
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_contracts.identity.signing import key_id_of
 
 
@@ -43,7 +43,7 @@ def test_a_key_of_another_kind_is_refused(tmp_path: Path) -> None:
         read_key(tmp_path / "key.pem")
 
 
-def test_a_worker_that_cannot_sign_does_not_start(memory_broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_sign_does_not_start(memory_broker: InMemoryBroker, tmp_path: Path) -> None:
     agent = Agent("red-1", role="role", swarm="red")
     with pytest.raises(AgentKeyUnusable, match=r"No such file.*apc key new"):
         Worker(agent, memory_broker.connect("red-1"), settings=WorkerSettings(agent_key_file=tmp_path / "none.pem"))

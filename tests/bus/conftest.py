@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from apc_bus.chaos import ChaosBus, ChaosProfile
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Bus, Message
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
@@ -36,7 +36,7 @@ class Place(Protocol):
 class MemoryPlace:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._broker = MemoryBroker(topology)
+        self._broker = InMemoryBroker(topology)
 
     async def connect(self) -> Bus:
         return self._broker.connect(USER)

@@ -19,13 +19,13 @@ from apc_agents import Agent, HandlerContext, PostgresStateStore, WorkerSettings
 from apc_agents.effects import EffectClaim, EffectId, EffectSettled, PostgresEffectStore
 from apc_agents.errors import StateStale, StateUnavailable
 from apc_agents.handling.state import StateCache
-from apc_agents.memory import ConversationContext, DatabaseMemoryStore, MemoryUnavailable, StaleRevision
+from apc_agents.memory import ConversationContext, MemoryUnavailable, PostgresMemoryStore, StaleRevision
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import open_artifacts
 from apc_bus.database import open_pool, problems_of
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_bus.topology import AgentQueues, build_topology
 from apc_orchestrator.service import Orchestrator
@@ -57,7 +57,7 @@ async def save_state(pool: asyncpg.Pool) -> None:
 
 
 async def keep_memory(pool: asyncpg.Pool) -> None:
-    memory = DatabaseMemoryStore(pool, is_patient=True)
+    memory = PostgresMemoryStore(pool, is_patient=True)
     await memory.store_conversation("s-1", "u-1", ConversationContext(session_id="s-1", revision=0))
     assert await memory.save_agent_state("m-1", "s-1", "k", {"a": 1}, 0) == 1
     await memory.store_agent_state("m-1", "s-1", "l", 2)
@@ -80,7 +80,7 @@ ACTS: tuple[Act, ...] = (claim_effect, save_state, keep_memory, add_task, regist
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_store_waits_and_goes_on(demoted: Demoted, memory_broker: MemoryBroker, act: Act) -> None:
+async def test_a_store_waits_and_goes_on(demoted: Demoted, memory_broker: InMemoryBroker, act: Act) -> None:
     pool = await demoted.pool()
     worker = Worker(
         Agent("payer-1", role="r", swarm="s"),
@@ -111,10 +111,10 @@ async def test_a_store_that_does_not_wait_says_what_is_wrong(demoted: Demoted) -
     with pytest.raises(StateUnavailable, match="read-only transaction"):
         await PostgresEffectStore(pool, is_patient=False).withdraw(place, uuid4())
     with pytest.raises(MemoryUnavailable, match="the server is read-only"):
-        await DatabaseMemoryStore(pool).store_agent_state("payer-1", "s-1", "k", 1)
+        await PostgresMemoryStore(pool).store_agent_state("payer-1", "s-1", "k", 1)
 
 
-async def test_the_log_writer_waits_and_goes_on(demoted: Demoted, memory_broker: MemoryBroker) -> None:
+async def test_the_log_writer_waits_and_goes_on(demoted: Demoted, memory_broker: InMemoryBroker) -> None:
     pool = await demoted.pool(max_size=4)
     gate = ScriptedGate(memory_broker.connect("orchestrator"))
 
@@ -133,7 +133,7 @@ async def test_the_log_writer_waits_and_goes_on(demoted: Demoted, memory_broker:
 
 
 async def test_the_gate_says_that_its_database_is_away(
-    demoted: Demoted, memory_broker: MemoryBroker, tmp_path: Path
+    demoted: Demoted, memory_broker: InMemoryBroker, tmp_path: Path
 ) -> None:
     pool = await demoted.pool()
     artifacts = open_artifacts(BusSettings(amqp_url=None, data_dir=tmp_path))
@@ -156,7 +156,7 @@ async def lossy(postgres_url: str) -> AsyncIterator[tuple[Switch, asyncpg.Pool]]
 async def test_a_compare_and_set_whose_commit_was_not_seen(lossy: tuple[Switch, asyncpg.Pool]) -> None:
     """Repeated, it finds what it wrote, and not that somebody else was faster; what others wrote is still stale."""
     line, pool = lossy
-    memory, hasty = DatabaseMemoryStore(pool, is_patient=True), DatabaseMemoryStore(pool)
+    memory, hasty = PostgresMemoryStore(pool, is_patient=True), PostgresMemoryStore(pool)
     line.loses = (b"COMMIT", 0)
     with pytest.raises(MemoryUnavailable):
         await hasty.save_agent_state("m-1", "s-1", "k", {"a": 1}, 0)
@@ -213,7 +213,7 @@ async def test_an_effect_whose_settling_was_not_seen(lossy: tuple[Switch, asyncp
 
 
 async def test_an_on_start_function_whose_commit_was_not_seen(
-    lossy: tuple[Switch, asyncpg.Pool], memory_broker: MemoryBroker
+    lossy: tuple[Switch, asyncpg.Pool], memory_broker: InMemoryBroker
 ) -> None:
     line, pool = lossy
     agent, runs = Agent("starter-1", role="r", swarm="s"), list[int]()

@@ -18,7 +18,7 @@ from tests.support.waiting import until
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue, build_topology, gate_queue, log_queue
@@ -53,7 +53,7 @@ HANDLED = (ReceiptKind.DELIVERY_ACK, ReceiptKind.CONSUMER_APPLY, ReceiptKind.OUT
 class House:
     """Broker, database and services of one test."""
 
-    broker: MemoryBroker
+    broker: InMemoryBroker
     pool: asyncpg.Pool
     artifacts: ArtifactStore
     clients: dict[str, Bus] = field(default_factory=dict)
@@ -262,7 +262,7 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
     async with AsyncExitStack() as resources:
         pool = await open_pool(postgres_url, max_size=6)
         resources.push_async_callback(pool.close)
-        yield House(MemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
+        yield House(InMemoryBroker(build_topology(1, agents)), pool, ArtifactStore.open(tmp_path / "artifacts"))
         await replay_everything(pool)
         async with pool.acquire() as connection:
             assert await compare_derived(connection) == []

@@ -7,7 +7,7 @@ import pytest
 from tests.support.log import LogBench, ScriptedGate
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ async def pool(postgres_url: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 @pytest.fixture
-def bench(pool: asyncpg.Pool, memory_broker: MemoryBroker) -> LogBench:
+def bench(pool: asyncpg.Pool, memory_broker: InMemoryBroker) -> LogBench:
     """A scripted gate that has the in-process broker, and a fresh database."""
     gate = ScriptedGate(memory_broker.connect("orchestrator"))
     return LogBench(gate, memory_broker.connect("persister"), pool)

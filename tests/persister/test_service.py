@@ -11,7 +11,7 @@ from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
 from apc_bus.errors import DatabaseNotDurable
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_persister import Persister, PersisterSettings, serve_persister
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
 from apc_persister.evidence.export import Exporter
@@ -30,24 +30,24 @@ async def empty_pool(postgres_server: PostgresServer) -> AsyncIterator[asyncpg.P
     await postgres_server.drop(name)
 
 
-async def serve(broker: MemoryBroker, pool: asyncpg.Pool, settings: PersisterSettings | None = None) -> None:
+async def serve(broker: InMemoryBroker, pool: asyncpg.Pool, settings: PersisterSettings | None = None) -> None:
     stop = asyncio.Event()
     stop.set()
     await serve_persister(settings or PersisterSettings(), broker.connect("persister"), pool, stop)
 
 
-async def test_a_database_that_is_not_migrated(memory_broker: MemoryBroker, empty_pool: asyncpg.Pool) -> None:
+async def test_a_database_that_is_not_migrated(memory_broker: InMemoryBroker, empty_pool: asyncpg.Pool) -> None:
     with pytest.raises(SchemaMissing, match="run `apc migrate`"):
         await serve(memory_broker, empty_pool)
 
 
-async def test_a_database_of_a_newer_release(memory_broker: MemoryBroker, pool: asyncpg.Pool) -> None:
+async def test_a_database_of_a_newer_release(memory_broker: InMemoryBroker, pool: asyncpg.Pool) -> None:
     await pool.execute("UPDATE apc_guard.alembic_version SET version_num = '9999'")
     with pytest.raises(SchemaUnknown, match="9999"):
         await serve(memory_broker, pool)
 
 
-async def test_a_database_that_may_lose_commits(memory_broker: MemoryBroker, postgres_url: str) -> None:
+async def test_a_database_that_may_lose_commits(memory_broker: InMemoryBroker, postgres_url: str) -> None:
     connection = await asyncpg.connect(postgres_url)
     database = await connection.fetchval("SELECT current_database()")
     await connection.execute(f"ALTER DATABASE {database} SET synchronous_commit = off")
@@ -61,7 +61,7 @@ async def test_a_database_that_may_lose_commits(memory_broker: MemoryBroker, pos
         await pool.close()
 
 
-async def test_a_pool_that_the_writers_would_use_up(memory_broker: MemoryBroker, pool: asyncpg.Pool) -> None:
+async def test_a_pool_that_the_writers_would_use_up(memory_broker: InMemoryBroker, pool: asyncpg.Pool) -> None:
     with pytest.raises(PoolTooSmall, match="APC_DATABASE_POOL to 6"):
         await serve(memory_broker, pool, PersisterSettings(shards=4))
 
@@ -71,7 +71,7 @@ async def test_a_pool_that_the_writers_would_use_up(memory_broker: MemoryBroker,
     [(Exporter, "the export of checkpoints"), (TreeBackfill, "the backfill of the tree")],
 )
 async def test_no_task_of_the_service_dies_unseen(
-    memory_broker: MemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, work: type, name: str
+    memory_broker: InMemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch, work: type, name: str
 ) -> None:
     attempts = []
 
@@ -95,7 +95,7 @@ async def test_no_task_of_the_service_dies_unseen(
 
 
 async def test_a_tree_that_does_not_fit_is_told_though_nobody_writes(
-    memory_broker: MemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    memory_broker: InMemoryBroker, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(self: object, shard: int) -> None:
         raise TreeBroken(0, "entry 5 is missing")

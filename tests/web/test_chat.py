@@ -15,7 +15,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.text import response_of
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
@@ -83,7 +83,7 @@ class ChatBench:
 
         self.model = Scripted()
         memory = InMemoryMemoryStore(LOCAL_USER)
-        self.chats = Chats(make_agent(self.model), memory.for_owner, MemoryTaskStore(), is_kept=False)
+        self.chats = Chats(make_agent(self.model), memory.for_owner, InMemoryTaskStore(), is_kept=False)
         transport = httpx.ASGITransport(AccessGuard(make_app(services_with(self.chats)), TOKEN))
         headers = {"Authorization": f"Bearer {TOKEN}"}
         self.client = httpx.AsyncClient(transport=transport, base_url=SERVER, headers=headers)

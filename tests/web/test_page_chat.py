@@ -6,7 +6,7 @@ from tests.web.conftest import TOKEN, WebBench
 from tests.web.test_chat import Scripted, make_agent
 
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
 from apc_web.chats import Chats
@@ -18,7 +18,7 @@ from apc_web.guard import AccessGuard
 async def test_a_conversation_is_accessible_until_its_parts_fold(bench: WebBench) -> None:
     require_page()
     memory = InMemoryMemoryStore(LOCAL_USER)
-    chats = Chats(make_agent(Scripted()), memory.for_owner, MemoryTaskStore(), is_kept=False)
+    chats = Chats(make_agent(Scripted()), memory.for_owner, InMemoryTaskStore(), is_kept=False)
     object.__setattr__(bench.services, "chats", chats)
     async with served(AccessGuard(make_app(bench.services), TOKEN)) as url:
         await browse("chat.mjs", {"url": url, "token": TOKEN})

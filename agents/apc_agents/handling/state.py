@@ -107,7 +107,7 @@ class StateStore(Protocol):
         ...
 
 
-class MemoryStateStore:
+class InMemoryStateStore:
     """State that ends with the process: for tests and for workers without a database."""
 
     def __init__(self, memory: InMemoryMemoryStore | None = None) -> None:

@@ -21,7 +21,7 @@ from apc_agents.memory.conversation import (
     ValueInvalid,
 )
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.postgres import DatabaseMemoryStore
+from apc_agents.memory.postgres import PostgresMemoryStore
 from apc_agents.memory.store import DEFAULT_OWNER, MAX_PAGE, BaseMemoryStore, Removed
 
 __all__ = [
@@ -35,13 +35,13 @@ __all__ = [
     "ConversationContext",
     "ConversationInvalid",
     "ConversationMessage",
-    "DatabaseMemoryStore",
     "InMemoryMemoryStore",
     "MemoryArgumentInvalid",
     "MemoryStoreError",
     "MemoryUnavailable",
     "NewMessages",
     "OwnerForeign",
+    "PostgresMemoryStore",
     "Removed",
     "StaleRevision",
     "UnknownSession",

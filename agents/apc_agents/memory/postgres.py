@@ -418,12 +418,12 @@ ResultT = TypeVar("ResultT")
 
 
 def _repeated(
-    method: Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]],
-) -> Callable[Concatenate["DatabaseMemoryStore", Given], Coroutine[Any, Any, ResultT]]:
+    method: Callable[Concatenate["PostgresMemoryStore", Given], Coroutine[Any, Any, ResultT]],
+) -> Callable[Concatenate["PostgresMemoryStore", Given], Coroutine[Any, Any, ResultT]]:
     """Repeat a method of a patient store as `patiently` does: a transaction that may be repeated."""
 
     @wraps(method)
-    async def patient(store: "DatabaseMemoryStore", /, *args: Given.args, **kwargs: Given.kwargs) -> ResultT:
+    async def patient(store: "PostgresMemoryStore", /, *args: Given.args, **kwargs: Given.kwargs) -> ResultT:
         if not store.is_patient:
             return await method(store, *args, **kwargs)
         return await patiently(lambda: method(store, *args, **kwargs), "memory store", awaits=_is_passing)
@@ -431,7 +431,7 @@ def _repeated(
     return patient
 
 
-class DatabaseMemoryStore(BaseMemoryStore):
+class PostgresMemoryStore(BaseMemoryStore):
     """The memory of one owner in Postgres. The pool (`apc_bus.database.open_pool`) stays the caller's.
 
     Args:

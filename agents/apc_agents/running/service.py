@@ -10,15 +10,15 @@ import asyncpg
 import structlog
 
 from apc_agents.agent import Agent
-from apc_agents.effects import EffectStore, MemoryEffectStore, PostgresEffectStore
+from apc_agents.effects import EffectStore, InMemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
-from apc_agents.handling.state import MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.handling.state import InMemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.postgres import DatabaseMemoryStore
+from apc_agents.memory.postgres import PostgresMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.running.worker import Worker
-from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.scheduling import InMemoryScheduleStore, PostgresScheduleStore, ScheduleStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import open_artifacts
@@ -124,7 +124,14 @@ async def _stores(
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks, memory and schedules end with this process"
         _log.warning("state_not_kept", reason=reason)
         memory = InMemoryMemoryStore()
-        yield None, MemoryStateStore(memory), MemoryTaskStore(), MemoryEffectStore(), memory, MemoryScheduleStore()
+        yield (
+            None,
+            InMemoryStateStore(memory),
+            InMemoryTaskStore(),
+            InMemoryEffectStore(),
+            memory,
+            InMemoryScheduleStore(),
+        )
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
@@ -135,7 +142,7 @@ async def _stores(
             PostgresStateStore(pool),
             PostgresTaskStore(pool),
             PostgresEffectStore(pool),
-            DatabaseMemoryStore(pool, is_patient=True),
+            PostgresMemoryStore(pool, is_patient=True),
             PostgresScheduleStore(pool),
         )
     finally:

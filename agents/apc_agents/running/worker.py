@@ -12,14 +12,14 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
-from apc_agents.effects import EffectMaker, EffectStore, MemoryEffectStore
+from apc_agents.effects import EffectMaker, EffectStore, InMemoryEffectStore
 from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.errors import EmitError
 from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
 from apc_agents.handling.invocation import Resources
-from apc_agents.handling.state import MemoryStateStore, StateCache, StateStore
+from apc_agents.handling.state import InMemoryStateStore, StateCache, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.outbox import ReceiptOutbox
@@ -27,7 +27,7 @@ from apc_agents.running.delivery import Inbound
 from apc_agents.running.intake import Inbox, Intake, SubstrateListener
 from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
 from apc_agents.session_phase import KnownSessions
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.runner import TaskRunner, announce_with
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
@@ -132,10 +132,10 @@ class Worker:
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
         self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
-        self._states = StateCache(states or MemoryStateStore(), agent.agent_id)
+        self._states = StateCache(states or InMemoryStateStore(), agent.agent_id)
         self._intake, self._inbox = Intake(agent.agent_id, sessions, acknowledgements, settings.shards), Inbox()
-        self._tasks = tasks or (MemoryTaskStore() if agent.tools is not None else None)
-        self._effects = _effect_maker(effects or MemoryEffectStore(), agent.agent_id, settings)
+        self._tasks = tasks or (InMemoryTaskStore() if agent.tools is not None else None)
+        self._effects = _effect_maker(effects or InMemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
             Resources(
                 agent=agent,

@@ -36,7 +36,7 @@ class _TaskRow:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class MemoryTaskStore:
+class InMemoryTaskStore:
     """A TaskStore in memory."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_automl.report.model_record import failures_of, save_all_rows, save_model
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.review import review_of
@@ -79,7 +79,7 @@ async def narrative_of(pool: asyncpg.Pool, log: RunLog) -> Narrative | None:
 
     None for who may read the log and not the memory of agents.
     """
-    memory = DatabaseMemoryStore(pool)
+    memory = PostgresMemoryStore(pool)
     try:
         found = [await read_narrative(memory, session_id) for session_id in log.session_ids]
     except asyncpg.InsufficientPrivilegeError:

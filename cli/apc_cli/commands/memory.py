@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from apc_agents.memory import ConversationMessage, DatabaseMemoryStore, Removed, UnknownSession
+from apc_agents.memory import ConversationMessage, PostgresMemoryStore, Removed, UnknownSession
 from apc_cli.commands.group import Commands
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
@@ -74,11 +74,11 @@ def _shown(message: ConversationMessage) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _open_memory(owner: str) -> AsyncIterator[DatabaseMemoryStore]:
+async def _open_memory(owner: str) -> AsyncIterator[PostgresMemoryStore]:
     async with open_log() as pool:
         if await pool.fetchval("SELECT to_regclass('apc_app.conversation_history')") is None:
             raise InputUnusable("this database holds no memory of agents: run `apc migrate`")
-        yield DatabaseMemoryStore(pool, owner)
+        yield PostgresMemoryStore(pool, owner)
 
 
 # `apc memory`: list, show, export, erase and purge what agents store about users.

@@ -22,7 +22,7 @@ from apc_log.queries.lineage import (
     get_packet_tree,
 )
 from apc_log.queries.replay import (
-    DatabaseRecords,
+    PostgresRecords,
     Records,
     Replayed,
     ReplayPage,
@@ -71,7 +71,6 @@ __all__ = [
     "BundleRecords",
     "ConflictRow",
     "CoordinationRow",
-    "DatabaseRecords",
     "DeadDelivery",
     "DeliveryHop",
     "DeliveryId",
@@ -86,6 +85,7 @@ __all__ = [
     "PacketTimeline",
     "PacketTree",
     "Position",
+    "PostgresRecords",
     "PropagationRow",
     "ProtocolEffectiveness",
     "ProtocolRow",

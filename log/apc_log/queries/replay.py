@@ -62,17 +62,17 @@ _PREFETCH = 500
 
 
 @asynccontextmanager
-async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["DatabaseRecords"]:
+async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["PostgresRecords"]:
     """Read the log as it is now, for a replay: one snapshot, whatever is written meanwhile."""
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        yield DatabaseRecords(connection)
+        yield PostgresRecords(connection)
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseRecords:
+class PostgresRecords:
     """A run's sessions and their entries, from the database."""
 
     connection: AnyConnection

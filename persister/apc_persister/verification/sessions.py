@@ -14,7 +14,7 @@ from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.heads import AnyConnection
-from apc_log.queries.replay import ContractBook, DatabaseRecords
+from apc_log.queries.replay import ContractBook, PostgresRecords
 from apc_persister.verification.findings import LogFinding
 from apc_persister.verification.verify import UNREADABLE
 
@@ -54,7 +54,7 @@ async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contra
     """
     sessions = SessionComparison()
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        records = DatabaseRecords(connection)
+        records = PostgresRecords(connection)
         book = ContractBook(records, contracts)
         unnamed = await connection.fetchval(_UNNAMED)
         if unnamed:
@@ -80,7 +80,7 @@ async def list_sessions(connection: AnyConnection) -> list[str]:
 
 
 async def play_session(
-    records: DatabaseRecords, book: ContractBook, session_id: str
+    records: PostgresRecords, book: ContractBook, session_id: str
 ) -> tuple[SessionReplay, Entry | None]:
     """Play a session again; return where it stands, and its last entry.
 
@@ -98,7 +98,7 @@ async def play_session(
 
 async def _compare(
     connection: AnyConnection,
-    records: DatabaseRecords,
+    records: PostgresRecords,
     book: ContractBook,
     session_id: str,
     sessions: SessionComparison,

@@ -13,7 +13,7 @@ from apc_agents.context import (
     MemoryContextStore,
     SessionConfig,
 )
-from apc_agents.memory import DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory import InMemoryMemoryStore, PostgresMemoryStore
 from apc_bus.database import open_pool
 
 SMALL = SessionConfig(max_tokens=2_000)
@@ -92,5 +92,5 @@ class TestMemoryContextStoreInPostgres(ContextStoreSuite):
     @pytest.fixture
     async def store(self, postgres_url: str) -> AsyncIterator[ContextStore]:
         pool = await open_pool(postgres_url, max_size=2)
-        yield MemoryContextStore(DatabaseMemoryStore(pool), "a-1")
+        yield MemoryContextStore(PostgresMemoryStore(pool), "a-1")
         await pool.close()

@@ -11,7 +11,7 @@ from apc_agents import (
     Agent,
     HandlerContext,
 )
-from apc_agents.effects import EffectState, MemoryEffectStore, PostgresEffectStore
+from apc_agents.effects import EffectState, InMemoryEffectStore, PostgresEffectStore
 from apc_bus.database import open_pool
 from apc_contracts import Packet, PacketType
 
@@ -19,7 +19,7 @@ from apc_contracts import Packet, PacketType
 async def test_a_handler_that_is_stopped_in_the_middle_leaves_it_unknown(
     make_stage: StageMaker, idea: MakeIdea, make_packet: MakePacket
 ) -> None:
-    agent, store, began = Agent("sentinel-1", role="sentinel", swarm="s"), MemoryEffectStore(), asyncio.Event()
+    agent, store, began = Agent("sentinel-1", role="sentinel", swarm="s"), InMemoryEffectStore(), asyncio.Event()
 
     async def hang() -> None:
         began.set()
@@ -45,7 +45,7 @@ async def test_a_claim_is_renewed_for_as_long_as_its_effect_takes(
     agent = Agent("sentinel-1", role="sentinel", swarm="s")
     given: list[Any] = []
 
-    class Watched(MemoryEffectStore):
+    class Watched(InMemoryEffectStore):
         """Tells of renewals, and lets two thirds of the lease pass with each."""
 
         renewed = asyncio.Semaphore(0)

@@ -15,7 +15,7 @@ from apc_agents.effects import (
     EffectSettled,
     EffectState,
     EffectStore,
-    MemoryEffectStore,
+    InMemoryEffectStore,
     PostgresEffectStore,
 )
 from apc_agents.errors import StateUnavailable
@@ -205,7 +205,7 @@ class EffectStoreSuite:
 class TestMemoryEffectStore(EffectStoreSuite):
     @pytest.fixture
     def store(self) -> EffectStore:
-        return MemoryEffectStore()
+        return InMemoryEffectStore()
 
 
 @pytest.mark.postgres

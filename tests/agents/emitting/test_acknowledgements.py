@@ -14,7 +14,7 @@ from apc_agents import (
     EmitRejected,
     EmitTimeout,
     HandlerContext,
-    MemoryStateStore,
+    InMemoryStateStore,
     Worker,
     WorkerSettings,
 )
@@ -268,7 +268,7 @@ async def test_another_attempt_gets_the_answer_of_the_first(
 async def test_the_answer_may_come_to_another_process_of_the_agent(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
-    asking, states = Asking(), MemoryStateStore()
+    asking, states = Asking(), InMemoryStateStore()
     stage = await make_stage(asking.agent, states, worker_prefetch=1)
     gate = await stage.start()
     packet = make_packet(idea(), priority=9)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from apc_agents.outbox import ReceiptOutbox
 from apc_bus.errors import PublishRefused
-from apc_bus.in_memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import InMemoryBroker, InMemoryBus
 from apc_bus.port import Publication, Subscription
 from apc_bus.topology import build_topology, gate_queue
 from apc_contracts import Receipt, ReceiptKind, parse_receipts
@@ -32,12 +32,12 @@ def receipt(kind: ReceiptKind = ReceiptKind.OUTCOME, error: str | None = None) -
 
 
 @pytest.fixture
-def bus() -> MemoryBus:
-    return MemoryBroker(build_topology(2)).connect("agent.a-1")
+def bus() -> InMemoryBus:
+    return InMemoryBroker(build_topology(2)).connect("agent.a-1")
 
 
 @pytest.fixture
-async def outbox(bus: MemoryBus) -> AsyncIterator[ReceiptOutbox]:
+async def outbox(bus: InMemoryBus) -> AsyncIterator[ReceiptOutbox]:
     box = ReceiptOutbox(bus, LINGER)
     running = asyncio.create_task(box.run())
     yield box
@@ -46,7 +46,7 @@ async def outbox(bus: MemoryBus) -> AsyncIterator[ReceiptOutbox]:
 
 
 @pytest.fixture
-async def shard(bus: MemoryBus) -> AsyncIterator[Subscription]:
+async def shard(bus: InMemoryBus) -> AsyncIterator[Subscription]:
     async with bus.subscribe(gate_queue(0)) as subscription:
         yield subscription
 
@@ -84,7 +84,7 @@ async def test_receipts_of_one_handling_that_wait_together_become_one(
     assert parse_receipts(delivery.message.body) == [merged, again]
 
 
-async def test_a_lingering_receipt_goes_alone_in_the_end(bus: MemoryBus, shard: Subscription) -> None:
+async def test_a_lingering_receipt_goes_alone_in_the_end(bus: InMemoryBus, shard: Subscription) -> None:
     box = ReceiptOutbox(bus, timedelta(milliseconds=1))
     running = asyncio.create_task(box.run())
     box.add(0, receipt(ReceiptKind.DELIVERY_ACK), may_linger=True)
@@ -93,7 +93,7 @@ async def test_a_lingering_receipt_goes_alone_in_the_end(bus: MemoryBus, shard: 
     running.cancel()
 
 
-async def test_each_shard_gets_its_own(outbox: ReceiptOutbox, bus: MemoryBus) -> None:
+async def test_each_shard_gets_its_own(outbox: ReceiptOutbox, bus: InMemoryBus) -> None:
     outbox.add(0, receipt())
     outbox.add(1, receipt())
     await outbox.drained()
@@ -111,7 +111,7 @@ async def test_messages_stay_below_64_kib(outbox: ReceiptOutbox, shard: Subscrip
     assert [one for delivery in deliveries for one in parse_receipts(delivery.message.body)] == sent
 
 
-async def test_a_delivery_ends_only_after_its_receipts_are_confirmed(outbox: ReceiptOutbox, bus: MemoryBus) -> None:
+async def test_a_delivery_ends_only_after_its_receipts_are_confirmed(outbox: ReceiptOutbox, bus: InMemoryBus) -> None:
     publish, may_pass = bus.publish, False
     refused = asyncio.Event()
 
@@ -140,7 +140,7 @@ async def test_a_settlement_without_receipts_ends_too(outbox: ReceiptOutbox) -> 
     await outbox.drained()
 
 
-def test_a_linger_below_a_millisecond_works_on_uvloop(bus: MemoryBus) -> None:
+def test_a_linger_below_a_millisecond_works_on_uvloop(bus: InMemoryBus) -> None:
     async def settle_two() -> list[None]:
         box = ReceiptOutbox(bus, LINGER, timedelta(microseconds=100))
         running = asyncio.create_task(box.run())

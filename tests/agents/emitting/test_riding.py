@@ -8,7 +8,7 @@ import pytest
 
 from apc_agents.outbox import RIDING_RECEIPTS, ReceiptOutbox, Riding
 from apc_bus import headers
-from apc_bus.in_memory import MemoryBroker, MemoryBus
+from apc_bus.in_memory import InMemoryBroker, InMemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INGRESS, build_topology, gate_queue
 from apc_contracts import Receipt, ReceiptKind, parse_receipts
@@ -23,12 +23,12 @@ def receipt(kind: ReceiptKind = ReceiptKind.OUTCOME, error: str | None = None) -
 
 
 @pytest.fixture
-def bus() -> MemoryBus:
-    return MemoryBroker(build_topology(2)).connect("agent.a-1")
+def bus() -> InMemoryBus:
+    return InMemoryBroker(build_topology(2)).connect("agent.a-1")
 
 
 @pytest.fixture
-async def outbox(bus: MemoryBus) -> ReceiptOutbox:
+async def outbox(bus: InMemoryBus) -> ReceiptOutbox:
     return ReceiptOutbox(bus, LINGER, LINGER)
 
 
@@ -91,7 +91,7 @@ async def test_others_go_in_their_own_message(outbox: ReceiptOutbox, waiting: li
     assert outbox.board(0) is None
 
 
-async def test_nothing_rides_while_others_are_not_confirmed(bus: MemoryBus, outbox: ReceiptOutbox) -> None:
+async def test_nothing_rides_while_others_are_not_confirmed(bus: InMemoryBus, outbox: ReceiptOutbox) -> None:
     publish, is_sent, may_pass = bus.publish, asyncio.Event(), asyncio.Event()
 
     async def slow(publication: Publication) -> None:
@@ -112,7 +112,7 @@ async def test_nothing_rides_while_others_are_not_confirmed(bus: MemoryBus, outb
     await asyncio.gather(running, draining, return_exceptions=True)
 
 
-async def test_receipts_of_an_unconfirmed_packet_go_alone(bus: MemoryBus, outbox: ReceiptOutbox) -> None:
+async def test_receipts_of_an_unconfirmed_packet_go_alone(bus: InMemoryBus, outbox: ReceiptOutbox) -> None:
     end, later, done = receipt(), receipt(), delivery()
     outbox.add(0, end)
     outbox.settle(done)

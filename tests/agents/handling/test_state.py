@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from apc_agents import MemoryStateStore, PostgresStateStore, StateInvalid, StateStale, StateStore, StateUnavailable
+from apc_agents import InMemoryStateStore, PostgresStateStore, StateInvalid, StateStale, StateStore, StateUnavailable
 from apc_agents.handling.state import SavedAnswer
 from apc_bus.database import open_pool
 
@@ -63,7 +63,7 @@ class StateStoreSuite:
 class TestMemoryStateStore(StateStoreSuite):
     @pytest.fixture
     def store(self) -> StateStore:
-        return MemoryStateStore()
+        return InMemoryStateStore()
 
 
 @pytest.mark.postgres

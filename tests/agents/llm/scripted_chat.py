@@ -22,7 +22,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from apc_agents.context import EstimatedTokens, SessionConfig
 from apc_agents.llm import Dialogue, LLMAgent, LLMSettings
-from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore
+from apc_agents.memory import BaseMemoryStore, PostgresMemoryStore
 
 MESSAGES = 100
 MAX_TOKENS = 2_000
@@ -69,7 +69,7 @@ def _text(part: object) -> str:
 async def main(database_url: str) -> None:
     """Go on with the script to its end."""
     async with asyncpg.create_pool(database_url, min_size=1, max_size=2) as pool:
-        talk = dialogue(DatabaseMemoryStore(pool, OWNER), lambda tokens: print("asked", tokens, flush=True))
+        talk = dialogue(PostgresMemoryStore(pool, OWNER), lambda tokens: print("asked", tokens, flush=True))
         number = (await talk.begin()).revision - 1  # begun with revision 1; each answer makes the next one
         while number < MESSAGES:
             await talk.say(message_of(number))

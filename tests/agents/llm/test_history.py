@@ -8,11 +8,11 @@ import pytest
 from pydantic_ai.usage import RunUsage
 from tests.agents.conftest import MakeIdea
 
-from apc_agents import AgentTestClient, MemoryStateStore, PostgresStateStore, StateStore
+from apc_agents import AgentTestClient, InMemoryStateStore, PostgresStateStore, StateStore
 from apc_agents.actions import ToolRegistry
 from apc_agents.context import ContextStale
 from apc_agents.llm import Dialogue, LLMAgent, LLMSettings
-from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
 from apc_bus.database import open_pool
 
 from .models import document, model_saying
@@ -36,7 +36,7 @@ def agent_saying(tools: ToolRegistry, *answers: Any) -> LLMAgent:
 def memory(request: pytest.FixtureRequest) -> BaseMemoryStore:
     if request.param == "memory":
         return InMemoryMemoryStore("alice")
-    return DatabaseMemoryStore(request.getfixturevalue("pool"), "alice")
+    return PostgresMemoryStore(request.getfixturevalue("pool"), "alice")
 
 
 async def said_in(memory: BaseMemoryStore, session_id: str) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ async def test_tenants_with_the_same_session_see_their_own(memory: BaseMemorySto
 @pytest.fixture
 def states(memory: BaseMemoryStore, request: pytest.FixtureRequest) -> StateStore:
     if isinstance(memory, InMemoryMemoryStore):
-        return MemoryStateStore(memory)
+        return InMemoryStateStore(memory)
     return PostgresStateStore(request.getfixturevalue("pool"), "alice")
 
 

@@ -16,7 +16,7 @@ from tests.agents.conftest import MakeIdea, MakePacket
 from apc_agents import AgentError, AgentTestClient, HandlerContext
 from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
-from apc_agents.handling.state import MemoryStateStore
+from apc_agents.handling.state import InMemoryStateStore
 from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
 from apc_agents.llm.agent import told
 from apc_agents.memory import InMemoryMemoryStore
@@ -104,7 +104,7 @@ async def test_what_runs_again_asks_no_model_and_emits_the_same(idea: MakeIdea, 
     silent._model_name = model.model_name
     runs = []
     for thinking in (model, silent):
-        async with AgentTestClient(agent_with(thinking), memory=memory, states=MemoryStateStore()) as client:
+        async with AgentTestClient(agent_with(thinking), memory=memory, states=InMemoryStateStore()) as client:
             emitted = await client.deliver(packet)
             runs.append(([one.packet_id for one in emitted], await client.state(), client.receipts[-1].usage))
     assert runs[0] == runs[1]

@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 from apc_agents.context import ContextSession, ResourceClass, Turn
 from apc_agents.llm import Dialogue
-from apc_agents.memory import DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory import InMemoryMemoryStore, PostgresMemoryStore
 
 from .scripted_chat import MAX_TOKENS, MESSAGES, OWNER, dialogue, message_of
 
@@ -125,7 +125,7 @@ async def test_the_scripted_chat_is_the_same_when_its_process_is_killed(
     reference = await session_of(undisturbed.talk)
     chance, told = random.Random(200), []
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
-        memory = DatabaseMemoryStore(pool, OWNER)
+        memory = PostgresMemoryStore(pool, OWNER)
         for _ in range(KILLS):
             told += await run_until(postgres_url, chance.randint(1, 2 * MESSAGES // KILLS))
             await until_alone(pool)

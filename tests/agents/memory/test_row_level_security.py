@@ -7,7 +7,7 @@ import pytest
 from tests.agents.memory.conversations import talk
 
 from apc_agents.memory import (
-    DatabaseMemoryStore,
+    PostgresMemoryStore,
 )
 from apc_bus.database import open_pool
 
@@ -19,7 +19,7 @@ class TestRowLevelSecurity:
     @pytest.fixture
     async def connection(self, postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
         pool = await open_pool(postgres_url)
-        store = DatabaseMemoryStore(pool, "mine")
+        store = PostgresMemoryStore(pool, "mine")
         await store.store_conversation("s-1", "u-1", talk("s-1", "secret"))
         await store.store_agent_state("a-1", "u-1", "k", "secret")
         await pool.close()

@@ -5,7 +5,7 @@ import inspect
 import asyncpg
 import pytest
 
-from apc_agents.memory import BaseMemoryStore, DatabaseMemoryStore, InMemoryMemoryStore
+from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
 
 ARGUMENTS = {
     "store_conversation": ["session_id", "user_id", "conversation"],
@@ -52,7 +52,7 @@ INDEXED = {
 }
 
 
-@pytest.mark.parametrize("store", [BaseMemoryStore, InMemoryMemoryStore, DatabaseMemoryStore])
+@pytest.mark.parametrize("store", [BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore])
 def test_the_eight_methods_have_the_arguments_of_the_protocol(store: type[BaseMemoryStore]) -> None:
     for name, arguments in ARGUMENTS.items():
         method = getattr(store, name)

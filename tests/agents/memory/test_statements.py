@@ -9,7 +9,7 @@ import pytest
 
 from apc_agents import patience
 from apc_agents.errors import StateUnavailable
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_agents.memory.conversation import MemoryUnavailable
 from apc_agents.memory.postgres import owned
 from apc_agents.patience import patiently
@@ -29,7 +29,7 @@ async def test_a_statement_that_is_always_too_slow_ends(app_database_url: str, m
     """Such as a search of a very large memory: its handler fails, and the others go on."""
     monkeypatch.setattr(patience, "SECONDS", 0.0)
     pool = await open_pool(app_database_url, max_size=2, command_timeout=timedelta(milliseconds=200))
-    store = DatabaseMemoryStore(pool, is_patient=True)
+    store = PostgresMemoryStore(pool, is_patient=True)
     async with pool.acquire() as other, other.transaction():
         await other.execute("LOCK TABLE apc_app.conversation_history")
         async with asyncio.timeout(20):

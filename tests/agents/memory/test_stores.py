@@ -15,11 +15,11 @@ from tests.agents.memory.search_suite import MemorySearchSuite
 from apc_agents.memory import (
     BaseMemoryStore,
     ConversationContext,
-    DatabaseMemoryStore,
     InMemoryMemoryStore,
     MemoryArgumentInvalid,
     MemoryUnavailable,
     OwnerForeign,
+    PostgresMemoryStore,
     Removed,
     StaleRevision,
     ValueInvalid,
@@ -246,18 +246,18 @@ class TestInMemoryMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearch
 
 
 @pytest.mark.postgres
-class TestDatabaseMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
+class TestPostgresMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
     """As the superuser that `apc up` is in its own Postgres: no policy holds it, the statements do."""
 
     @pytest.fixture
     async def store(self, app_database_url: str) -> AsyncIterator[BaseMemoryStore]:
         pool = await open_pool(app_database_url, max_size=2)
-        yield DatabaseMemoryStore(pool, "tests")
+        yield PostgresMemoryStore(pool, "tests")
         await pool.close()
 
     async def test_a_store_that_is_away_says_so(self, app_database_url: str) -> None:
         pool = await open_pool(app_database_url)
-        store = DatabaseMemoryStore(pool)
+        store = PostgresMemoryStore(pool)
         await pool.close()
         with pytest.raises(MemoryUnavailable):
             await store.retrieve_conversation("s-1")
@@ -266,7 +266,7 @@ class TestDatabaseMemoryStore(MemoryStoreSuite, MemoryRefusalSuite, MemorySearch
 
 
 @pytest.mark.postgres
-class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
+class TestPostgresMemoryStoreAsAgent(MemoryStoreSuite, MemoryRefusalSuite, MemorySearchSuite):
     """As role apc_agent, which row-level security holds."""
 
     @pytest.fixture
@@ -274,5 +274,5 @@ class TestDatabaseMemoryStoreAsAgent(MemoryStoreSuite, MemoryRefusalSuite, Memor
         pool = await asyncpg.create_pool(
             app_database_url, min_size=1, max_size=2, server_settings={"role": "apc_agent"}
         )
-        yield DatabaseMemoryStore(pool, "tests")
+        yield PostgresMemoryStore(pool, "tests")
         await pool.close()

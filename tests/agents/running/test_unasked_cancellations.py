@@ -7,20 +7,20 @@ import pytest
 from tests.agents.conftest import PATIENCE, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
 
-from apc_agents import Agent, HandlerContext, MemoryStateStore
+from apc_agents import Agent, HandlerContext, InMemoryStateStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running import service
 from apc_agents.running.service import run_worker
 from apc_bus.errors import CallAborted, TaskEnded
-from apc_bus.in_memory import MemoryBus, MemorySubscription
+from apc_bus.in_memory import InMemoryBus, InMemorySubscription
 from apc_bus.settings import BusSettings
 from apc_contracts import IdeaPayload, Packet, PacketType
 
 LIBRARY_CALLS = [
-    (MemoryBus, "publish"),
-    (MemorySubscription, "receive"),
-    (MemorySubscription, "ack"),
-    (MemoryStateStore, "load"),
+    (InMemoryBus, "publish"),
+    (InMemorySubscription, "receive"),
+    (InMemorySubscription, "ack"),
+    (InMemoryStateStore, "load"),
 ]
 
 
@@ -41,7 +41,7 @@ async def test_a_worker_whose_calls_are_cancelled_goes_on(
     async def strike(first: Any, *given: Any, **named: Any) -> Any:
         nonlocal strikes
         # The gate of this test has calls of the same kind.
-        is_ours = first is stage.bus or first in stage.bus._subscriptions or isinstance(first, MemoryStateStore)
+        is_ours = first is stage.bus or first in stage.bus._subscriptions or isinstance(first, InMemoryStateStore)
         if strikes and is_ours:
             strikes -= 1
             raise asyncio.CancelledError

@@ -9,7 +9,7 @@ from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
 from tests.support.waiting import until
 
-from apc_agents import Agent, HandlerContext, MemoryStateStore, Retry
+from apc_agents import Agent, HandlerContext, InMemoryStateStore, Retry
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown
 from apc_bus.port import Publication
@@ -232,7 +232,7 @@ async def test_sessions_run_side_by_side_and_each_in_order(
 async def test_a_restarted_worker_does_not_apply_a_packet_to_its_state_twice(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
-    states = MemoryStateStore()
+    states = InMemoryStateStore()
     packet = make_packet(idea())
     for _ in range(2):
         agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
@@ -253,7 +253,7 @@ async def test_a_restarted_worker_does_not_apply_a_packet_to_its_state_twice(
 async def test_two_workers_that_share_a_session_lose_no_change(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
-    states = MemoryStateStore()
+    states = InMemoryStateStore()
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
     @agent.on(PacketType.IDEA)
@@ -274,7 +274,7 @@ async def test_two_workers_that_share_a_session_lose_no_change(
 async def test_a_worker_says_nothing_from_a_state_that_another_has_replaced(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:
-    states = MemoryStateStore()
+    states = InMemoryStateStore()
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
     @agent.on(PacketType.IDEA)
@@ -308,7 +308,7 @@ async def test_each_of_several_starters_reads_and_changes_the_state(make_stage: 
         runs.append("count")
         ctx.state["starts"] = ctx.state.get("starts", 0) + 1
 
-    states = MemoryStateStore()
+    states = InMemoryStateStore()
     for start in (1, 2):
         stage = await make_stage(agent, states)
         await stage.start()
@@ -344,7 +344,7 @@ async def test_a_handler_that_waits_for_an_ack_takes_no_more_ordinary_packets(
     assert ends == [packets[0].packet_id]
 
 
-class CountingStore(MemoryStateStore):
+class CountingStore(InMemoryStateStore):
     """Counts how often a handler looks for answers."""
 
     looks = 0

@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from apc_agents import Agent, HandlerContext
 from apc_bus import headers
 from apc_bus.errors import PublishUnknown, QueueMissing
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Publication
 from apc_bus.topology import INGRESS, build_topology
 from apc_contracts import (
@@ -248,7 +248,7 @@ async def test_a_handler_that_may_crash_has_no_packet_behind_it(
 async def test_an_agent_without_queues_is_told_at_once(sentinel: Sentinel) -> None:
     from apc_agents import Worker, WorkerSettings
 
-    broker = MemoryBroker(build_topology())
+    broker = InMemoryBroker(build_topology())
     worker = Worker(sentinel.agent, broker.connect("agent.sentinel-1"), settings=WorkerSettings())
     with pytest.raises(QueueMissing):
         await worker.run(asyncio.Event())

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from apc_agents import Agent, HandlerContext, Tick
-from apc_agents.scheduling import MemoryScheduleStore, Schedule, ScheduleRunner, ScheduleStore
+from apc_agents.scheduling import InMemoryScheduleStore, Schedule, ScheduleRunner, ScheduleStore
 
 SEVEN = datetime(2027, 3, 1, 7, tzinfo=UTC)
 """A Monday."""
@@ -50,7 +50,7 @@ class Desk:
     """Starts processes of one agent over one store."""
 
     def __init__(self) -> None:
-        self.store = MemoryScheduleStore()
+        self.store = InMemoryScheduleStore()
         self.fired: list[Tick] = []
 
     async def clerk(self, now: datetime, **options: str) -> Clerk:

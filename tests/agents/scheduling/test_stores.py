@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.agents.scheduling.conftest import DAY, SEVEN, make_agent
 
-from apc_agents.scheduling import MemoryScheduleStore, PostgresScheduleStore, ScheduleStore, list_schedules
+from apc_agents.scheduling import InMemoryScheduleStore, PostgresScheduleStore, ScheduleStore, list_schedules
 from apc_bus.database import open_pool
 
 
@@ -52,7 +52,7 @@ class ScheduleStoreSuite:
 class TestMemoryScheduleStore(ScheduleStoreSuite):
     @pytest.fixture
     def store(self) -> ScheduleStore:
-        return MemoryScheduleStore()
+        return InMemoryScheduleStore()
 
 
 @pytest.mark.postgres

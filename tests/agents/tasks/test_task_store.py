@@ -9,7 +9,7 @@ import pytest
 from pydantic import JsonValue
 
 from apc_agents.actions import Effect, TaskLost, TaskUnknown
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.store import MAX_LOST_LEASES, Claim, NewTask, Task, TaskSpec, TaskStatus, TaskStore
 from apc_contracts import ActionType, SecurityLevel
 
@@ -275,4 +275,4 @@ async def never(effect: Effect) -> JsonValue:
 class TestMemoryTaskStore(TaskStoreSuite):
     @pytest.fixture
     def store(self) -> TaskStore:
-        return MemoryTaskStore()
+        return InMemoryTaskStore()

@@ -18,14 +18,14 @@ from apc_agents.actions import (
     ToolCall,
     ToolRegistry,
 )
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.runner import TaskRunner
 from apc_agents.tasks.store import Task, TaskEvent, TaskSpec, TaskStatus
 from apc_bus.concurrency import running
 from apc_contracts import ActionType, SecurityLevel
 
 
-def has_ended(store: MemoryTaskStore, *task_ids: str) -> Callable[[], Awaitable[bool]]:
+def has_ended(store: InMemoryTaskStore, *task_ids: str) -> Callable[[], Awaitable[bool]]:
     async def holds() -> bool:
         tasks = {str(task.task_id): task for task in await store.list()}
         return all(tasks[task_id].finished_at is not None for task_id in task_ids)
@@ -38,7 +38,7 @@ class Shop:
 
     def __init__(self, tools: ToolRegistry) -> None:
         self.tools = tools
-        self.store = MemoryTaskStore()
+        self.store = InMemoryTaskStore()
         self.told: list[TaskEvent] = []
         self.refusals: list[Exception] = []
 

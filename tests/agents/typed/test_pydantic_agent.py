@@ -15,7 +15,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.usage import RequestUsage
 
-from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, MemoryStateStore, Team, content_of, message
+from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, InMemoryStateStore, Team, content_of, message
 from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import PydanticAgent
@@ -112,7 +112,7 @@ async def test_what_runs_again_asks_no_model_and_calls_no_tool() -> None:
     async with AgentTestClient(agent, memory=memory) as first:
         ends.append(([one.packet_id for one in await first.deliver(packet)], first.receipts[-1].usage))
         effects = first.effects
-    second = AgentTestClient(agent, memory=memory, states=MemoryStateStore())
+    second = AgentTestClient(agent, memory=memory, states=InMemoryStateStore())
     second.effects = effects
     async with second:
         ends.append(([one.packet_id for one in await second.deliver(packet)], second.receipts[-1].usage))

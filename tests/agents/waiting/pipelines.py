@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from tests.agents.conftest import PATIENCE, Gate, _idea, _make_packet
 
-from apc_agents import Agent, HandlerContext, MemoryStateStore, Role, Worker, WorkerSettings, message
-from apc_agents.effects import MemoryEffectStore
+from apc_agents import Agent, HandlerContext, InMemoryStateStore, Role, Worker, WorkerSettings, message
+from apc_agents.effects import InMemoryEffectStore
 from apc_agents.session_phase import SessionPosition
 from apc_bus.consuming import handle
-from apc_bus.in_memory import MemoryBus
+from apc_bus.in_memory import InMemoryBus
 from apc_bus.topology import gate_queue
 from apc_contracts import (
     ErrorPayload,
@@ -231,7 +231,7 @@ class Killing:
     def __init__(self, handler: Handler) -> None:
         self.gate = Gate(handler.agent)
         self.handler = handler
-        self.states, self.effects = MemoryStateStore(), MemoryEffectStore()
+        self.states, self.effects = InMemoryStateStore(), InMemoryEffectStore()
         self.task = _make_packet(_idea("task"), ttl=HOUR)
         self.answered: set[UUID] = set()
         self._position = SessionPosition(contract="task")
@@ -258,7 +258,7 @@ class Killing:
         for one in (dying, ended):
             one.cancel()
 
-    async def _kill(self, running: "asyncio.Task[None]", bus: MemoryBus) -> None:
+    async def _kill(self, running: "asyncio.Task[None]", bus: InMemoryBus) -> None:
         """End the worker so that it says nothing more to anybody."""
         await bus.close()
         running.cancel()

@@ -6,7 +6,7 @@ from datetime import timedelta
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.agents.waiting.pipelines import HOUR, answer_to
 
-from apc_agents import Agent, HandlerContext, MemoryStateStore, Role, Worker, WorkerSettings
+from apc_agents import Agent, HandlerContext, InMemoryStateStore, Role, Worker, WorkerSettings
 from apc_agents.session_phase import SessionPosition
 from apc_contracts import IdeaPayload, Packet, PacketType, SignalPayload
 
@@ -34,7 +34,7 @@ async def test_a_process_that_knows_an_older_state_goes_on_with_the_answer(
 ) -> None:
     """It has read the state of the session before another process asked."""
     ends: list[str] = []
-    states, may_go_on, stop = MemoryStateStore(), asyncio.Event(), asyncio.Event()
+    states, may_go_on, stop = InMemoryStateStore(), asyncio.Event(), asyncio.Event()
     stage = await make_stage(asking(ends, may_go_on), states, worker_prefetch=1)
     gate = await stage.start()
     note, hold = make_packet(idea("note")), make_packet(idea("hold"), session_id="session-2")

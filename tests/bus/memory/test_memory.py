@@ -3,7 +3,7 @@
 import pytest
 
 from apc_bus.errors import QueueMissing
-from apc_bus.in_memory import MemoryBroker, MemoryStream, topic_matches
+from apc_bus.in_memory import InMemoryBroker, InMemoryStream, topic_matches
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INTER_AGENT, AgentQueues, Queue, QueueKind, agent_queue, build_topology
 from apc_contracts.vocabulary import PacketType
@@ -26,7 +26,7 @@ def test_topic_matching(binding: str, matching: list[str], other: list[str]) -> 
     assert [key for key in other if topic_matches(binding, key)] == []
 
 
-async def test_agents_may_join_later(memory_broker: MemoryBroker) -> None:
+async def test_agents_may_join_later(memory_broker: InMemoryBroker) -> None:
     bus = memory_broker.connect("orchestrator")
     with pytest.raises(QueueMissing):
         await bus.depth(agent_queue("late", urgent=False))
@@ -37,13 +37,13 @@ async def test_agents_may_join_later(memory_broker: MemoryBroker) -> None:
     assert (await bus.depth(agent_queue("late", urgent=False))).messages == 1
 
 
-async def test_two_users_are_told_apart(memory_broker: MemoryBroker) -> None:
+async def test_two_users_are_told_apart(memory_broker: InMemoryBroker) -> None:
     assert memory_broker.connect("a").user == "a"
     assert memory_broker.connect("b").user == "b"
 
 
 def test_a_stream_drops_its_oldest() -> None:
-    stream = MemoryStream(Queue("s", QueueKind.STREAM, max_bytes=100))
+    stream = InMemoryStream(Queue("s", QueueKind.STREAM, max_bytes=100))
     for index in range(30):
         stream.append(Message(b"x" * 10, str(index)), "")
     assert len(stream) == 10

@@ -15,7 +15,7 @@ from apc_agents.actions import ToolRegistry
 from apc_agents.context import SessionConfig
 from apc_agents.llm import LLMAgent, LLMSettings, Persona
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_cli.api import Tokens, make_app
 from apc_web.http import make_server
 
@@ -153,7 +153,7 @@ def walk(value: Any) -> Iterator[tuple[frozenset[str] | None, Any]]:
 
 @asynccontextmanager
 async def serving(tokens: Tokens) -> AsyncIterator[str]:
-    app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens, MemoryTaskStore())
+    app = make_app(make_agent(), InMemoryMemoryStore("nobody").for_owner, tokens, InMemoryTaskStore())
     listening = socket.create_server(("127.0.0.1", 0))
     server = make_server(app, "127.0.0.1", 0, graceful_seconds=1)
     running = asyncio.create_task(server.serve(sockets=[listening]))

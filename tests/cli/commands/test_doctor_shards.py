@@ -10,7 +10,7 @@ from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
 from apc_bus.errors import ShardsDiffer
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_cli.doctor.finding import Status
@@ -97,7 +97,7 @@ async def pool(postgres_url: str) -> AsyncIterator[asyncpg.Pool]:
 
 
 async def test_torn_sessions_are_named(pool: asyncpg.Pool) -> None:
-    broker = MemoryBroker(build_topology(2))
+    broker = InMemoryBroker(build_topology(2))
     bus = broker.connect("orchestrator")
     bench = LogBench(ScriptedGate(bus), broker.connect("persister"), pool, PersisterSettings(shards=2))
     other = ScriptedGate(bus, 1)

@@ -14,9 +14,9 @@ from tests.support.apc_command import ApcCommand
 from apc_agents.memory import (
     ConversationContext,
     ConversationMessage,
-    DatabaseMemoryStore,
     MemoryArgumentInvalid,
     MemoryStoreError,
+    PostgresMemoryStore,
     UnknownSession,
 )
 from apc_bus.database import open_pool
@@ -41,9 +41,9 @@ async def pool(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     await pool.close()
 
 
-async def fill(pool: asyncpg.Pool, owner: str, user: str, prefix: str) -> DatabaseMemoryStore:
+async def fill(pool: asyncpg.Pool, owner: str, user: str, prefix: str) -> PostgresMemoryStore:
     """Two conversations of a user, a state of one of them, a state of the user."""
-    store = DatabaseMemoryStore(pool, owner)
+    store = PostgresMemoryStore(pool, owner)
     for number, text in enumerate(("the pump leaks", "the valve is new")):
         session_id = f"{prefix}-{number}"
         message = ConversationMessage(role="user", content=text, timestamp=NOON, metadata={"sender_id": user})

@@ -20,7 +20,7 @@ from apc_agents.context import (
     SessionConfig,
     emit_compressions,
 )
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.in_process import run_embedded
 from apc_contracts import ORCHESTRATOR, IdeaPayload, Packet, PacketType, RunPhase, Signal, SignalPayload, new_packet_id
@@ -124,7 +124,7 @@ async def test_over_a_broker_the_log_has_them_and_postgres_gives_every_turn_back
             said.update({turn.resource_id: turn.to_bytes() for turn in (question, answer)})
         await session.save()
 
-    memory = DatabaseMemoryStore(house.pool)
+    memory = PostgresMemoryStore(house.pool)
     trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
     async with house.persister(), house.gate(), AsyncExitStack() as resources:
         await house.open_session()

@@ -17,7 +17,7 @@ from tests.support.traffic.packets import SESSION
 from apc_agents.context import ContextSession, MemoryContextStore
 from apc_agents.context.store import StateContextStore
 from apc_agents.llm.agent import COMPARTMENTS, Compartment
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_log.queries import get_session
 
 IDEAS = 6
@@ -123,7 +123,7 @@ async def test_a_worker_keeps_its_agents_mind_over_a_kill_and_accounts_for_it(
             self.state = state
 
     part = Compartment(Kept(), "public")
-    archive = MemoryContextStore(DatabaseMemoryStore(house.pool), "red-1")
+    archive = MemoryContextStore(PostgresMemoryStore(house.pool), "red-1")
     session = await ContextSession.open(
         SESSION, store=StateContextStore(part, archive, part.archive_prefix), config=CONFIG
     )

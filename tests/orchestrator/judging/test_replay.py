@@ -18,7 +18,7 @@ from tests.support.log.batch_records import BatchRecords
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.contract.contract import contract_from_bytes
 from apc_contracts.replay.entries import Entry, RecordedPacket
-from apc_log.queries import DatabaseRecords, Replayed, read_recorded, verify_run
+from apc_log.queries import PostgresRecords, Replayed, read_recorded, verify_run
 
 Path = tuple[str, ...]
 NOT_ALTERED = frozenset({"shard", "seq", "epoch", "batch_no", "contract_hash", "body"})
@@ -129,7 +129,7 @@ async def test_an_altered_row_is_named(
         await lift_guard(cast(asyncpg.Connection, connection))
         await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER USER")
         await connection.execute(alteration, seq)
-        found = await verify_run(DatabaseRecords(connection), "run-1", [])
+        found = await verify_run(PostgresRecords(connection), "run-1", [])
         packets = await connection.fetchval("SELECT count(*) FROM apc_log.agent_packets")
         exercised("a verdict altered in the log", packets=packets)
         assert found.problem is not None

@@ -9,7 +9,7 @@ import pytest
 from tests.orchestrator.conftest import House
 
 from apc_bus.errors import BusError, CallAborted, TaskEnded
-from apc_bus.in_memory import MemoryBus, MemorySubscription
+from apc_bus.in_memory import InMemoryBus, InMemorySubscription
 from apc_bus.topology import DEAD_QUEUE, gate_queue, log_queue
 from apc_contracts import Packet
 from apc_orchestrator import Orchestrator, OrchestratorSettings
@@ -40,12 +40,12 @@ class Strike:
 @pytest.mark.parametrize(
     ("owner", "method"),
     [
-        (MemoryBus, "depth"),
-        (MemoryBus, "publish"),
-        (MemoryBus, "publish_all"),
-        (MemorySubscription, "receive"),
-        (MemorySubscription, "publish"),
-        (MemorySubscription, "ack"),
+        (InMemoryBus, "depth"),
+        (InMemoryBus, "publish"),
+        (InMemoryBus, "publish_all"),
+        (InMemorySubscription, "receive"),
+        (InMemorySubscription, "publish"),
+        (InMemorySubscription, "ack"),
         (Registry, "load"),
         (ShardServer, "serve"),
         (Verifier, "run"),
@@ -54,7 +54,7 @@ class Strike:
 async def test_a_gate_whose_calls_are_cancelled_takes_its_shard_again(
     house: House, start: Callable[..., Packet], monkeypatch: pytest.MonkeyPatch, owner: type, method: str
 ) -> None:
-    strike = Strike(monkeypatch, owner, method, "orchestrator" if owner is MemoryBus else None)
+    strike = Strike(monkeypatch, owner, method, "orchestrator" if owner is InMemoryBus else None)
     async with house.persister(), house.gate() as gate:
         await house.open(start())
         await house.until(lambda: _is_ready(gate))
@@ -65,17 +65,17 @@ async def test_a_subscription_that_is_cancelled_is_opened_again(
     house: House, start: Callable[..., Packet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For gate, log writer and dead letters alike."""
-    subscribe, calls = MemoryBus.subscribe, list[str]()
+    subscribe, calls = InMemoryBus.subscribe, list[str]()
 
     @asynccontextmanager
-    async def cancelled(bus: MemoryBus, queue: str, **given: Any) -> AsyncIterator[Any]:
+    async def cancelled(bus: InMemoryBus, queue: str, **given: Any) -> AsyncIterator[Any]:
         calls.append(queue)
         if calls.count(queue) <= 2:
             raise asyncio.CancelledError
         async with subscribe(bus, queue, **given) as subscription:
             yield subscription
 
-    monkeypatch.setattr(MemoryBus, "subscribe", cancelled)
+    monkeypatch.setattr(InMemoryBus, "subscribe", cancelled)
     async with house.persister(), house.gate() as gate:
         await house.open(start())
         await house.until(lambda: _is_ready(gate))

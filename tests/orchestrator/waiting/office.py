@@ -14,7 +14,7 @@ from tests.support.traffic.packets import make_packet
 
 from apc_agents import Agent, AskTimeout, HandlerContext, PostgresStateStore, Role, Worker, WorkerSettings
 from apc_bus import headers
-from apc_bus.in_memory import MemoryBus
+from apc_bus.in_memory import InMemoryBus
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_client.sending import answer_packet
@@ -53,7 +53,7 @@ def asking(text: str = "Ship?", **options: Any) -> Agent:
     return agent
 
 
-def hold_receipts(bus: MemoryBus, may_report: asyncio.Event) -> None:
+def hold_receipts(bus: InMemoryBus, may_report: asyncio.Event) -> None:
     """Publish no message of receipts before `may_report` is set."""
     publish = bus.publish
 

@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.support.traffic.packets import make_packet
 
 from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, message
-from apc_agents.effects import MemoryEffectStore
+from apc_agents.effects import InMemoryEffectStore
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import Approvers, PydanticAgent, ToolRule
 from apc_agents.typed import document_of, payload_of, schema_of
@@ -51,7 +51,7 @@ class Shop:
         self.asked = 0
         self.made: list[str] = []
         self.calls = calls
-        self.memory, self.effects = InMemoryMemoryStore(), MemoryEffectStore()
+        self.memory, self.effects = InMemoryMemoryStore(), InMemoryEffectStore()
 
     def agent(self, approvers: Approvers | None, **options: Any) -> PydanticAgent:
         joined = ModelAgent(FunctionModel(self._think), output_type=Report)

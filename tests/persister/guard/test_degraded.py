@@ -12,7 +12,7 @@ from tests.support.log import LogBench, ScriptedGate, lift_guard
 from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_persister.database.guard import EVENT_TRIGGERS, GuardState, read_guard
 from apc_persister.database.migrate import migrate
 
@@ -35,7 +35,7 @@ async def guard_of(pool: asyncpg.Pool) -> GuardState:
 
 
 async def test_without_a_superuser_triggers_are_left_and_it_is_said(
-    managed_url: str, memory_broker: MemoryBroker
+    managed_url: str, memory_broker: InMemoryBroker
 ) -> None:
     with capture_logs() as said:
         await migrate(managed_url)

@@ -12,7 +12,7 @@ from tests.persister.guard.conftest import GuardedLog
 from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, until
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.service import Persister
@@ -167,7 +167,7 @@ async def test_ddl_beside_the_log_is_nobodys_business(connection: asyncpg.Connec
 
 
 async def test_a_migration_beside_a_writer_at_work(
-    fresh_log: GuardedLog, memory_broker: MemoryBroker, later_release: None
+    fresh_log: GuardedLog, memory_broker: InMemoryBroker, later_release: None
 ) -> None:
     pool = await open_pool(fresh_log.url, max_size=4)
     try:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.support.log import LogBench, ScriptedGate, packet_entry
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract
@@ -101,7 +101,7 @@ async def write_and_compare(
     pool = await open_pool(url, max_size=4)
     try:
         await pool.executemany(SUM_RUN, [(run,) for run in before])
-        broker = MemoryBroker(build_topology(2))
+        broker = InMemoryBroker(build_topology(2))
         gates = [ScriptedGate(broker.connect("orchestrator"), shard) for shard in (0, 1)]
         for gate in gates:
             epoch = "SELECT coalesce(max(epoch), 0) FROM apc_log.shards WHERE shard = $1"

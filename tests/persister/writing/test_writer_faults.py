@@ -16,7 +16,7 @@ import pytest
 from tests.support.log import LogBench, ScriptedGate, kill_embedded, lifecycle, packet_entry, session_row, until
 
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import build_topology, log_queue
@@ -108,7 +108,7 @@ async def own_postgres(folder: Path) -> AsyncIterator[EmbeddedPostgres]:
         await (await start_embedded(folder)).stop()
 
 
-async def test_the_database_dies_and_comes_back(data: Path, memory_broker: MemoryBroker) -> None:
+async def test_the_database_dies_and_comes_back(data: Path, memory_broker: InMemoryBroker) -> None:
     """Matrix row 14: no batch is acknowledged while it is away, nothing is lost, nobody has to help."""
     async with own_postgres(data) as server:
         pool = await open_pool(server.url, max_size=4)
@@ -133,7 +133,7 @@ async def test_the_database_dies_and_comes_back(data: Path, memory_broker: Memor
         pool.terminate()
 
 
-async def test_stopping_while_the_database_is_away(data: Path, memory_broker: MemoryBroker) -> None:
+async def test_stopping_while_the_database_is_away(data: Path, memory_broker: InMemoryBroker) -> None:
     async with own_postgres(data) as server:
         pool = await open_pool(server.url, max_size=4)
         gate = ScriptedGate(memory_broker.connect("orchestrator"))
@@ -205,7 +205,7 @@ async def test_stopping_leaves_to_others_what_was_not_handed_over(bench: LogBenc
     assert await bench.count("agent_packets") == packets
 
 
-async def test_a_queue_that_is_made_again(bench: LogBench, memory_broker: MemoryBroker) -> None:
+async def test_a_queue_that_is_made_again(bench: LogBench, memory_broker: InMemoryBroker) -> None:
     async with bench.writing() as persister:
         writer = persister.writers[0]
         await until(lambda: persister.is_ready)
@@ -235,7 +235,7 @@ async def test_the_acked_is_in_the_log_at_every_moment(bench: LogBench) -> None:
 
 
 async def test_two_shards_have_each_their_own_numbers(postgres_url: str) -> None:
-    broker = MemoryBroker(build_topology(shards=2))
+    broker = InMemoryBroker(build_topology(shards=2))
     pool = await open_pool(postgres_url, max_size=4)
     try:
         bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)

@@ -10,7 +10,7 @@ from apc_agents.running.intake import Intake
 from apc_agents.session_phase import KnownSessions
 from apc_bus import headers
 from apc_bus.errors import DeadLetter, PublishRefused, TopologyInvalid
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.rabbit.definitions import permissions
 from apc_bus.topology import INTER_AGENT, SUBSTRATE, AgentQueues, agent_queue, build_topology
@@ -70,7 +70,7 @@ def test_no_agent_gets_the_orchestrators_user() -> None:
 
 
 async def test_nobody_publishes_under_the_user_id_of_another() -> None:
-    broker = MemoryBroker(build_topology(1, [VICTIM, ATTACKER]))
+    broker = InMemoryBroker(build_topology(1, [VICTIM, ATTACKER]))
     forged = Publication(INTER_AGENT, "idea.red.victim-1", Message(IDEA, "m-1", type="idea", user_id=ORCHESTRATOR))
     await broker.connect(ORCHESTRATOR).publish(forged)
     with pytest.raises(PublishRefused, match="user_id"):

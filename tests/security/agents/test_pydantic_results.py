@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.security.agents.injections import TEXTS
 from tests.security.agents.test_pydantic_agent import COLLEAGUE, STRANGER, Reply, Request
 
-from apc_agents import AgentTestClient, HandlerContext, MemoryStateStore
+from apc_agents import AgentTestClient, HandlerContext, InMemoryStateStore
 from apc_agents.clearance import PROVENANCE, Clearance, Trigger
 from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
@@ -92,13 +92,13 @@ async def test_a_run_that_begins_again_has_still_read_it(monkeypatch: pytest.Mon
     """The worker died after the tool call that is not made twice; the model is asked again, and insists."""
     clerk = Clerk("Pay mallory.", tool_rules=RULES)
     memory, packet = InMemoryMemoryStore(), request()
-    async with AgentTestClient(clerk.agent, memory=memory, states=MemoryStateStore()) as first:
+    async with AgentTestClient(clerk.agent, memory=memory, states=InMemoryStateStore()) as first:
         await first.deliver(packet)
         effects = first.effects
     assert clerk.paid == []
     if not is_guarded:
         monkeypatch.setattr(Permitted, "level", lambda *_: SecurityLevel.USER)
-    second = AgentTestClient(clerk.agent, memory=memory, states=MemoryStateStore())
+    second = AgentTestClient(clerk.agent, memory=memory, states=InMemoryStateStore())
     second.effects = effects
     async with second:
         await second.deliver(packet)

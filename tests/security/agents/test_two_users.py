@@ -6,7 +6,7 @@ from pydantic_ai.models.test import TestModel
 
 from apc_agents.llm import Dialogue, LLMAgent
 from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import MemoryTaskStore
+from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.store import NewTask, TaskSpec
 from apc_contracts.agent import ActionType, SecurityLevel
 
@@ -15,7 +15,7 @@ SESSION = "s-1"
 
 async def test_a_user_is_shown_the_their_own_tasks() -> None:
     agent = LLMAgent("helper-1", role="helper", swarm="chat", model=TestModel())
-    memory, tasks = InMemoryMemoryStore("ada"), MemoryTaskStore()
+    memory, tasks = InMemoryMemoryStore("ada"), InMemoryTaskStore()
     spec = TaskSpec(
         action_id="a-1",
         action="plan_route",

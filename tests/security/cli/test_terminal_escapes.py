@@ -20,11 +20,11 @@ from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_
 from tests.support.reference.commands import whole_command
 
 from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
-from apc_agents.memory import ConversationContext, ConversationMessage, DatabaseMemoryStore
+from apc_agents.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import NewTask, TaskSpec
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_contracts import ActionType, SecurityLevel
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x1b]52;c;cm0=\x07\rx\b\x7f\u202egnp\u2066[bold red]"
@@ -169,13 +169,13 @@ def _is_option(parameter: Any) -> int:
 
 
 @pytest.fixture
-def hostile_database(postgres_url: str, memory_broker: MemoryBroker) -> str:
+def hostile_database(postgres_url: str, memory_broker: InMemoryBroker) -> str:
     """A database whose log, tasks, effects and memory hold hostile texts."""
     asyncio.run(_fill(postgres_url, memory_broker))
     return postgres_url
 
 
-async def _fill(url: str, broker: MemoryBroker) -> None:
+async def _fill(url: str, broker: InMemoryBroker) -> None:
     pool = await open_pool(url)
     try:
         await _log(LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool))
@@ -199,7 +199,7 @@ async def _fill(url: str, broker: MemoryBroker) -> None:
             role="user", content=HOSTILE, timestamp=datetime.now(UTC), metadata={"note": HOSTILE}
         )
         talk = ConversationContext(session_id="s-1", messages=(said,), metadata={"summary": HOSTILE})
-        await DatabaseMemoryStore(pool, "apc").store_conversation("s-1", "alice", talk)
+        await PostgresMemoryStore(pool, "apc").store_conversation("s-1", "alice", talk)
         await pool.execute(SCHEDULE, HOSTILE)
     finally:
         await pool.close()

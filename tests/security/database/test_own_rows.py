@@ -17,8 +17,8 @@ from apc_agents.handling.state import PostgresStateStore
 from apc_agents.memory import (
     ConversationContext,
     ConversationMessage,
-    DatabaseMemoryStore,
     NewMessages,
+    PostgresMemoryStore,
     Removed,
     StaleRevision,
 )
@@ -182,7 +182,7 @@ def said_by(logins: Logins, letter: str, at: datetime) -> NewMessages:
     return NewMessages("s-1", "ada", logins.agent(letter), (message,))
 
 
-async def said_in(store: DatabaseMemoryStore) -> list[str]:
+async def said_in(store: PostgresMemoryStore) -> list[str]:
     kept = await store.retrieve_conversation("s-1")
     return [] if kept is None else [message.content for message in kept.messages]
 
@@ -194,7 +194,7 @@ async def test_agents_of_a_session_add_to_one_conversation(logins: Logins) -> No
         store = PostgresStateStore(await logins.pool(letter))
         agent = logins.agent(letter)
         assert await store.save(agent, "s-1", b"{}", 0, said_by(logins, letter, now + timedelta(seconds=number))) == 1
-    whole = DatabaseMemoryStore(logins.admin)
+    whole = PostgresMemoryStore(logins.admin)
     kept = await whole.retrieve_conversation("s-1")
     assert kept is not None and [message.content for message in kept.messages] == ["b", "a", "c"]
     assert kept.agent_participants == tuple(logins.agent(letter) for letter in "bac")
@@ -213,7 +213,7 @@ async def test_the_conversation_of_another_is_neither_seen_nor_changed(logins: L
     thief, victim = await logins.pool("thief"), await logins.pool("bank")
     now = datetime.now(UTC)
     await PostgresStateStore(victim).save(logins.agent("bank"), "s-1", b"{}", 0, said_by(logins, "bank", now))
-    stolen = DatabaseMemoryStore(thief)
+    stolen = PostgresMemoryStore(thief)
     assert await stolen.retrieve_conversation("s-1") is None
     assert await stolen.list_conversations_for_user("ada") == []
     assert await stolen.search_conversations("ada", "bank") == []
@@ -230,7 +230,7 @@ async def test_the_conversation_of_another_is_neither_seen_nor_changed(logins: L
                 "VALUES ('s-2', 'ada', '{}', '1.0', 'apc', '', $1)",
                 logins.agent("bank"),
             )
-    assert await said_in(DatabaseMemoryStore(victim)) == ["bank"]
+    assert await said_in(PostgresMemoryStore(victim)) == ["bank"]
     await logins.admin.execute("DROP POLICY agents ON apc_app.conversation_history")
     assert await said_in(stolen) == ["bank"], "the act works once the guard is away"
 
@@ -238,9 +238,9 @@ async def test_the_conversation_of_another_is_neither_seen_nor_changed(logins: L
 async def test_a_state_of_another_agent_cannot_be_planted(logins: Logins) -> None:
     thief = await logins.pool("thief")
     with pytest.raises(OwnerForeign):
-        await DatabaseMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
+        await PostgresMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
     await logins.open_to_all("agent_state_store")
-    await DatabaseMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
+    await PostgresMemoryStore(thief).store_agent_state(logins.agent("bank"), "s-1", "plan", {"pay": "me"})
 
 
 async def test_other_sessions_names_do_not_help(logins: Logins) -> None:

@@ -15,7 +15,7 @@ from tests.support.log import (
     packet_entry,
 )
 
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology
 from apc_log.batch import ConflictEntry, Entry, LineageEntry, PacketEntry, RegistryEntry
@@ -37,7 +37,7 @@ class LongLog:
 
 async def write_long_log(pool: asyncpg.Pool) -> LongLog:
     """Write it through a real writer into a fresh database."""
-    broker = MemoryBroker(build_topology())
+    broker = InMemoryBroker(build_topology())
     bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
     numbers = iter(range(ENTRIES))
     for batch in range(_BATCHES):

@@ -17,7 +17,7 @@ import pytest
 from tests.security.strangers import STRANGER, as_stranger
 from tests.support.traffic.packets import make_idea, make_packet, make_start
 
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.port import Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS, build_topology, gate_queue
@@ -58,14 +58,14 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def broker(folder: Path) -> AsyncIterator[MemoryBroker]:
+async def broker(folder: Path) -> AsyncIterator[InMemoryBroker]:
     """A system that takes acts; nobody judges them."""
-    broker = MemoryBroker(build_topology(1, []))
+    broker = InMemoryBroker(build_topology(1, []))
     async with serve_acts(folder, broker.connect("operator"), 1):
         yield broker
 
 
-async def arrived(broker: MemoryBroker) -> int:
+async def arrived(broker: InMemoryBroker) -> int:
     return (await broker.connect("operator").depth(gate_queue(0))).messages
 
 
@@ -97,7 +97,7 @@ def line_of(kind: str, body: bytes) -> bytes:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_another_user_of_the_machine_is_not_let_in(
-    folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    folder: Path, broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         (folder / NAME).chmod(0o666)
@@ -109,7 +109,7 @@ async def test_another_user_of_the_machine_is_not_let_in(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_mode_that_somebody_opened_lets_no_other_user_in(
-    folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    folder: Path, broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     (folder / NAME).chmod(0o666)
     if not is_guarded:
@@ -166,7 +166,7 @@ async def test_no_act_is_sent_to_what_is_not_ones_own_socket(
         path = folder / NAME
         listened = path.with_name("other") if path.is_symlink() else path
         listened.unlink()
-        broker = MemoryBroker(build_topology(1, []))
+        broker = InMemoryBroker(build_topology(1, []))
         server = local_acts.ActServer(broker.connect("operator"), 1)
         async with await asyncio.start_unix_server(server.accept, str(listened)), open_acts(folder) as sender:
             assert sender.user == "operator", "what listens there would get the act"
@@ -219,7 +219,7 @@ NO_ACTS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", NO_ACTS)
 async def test_only_acts_come_this_way(
-    folder: Path, broker: MemoryBroker, case: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, broker: InMemoryBroker, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = await say(folder, NO_ACTS[case])
     assert answer["error"] and await arrived(broker) == 0
@@ -236,7 +236,7 @@ def _message(line: bytes, user: str) -> Message:
 
 
 async def test_a_line_without_an_end_is_cut(
-    folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+    folder: Path, broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await say(folder, b"x" * (2 * LONGEST_LINE)) is None
     assert (await say(folder, line_of("SIGNAL", seal(STOP).body)))["error"] is None
@@ -250,7 +250,7 @@ async def test_a_line_without_an_end_is_cut(
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_many_connections_do_not_pile_up(
-    folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    folder: Path, broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     if not is_guarded:
         monkeypatch.setattr(local_acts, "MOST_CONNECTIONS", 1 << 20)
@@ -280,7 +280,7 @@ async def _is_full(folder: Path) -> bool:
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_who_says_nothing_is_cut(
-    folder: Path, broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+    folder: Path, broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
 ) -> None:
     monkeypatch.setattr(local_acts, "PATIENCE_SECONDS", 0.1 if is_guarded else 3600)
     async with connected(folder) as (reader, _):
@@ -292,7 +292,7 @@ async def test_who_says_nothing_is_cut(
                 await asyncio.wait_for(reader.readline(), 0.5)
 
 
-async def test_what_is_published_is_the_operators(folder: Path, broker: MemoryBroker) -> None:
+async def test_what_is_published_is_the_operators(folder: Path, broker: InMemoryBroker) -> None:
     """Whatever user a client names, the system publishes as its operator: the gate judges that."""
     async with open_acts(folder) as sender:
         forged = Message(seal(STOP).body, str(STOP.packet_id), type="SIGNAL", user_id="orchestrator")

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from apc_agents.context import ContextSession, MemoryContextStore
-from apc_agents.memory import DatabaseMemoryStore
+from apc_agents.memory import PostgresMemoryStore
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.outcome_files import collect_outcome, narrative_of
 from apc_automl.report.page import write_report
@@ -110,7 +110,7 @@ async def test_who_may_not_read_the_memory_gets_a_report_without_notes(
     log: RunLog, postgres_url: str, role: str, notes: tuple[str, ...] | None
 ) -> None:
     pool = await open_pool(postgres_url, max_size=1)
-    store = MemoryContextStore(DatabaseMemoryStore(pool), LIBRARIAN)
+    store = MemoryContextStore(PostgresMemoryStore(pool), LIBRARIAN)
     session = ContextSession(log.session_ids[0], store=store)
     await session.add_system_turn("Find it.")
     await session.save()

@@ -8,7 +8,7 @@ from tests.support.log import LogBench, ScriptedGate, hop, packet_entry, session
 
 from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, TransferRuled, Validated, follow_run
 from apc_bus.database import open_pool
-from apc_bus.in_memory import MemoryBroker
+from apc_bus.in_memory import InMemoryBroker
 from apc_log.batch import Entry
 
 OFFER: dict[str, Any] = {
@@ -26,7 +26,7 @@ def evaluation(phase: str, *notes: str) -> Entry:
     return packet_entry(packet_type="EVAL", run_phase=phase, payload=payload)
 
 
-async def followed(url: str, broker: MemoryBroker, *entries: Entry) -> list[Event]:
+async def followed(url: str, broker: InMemoryBroker, *entries: Entry) -> list[Event]:
     pool = await open_pool(url, max_size=4)
     bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
     try:
@@ -38,7 +38,7 @@ async def followed(url: str, broker: MemoryBroker, *entries: Entry) -> list[Even
         await pool.close()
 
 
-async def test_scores_are_read_from_the_notes(postgres_url: str, memory_broker: MemoryBroker) -> None:
+async def test_scores_are_read_from_the_notes(postgres_url: str, memory_broker: InMemoryBroker) -> None:
     made = evaluation("DISCOVERY", "ridge (alpha=1)", NOTE)
     judged = evaluation("VALIDATION", NOTE)
     old = evaluation("DISCOVERY", "ridge (alpha=1)", NOTE.partition("; ")[2])
@@ -53,7 +53,7 @@ async def test_scores_are_read_from_the_notes(postgres_url: str, memory_broker: 
 
 
 async def test_a_held_transfer_is_told_when_its_barrier_has_come(
-    postgres_url: str, memory_broker: MemoryBroker
+    postgres_url: str, memory_broker: InMemoryBroker
 ) -> None:
     taken, refused, waiting = (
         replace(packet_entry(packet_type="TRANSFER", run_phase="REFINEMENT", payload=OFFER), verdict="held")
@@ -74,7 +74,7 @@ async def test_a_held_transfer_is_told_when_its_barrier_has_come(
 
 @pytest.mark.parametrize("payload", [{"text": "no offer"}, {"from_swarm": ["x"]}])
 async def test_a_refused_packet_is_told_whatever_it_holds(
-    postgres_url: str, memory_broker: MemoryBroker, payload: dict[str, Any]
+    postgres_url: str, memory_broker: InMemoryBroker, payload: dict[str, Any]
 ) -> None:
     kinds = ("TRANSFER", "IDEA", "SIGNAL", "EVAL")
     entries = [packet_entry(packet_type=kind, payload=payload, refusal_code="ROLE_FORBIDDEN") for kind in kinds]

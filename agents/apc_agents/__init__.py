@@ -4,6 +4,8 @@ Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc work
 `AgentTestClient`. A packet is handed to a handler at least once and takes effect once.
 """
 
+import warnings
+
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectError, EffectNotMade, EffectResultLost, EffectSettled, EffectUnknown
 from apc_agents.emission import ALL, ROOT, SUBSTRATE, EmitOptions, Role
@@ -86,3 +88,13 @@ __all__ = [
     "message",
     "run_worker",
 ]
+
+
+def __getattr__(name: str) -> type[InMemoryStateStore]:
+    """Return InMemoryStateStore for its former name, MemoryStateStore, with a DeprecationWarning."""
+    if name != "MemoryStateStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "MemoryStateStore is now InMemoryStateStore; the old name goes in the next minor release", DeprecationWarning, 2
+    )
+    return InMemoryStateStore

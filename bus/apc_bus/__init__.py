@@ -4,6 +4,8 @@ Also the topology, the log batch, the artifact store, and what every service sha
 Promises: a publish that returned is kept, a delivery that was not acknowledged comes again, a queue's order.
 """
 
+import warnings
+
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.errors import BusError
 from apc_bus.in_memory import InMemoryBroker
@@ -27,3 +29,13 @@ __all__ = [
     "Topology",
     "build_topology",
 ]
+
+
+def __getattr__(name: str) -> type[InMemoryBroker]:
+    """Return InMemoryBroker for its former name, MemoryBroker, with a DeprecationWarning."""
+    if name != "MemoryBroker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "MemoryBroker is now InMemoryBroker; the old name goes in the next minor release", DeprecationWarning, 2
+    )
+    return InMemoryBroker

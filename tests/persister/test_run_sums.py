@@ -11,6 +11,7 @@ from tests.support.waiting import until
 
 from apc_log.batch import Entry, LineageEntry, PacketEntry
 from apc_persister.service import REST, RunSums
+from apc_persister.verification.derived import compare_derived
 
 SUMS = "SELECT task_id, tasks FROM apc_log.protocol_sums ORDER BY task_id"
 UNSUMMED = "SELECT run_id FROM apc_log.unsummed_runs ORDER BY run_id"
@@ -63,6 +64,18 @@ async def test_a_run_that_goes_on_is_left_alone(bench: LogBench) -> None:
     assert await reads(bench.pool, UNSUMMED, ("run-1",))()
     assert await bench.pool.fetchval(sum_runs, datetime.now(UTC) + timedelta(hours=1)) == 1
     assert await reads(bench.pool, UNSUMMED)()
+
+
+@pytest.mark.parametrize("forged", [2**63 - 1, 0, 4])
+async def test_the_place_up_to_which_a_run_is_summed_is_one_of_its_verdicts(bench: LogBench, forged: int) -> None:
+    """Otherwise a run could be said to go on, and what it has added would be compared with nothing."""
+    await bench.gate.open()
+    await write(bench, *transfer("run-1", "task-1"), *transfer("run-2", "task-1"))
+    assert await bench.pool.fetchval("SELECT apc_log.sum_runs($1, 10)", datetime.now(UTC) + timedelta(hours=1)) == 2
+    async with bench.pool.acquire() as connection:
+        assert await compare_derived(connection) == []
+        await connection.execute("UPDATE apc_log.run_changes SET summed_seq = $1 WHERE run_id = 'run-1'", forged)
+        assert [finding.place for finding in await compare_derived(connection)] == ["run_changes", "run_changes"]
 
 
 async def test_two_processes_do_not_sum_at_once(bench: LogBench) -> None:

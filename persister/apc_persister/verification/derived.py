@@ -80,8 +80,14 @@ _COMPARED: Mapping[str, _Compared] = {
         """,
     ),
     "run_changes": _Compared(
-        "run_id, shard, seq, judged_at",
-        "SELECT run_id, shard, max(seq), max(judged_at) FROM apc_log.counted_verdicts GROUP BY run_id, shard",
+        "run_id, shard, seq, judged_at, summed_seq",
+        # A run was summed up to one of its verdicts; to which one is free, for it is then summed again.
+        """
+        SELECT run_id, shard, max(verdict.seq), max(verdict.judged_at),
+               max(verdict.seq) FILTER (WHERE verdict.seq = change.summed_seq)
+        FROM apc_log.counted_verdicts AS verdict LEFT JOIN apc_log.run_changes AS change USING (run_id, shard)
+        GROUP BY run_id, shard
+        """,
     ),
     "summed_uses": _Compared(
         "run_id, protocol_id, task_id, refusal_codes, evals, outcome_billionths, drift_evals, drift_billionths",

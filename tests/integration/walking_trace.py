@@ -1,4 +1,4 @@
-"""`apc packet trace ARGUMENTS` twice in this process; the last line is the list of files that the second one entered."""
+"""`apc packet trace ARGUMENTS` twice in this process; the last line lists the files that the second one entered."""
 
 import json
 import sys

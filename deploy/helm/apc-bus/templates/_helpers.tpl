@@ -123,7 +123,7 @@ securityContext:
 - {name: APC_HEALTH_HOST, value: 0.0.0.0}
 {{- end -}}
 
-{{/* ready: the page that says whether a pod counts as available. A standby gate never holds a shard, so it is asked for life. */}}
+{{/* ready: the page that says whether a pod counts as available. A standby orchestrator never holds a shard, so it is asked for life. */}}
 {{- define "apc.probes" -}}
 ports:
   - {name: health, containerPort: {{ .port | default 8080 }}}

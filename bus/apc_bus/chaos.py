@@ -33,7 +33,7 @@ class FaultKind(StrEnum):
 
     `drop`: its publish, or the confirm of it, is lost on the way (the sender gets PublishUnknown), or its delivery
     is (the broker hands it over again). `delay`: it comes later, others overtake it. `duplicate`: it comes twice.
-    `reorder`: it waits until the next one has passed. `corrupt`: a damaged copy of it reaches the gate as well.
+    `reorder`: it waits until the next one has passed. `corrupt`: a damaged copy of it reaches the orchestrator as well.
     `slow`: the handler takes longer, and whatever waits behind it waits longer too.
     """
 
@@ -272,7 +272,7 @@ class ChaosSubscription:
         await self._inner.extend()
 
     async def publish(self, publication: Publication) -> None:
-        """Publish through the inner subscription, without faults: only a gate publishes here."""
+        """Publish through the inner subscription, without faults: only an orchestrator publishes here."""
         await self._inner.publish(publication)
 
     def end(self) -> None:

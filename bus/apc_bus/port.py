@@ -31,8 +31,8 @@ class Message(msgspec.Struct, frozen=True):
 class Publication(msgspec.Struct, frozen=True):
     """A message and where it goes.
 
-    A message for apc.ingress may be followed by others of the same user: the broker takes all of them or none, and a
-    gate gets them one after the other. Source: docs/decisions/0017-bundles.md.
+    A message for apc.ingress may be followed by others of the same user: the broker takes all of them or none, and an
+    orchestrator gets them one after the other. Source: docs/decisions/0017-bundles.md.
     """
 
     exchange: str
@@ -109,7 +109,7 @@ class Subscription(Protocol):
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
         """Give a delivery back to the queue, or with requeue=False to its dead-letter exchange.
 
-        Packets for a gate that travelled in the same message go with it.
+        Packets for an orchestrator that travelled in the same message go with it.
         """
         ...
 
@@ -123,7 +123,7 @@ class Subscription(Protocol):
     async def publish(self, publication: Publication) -> None:
         """Publish on this consumer's own channel and wait for the confirm; errors as `Bus.publish`.
 
-        A gate that has lost its queue cannot get a confirm here (docs/specification/architecture.md section 2).
+        An orchestrator that lost its queue gets no confirm here (docs/specification/architecture.md section 2).
         """
         ...
 

@@ -343,7 +343,7 @@ def _shard_bindings(shard: int) -> tuple[Binding, ...]:
 
 
 def _retry_queue(delay_ms: int) -> Queue:
-    """Return a retry queue. It leads to the gate: a full or missing inbox would block the retries of all others."""
+    """Return a retry queue. It leads to the orchestrator: a full or missing inbox would block all other retries."""
     return Queue(
         retry_queue(delay_ms),
         dead_letter_exchange=RECEIPTS,

@@ -63,7 +63,7 @@ async def queue_depth(link: Link, queue: str, patience: float) -> QueueDepth:
 async def check_shards(bus: Bus, shards: int) -> None:
     """Check that the broker has the queues of this many shards, and of no more; without a topology there is nothing.
 
-    A process with another number would compute other routing keys: its packets would go to gates of other sessions.
+    A process with another number would compute other routing keys: its packets would go to shards of other sessions.
 
     Raises:
         ShardsDiffer: the broker has another number. BusUnavailable.

@@ -42,9 +42,9 @@ PART_OF_PREFETCH = 4
 
 # Acknowledgements and refusals travel with the next write, or a moment later by themselves. A separate write for each
 # is what a small batch costs most: a system call here, one at the broker, and two processes woken (measured: a third
-# of the gate's CPU in a round trip). What is not sent yet when a process dies comes again, as it may at any time. Nor
-# do they queue for each write: a consumer that refused one delivery after another would leave no room in the queue of
-# writes, and the connection would die of heartbeats that cannot be sent.
+# of the orchestrator's CPU in a round trip). What is not sent yet when a process dies comes again, as it may at any
+# time. Nor do they queue for each write: a consumer that refused one delivery after another would leave no room in the
+# queue of writes, and the connection would die of heartbeats that cannot be sent.
 
 
 class AckBuffer:

@@ -51,7 +51,7 @@ def permissions(topology: Topology) -> dict[str, Permission]:
     rights are then added.
 
     Raises:
-        TopologyInvalid: an agent has the user of the topology, the gate or the log writer.
+        TopologyInvalid: an agent has the user of the topology, the orchestrator or the persister.
     """
     grants: dict[str, Permission] = {
         TOPOLOGY_USER: (_ALL, _ALL, _ALL),
@@ -77,8 +77,8 @@ def permissions(topology: Topology) -> dict[str, Permission]:
 def user_limits(topology: Topology) -> dict[str, Limits]:
     """Return the limits of each user `agent.…`, multiplied by the agents that share it; of operator and console too.
 
-    Others have none: how many connections gate, log writer and topology open is the deployment's choice, and so is what
-    shares a user with them.
+    Others have none: how many connections orchestrator, persister and topology open is the deployment's choice, and so
+    is what shares a user with them.
     """
     owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER, WEB_USER]
     return {user: {name: most * owners.count(user) for name, most in _OF_ONE.items()} for user in set(owners)}

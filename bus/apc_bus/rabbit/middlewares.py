@@ -45,7 +45,7 @@ def with_middlewares(take: Take, middlewares: Sequence[Callable[..., Any]], exch
 
     Deliveries reach `take` in the order of the queue, whatever middlewares wait for. An error of a middleware before
     the handling gives the delivery back; one after it is logged. A middleware that does not call the next one has
-    dropped the packet: it becomes a dead letter, so that the gate learns of it.
+    dropped the packet: it becomes a dead letter, so that the orchestrator learns of it.
     """
     chain = _Chain(take, middlewares, exchange)
 

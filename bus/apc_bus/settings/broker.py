@@ -30,8 +30,8 @@ class BrokerSettings(ApcSettings):
     publish_window: int = Field(default=256, ge=1)
     """Publishes in flight on a channel."""
     heartbeat: Duration = timedelta(seconds=5)
-    """AMQP heartbeat, whole seconds from 1 to 60. A frozen peer is detected after two to three heartbeats; a gate that
-    reads nothing for one gives up its shard. The promised fail-over times require 5 to 10 s."""
+    """AMQP heartbeat, whole seconds from 1 to 60. A frozen peer is detected after two to three heartbeats; an
+    orchestrator that reads nothing for one gives up its shard. The promised fail-over times require 5 to 10 s."""
     connect_timeout: Interval = timedelta(seconds=5)
     """Limit of one connection attempt to one node."""
     connect_patience: Duration = timedelta(seconds=8)
@@ -113,9 +113,9 @@ class DeliverySettings(ApcSettings):
     publish_deadline: Duration = timedelta(seconds=30)
     """How long an unconfirmed emit is published again before it fails."""
     ack_timeout: Duration = timedelta(seconds=30)
-    """How long the gate waits for ACKs after each routing, for an emit without its own timeout."""
+    """How long the orchestrator waits for ACKs after each routing, for an emit without its own timeout."""
     ack_grace: Duration = timedelta(seconds=2)
-    """How much longer the emit waits than the gate, which reports the missing recipients."""
+    """How much longer the emit waits than the orchestrator, which reports the missing recipients."""
     claim_check_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
     """Maximum total size of the texts of one packet that are stored as artifacts because the packet would be too
     large."""

@@ -59,8 +59,8 @@ class EncryptionSettings(ApcSettings):
     subject_field: str | None = None
     """Field of a packet's metadata that names its subject; none, or if the field is absent: the sender."""
     subject_master_key: SecretStr | None = None
-    """32 bytes as base64 (`openssl rand -base64 32`) that wrap the subjects' keys; the log writer and the gate need
-    the same one."""
+    """32 bytes as base64 (`openssl rand -base64 32`) that wrap the subjects' keys; the persister and the orchestrator
+    need the same one."""
 
     @model_validator(mode="after")
     def _check_master_key(self) -> Self:
@@ -93,7 +93,7 @@ class LogKeySettings(DeploymentSettings):
     """The same key as text, instead of a file."""
     log_previous_keys: str = ""
     """Previous public keys of this log, as printed by `apc log key`, separated by blanks. After a change of key or
-    name, the log writer continues only after checkpoints of these keys."""
+    name, the persister continues only after checkpoints of these keys."""
 
     @field_validator("log_name")
     @classmethod
@@ -104,16 +104,16 @@ class LogKeySettings(DeploymentSettings):
 
 
 class LogWriterSettings(ServedShards, LogKeySettings):
-    """Limits of the log writer, and where it exports checkpoints."""
+    """Limits of the persister, and where it exports checkpoints."""
 
     log_prefetch: int = Field(default=64, ge=1, le=65535)
-    """Prefetch of log batches; the writer holds no more in memory while the database is unreachable."""
+    """Prefetch of log batches; the persister holds no more in memory while the database is unreachable."""
     transaction_entries: int = Field(default=2000, ge=1)
     """Number of entries after which a transaction takes no more batches."""
     commit_interval: Duration = timedelta(milliseconds=50)
     """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
-    Agents do not wait for it, because the gate continues when the broker has the batch. What reads the log does: a
-    client's result, the web console, `apc tail`, and a gate that takes over a shard."""
+    Agents do not wait for it, because the orchestrator continues when the broker has the batch. What reads the log
+    does: a client's result, the web console, `apc tail`, and an orchestrator that takes over a shard."""
     checkpoints_url: str | None = None
     """Where checkpoints are exported: a folder, `file:///…`, `s3://bucket/prefix`, or a webhook `https://…`; none =
     `<data_dir>/checkpoints`. Choose a place that the database's administrator cannot write to."""
@@ -121,8 +121,8 @@ class LogWriterSettings(ServedShards, LogKeySettings):
     """Interval of the export of checkpoints. An administrator's change of entries that are newer than the last export
     cannot be detected."""
     database_heartbeat: Interval = timedelta(seconds=10)
-    """The server ends a statement or an idle transaction of the writer after this time, so that a frozen
-    writer does not hold the shard."""
+    """The server ends a statement or an idle transaction of the persister after this time, so that a frozen
+    persister does not hold the shard."""
 
     @field_validator("checkpoints_url")
     @classmethod

@@ -89,22 +89,22 @@ class DeploymentSettings(ApcSettings):
     """Shards, contract and data folder of the deployment."""
 
     shards: int = Field(default=1, ge=1)
-    """Number of gate shards; the same for every service, and part of the topology."""
+    """Number of shards; the same for every service, and part of the topology."""
     contract: str | None = None
     """Path of the contract file; none = the packaged apc/1.0. The gate judges packets by its contract;
     `limits.outstanding_deliveries` also sets the size of inboxes."""
     contracts: str | None = None
     """Folder of contract files (`*.json`) that `apc up` and `apc run` register when they start, as `apc contract
-    register` does; a START of apc/1.1 names one by the `name` in it. Gates do not read it."""
+    register` does; a START of apc/1.1 names one by the `name` in it. Orchestrators do not read it."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database, the artifacts and the keys."""
 
 
 class ServedShards(DeploymentSettings):
-    """Shards of one gate or log writer."""
+    """Shards of one orchestrator or persister."""
 
     serve_shards: list[int] | None = None
-    """Shards that this process serves, as JSON, for example [0, 2]; default: all. Several gates or several log writers
+    """Shards that this process serves, as JSON, for example [0, 2]; default: all. Several orchestrators or persisters
     divide the shards in this way. `apc up` and `apc run` in one process always serve all."""
 
     @model_validator(mode="after")

@@ -361,9 +361,9 @@ class Agent(TimedHandlers):
             min_relevance: 0..1; a packet whose `evaluate_relevance` is below is not handled. Its outcome is reported
                 like any other, with the score in the receipt's `error`, and an ACK is sent where one is asked for.
 
-            retries: 0..10; how often the gate is asked for another attempt, each later than the one before, when the
-                handler raises what is neither Retry nor Reject. After them, and at once with 0, the sender gets an
-                ERROR and the delivery is a dead letter. The packet's retry_limit bounds them too.
+            retries: 0..10; how often the orchestrator is asked for another attempt, each later than the one before,
+                when the handler raises what is neither Retry nor Reject. After them, and at once with 0, the sender
+                gets an ERROR and the delivery is a dead letter. The packet's retry_limit bounds them too.
 
         Raises:
             AgentInvalid: the function does not fit, or another handles this already; a number out of its range.

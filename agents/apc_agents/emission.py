@@ -102,10 +102,10 @@ class PacketOptions(TypedDict, total=False):
     requires_ack: bool
     """Wait for the ACK of every recipient, of a BROADCAST for the first; default False."""
     ack_timeout: timedelta | None
-    """How long before the gate routes it again, or gives up; default the worker's."""
+    """How long before the orchestrator routes it again, or gives up; default the worker's."""
     retry_limit: int | None
-    """0..10, how often the gate routes it again: when an ACK is missing, or a handler asks for a retry. Default the
-    contract's."""
+    """0..10, how often the orchestrator routes it again: when an ACK is missing, or a handler asks for a retry. Default
+    the contract's."""
     generation: int | None
     """Default the newest that is known of the session."""
     session_id: str | None
@@ -294,7 +294,7 @@ class Emission:
         self._take("packet_emitted")
 
     def answered(self, accepted: bool) -> None:
-        """Record that the gate has the packet: by the broker's confirm, or by the ACK where one is required."""
+        """Record that the orchestrator has the packet: by the broker's confirm, or by the ACK where one is required."""
         self._take("ack_accepted" if accepted else "ack_rejected_or_deferred")
 
     def _take(self, event: str) -> None:

@@ -59,7 +59,7 @@ class Expectation:
         Raises:
             EmitRefused: the gate refused the packet.
             EmitRejected: a recipient answered NACK.
-            EmitTimeout: not all have answered in time, as the gate says, or it says nothing either.
+            EmitTimeout: not all have answered in time, as the orchestrator says, or it says nothing either.
         """
         try:
             async with asyncio.timeout(patience.total_seconds()):
@@ -333,7 +333,7 @@ class Emitter:
         return packet
 
     async def _pass_on(self, packet: Packet, message: Message) -> None:
-        """Pass a packet to a module of the agent, here or in another of its processes, and to the gate for the log."""
+        """Pass a packet to a module of the agent, in this process or another; the orchestrator gets it for the log."""
         if self._settings.worker_intra == "process":
             self._deliver_locally(packet)
         else:
@@ -389,7 +389,7 @@ class Emitter:
             user_id=self._bus.user,
             headers=values,
         )
-        # Packets between an agent's own modules never pass the gate on their way: it sees them for the log.
+        # Packets between an agent's own modules never pass the gate on their way: the orchestrator only logs them.
         exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
         return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
 
@@ -435,7 +435,7 @@ def seal_judged(packet: Packet, contract: Contract | None) -> SealedPacket:
 
 
 def _gate_waits(packet: Packet, contract: Contract) -> timedelta:
-    """Return how long the gate waits for the ACKs of a packet, all attempts together."""
+    """Return how long the orchestrator waits for the ACKs of a packet, all attempts together."""
     timeout_ms, retry_limit = packet.routing.ack_timeout_ms, packet.routing.retry_limit
     retries = contract.session.ack_retry_limit if retry_limit is None else retry_limit
     return timedelta(milliseconds=(timeout_ms or contract.session.ack_timeout_ms) * (1 + retries))

@@ -88,7 +88,7 @@ class EmitRejected(EmitError):
 class EmitTimeout(EmitError):
     """No ACK came in time: the packet is published, what became of it is in the log.
 
-    `missing` maps agent_id to where the packet stands for it; empty when not even the gate has answered.
+    `missing` maps agent_id to where the packet stands for it; empty when not even the orchestrator has answered.
     """
 
     def __init__(self, packet_id: UUID, why: str, missing: Mapping[str, str] | None = None) -> None:
@@ -164,8 +164,8 @@ class HandlerFailed(AgentError):
 class Retry(Exception):
     """Raised by a handler: hand this packet over once more, not before `after` has passed.
 
-    Without a time, or with 0, the gate waits longer after each attempt (the contract's back-off, with jitter). After
-    the packet's retry_limit (default the contract's, 10) its delivery is a dead letter, whose error says so.
+    Without a time, or with 0, the orchestrator waits longer after each attempt (the contract's back-off, with jitter).
+    After the packet's retry_limit (default the contract's, 10) its delivery is a dead letter, whose error says so.
 
     Raises:
         ValueError: `after` is negative.

@@ -1,8 +1,8 @@
-"""The receipts on their way to the gate: batched, never waiting (docs/specification/architecture.md section 2).
+"""The receipts on their way to the orchestrator: batched, never waiting (docs/specification/architecture.md section 2).
 
 A batch is what has gathered while the previous one was being confirmed, and for a moment before: each message of
-receipts costs broker, gate and log writer a separate batch, and nobody waits for it but a barrier. A delivery_ack
-lingers longer, so that it travels with the end of a fast handler; a slow handler's goes alone.
+receipts costs broker, orchestrator and persister a separate batch, and nobody waits for it but a barrier. A
+delivery_ack lingers longer, so that it travels with the end of a fast handler; a slow handler's goes alone.
 
 A few ends that wait when a packet leaves for the same shard ride on it (`riding`).
 """
@@ -42,7 +42,7 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
     """Publish until the broker confirms.
 
     The same bytes go out again after each failure, never while an earlier attempt is in flight. That is safe even
-    when an earlier attempt was stored: the gate knows the packet by its id, a receipt by its packet and kind.
+    when an earlier attempt was stored: the orchestrator knows the packet by its id, a receipt by its packet and kind.
 
     Args:
         deadline: for all attempts together; None = try forever.
@@ -65,11 +65,11 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
         await backoff.wait()
 
 
-# Receipts that ride on a packet, in a header: one message to the gate and one batch there, instead of two.
+# Receipts that ride on a packet, in a header: one message to the orchestrator and one batch there, instead of two.
 
 RIDING_RECEIPTS = 8
 RIDING_BYTES = 4_096
-"""Bounds of what rides on one packet. More of them cost the gate less in a separate message."""
+"""Bounds of what rides on one packet. More of them cost the orchestrator less in a separate message."""
 
 
 class WaitingReceipt(NamedTuple):
@@ -187,7 +187,7 @@ class ReceiptOutbox:
 
     @asynccontextmanager
     async def carried(self, publication: Publication) -> AsyncIterator[Publication]:
-        """Yield a packet for the gate with receipts on it; leaving without an error says that it is confirmed."""
+        """Yield a packet to publish, with receipts on it; leaving without an error says that it is confirmed."""
         found = self.board(int(publication.routing_key))
         if found is None:
             yield publication
@@ -221,7 +221,7 @@ class ReceiptOutbox:
         self._arrive(found.settlements)
 
     def give_back(self, found: Riding) -> None:
-        """Take receipts back whose packet was not confirmed, and send them. A repeat is ignored by the gate."""
+        """Take receipts back whose packet was not confirmed, and send them. A repeat is ignored by the orchestrator."""
         self._on_the_way -= 1
         self._due.set()
         self._keep([*found.receipts, *self._waiting], [*found.settlements, *self._settlements])

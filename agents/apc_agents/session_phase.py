@@ -79,7 +79,7 @@ class KnownSessions:
             self._roots.popitem(last=False)
 
     def note_start(self, packet: Packet) -> None:
-        """Take the phase and the contract of a session that this agent opens, until the gate tells them."""
+        """Take the phase and the contract of a session that this agent opens, until the orchestrator tells them."""
         payload = packet.payload
         if not isinstance(payload, SignalFields) or not isinstance(payload.session, TaskSessionSpec):
             return

@@ -48,17 +48,16 @@ END_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.RETR
 
 
 class AgentTestClient:
-    """Hands packets to an agent as the gate would, and shows what it emits.
+    """Hands packets to an agent as the orchestrator would, and shows what it emits.
 
     ```python
     async with AgentTestClient(agent) as client:
         reply = await client.send(IdeaPayload(...), phase=RunPhase.DISCOVERY)
         assert reply.payload.text == "..."
     ```
-    There is no gate: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted. An agent
-    that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says otherwise: a
-    contract, or its file.
-    ctx.state, ctx.once, ctx.artifacts, ctx.memory and tasks are in memory.
+    There is no orchestrator: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
+    An agent that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says
+    otherwise: a contract, or its file. ctx.state, ctx.once, ctx.artifacts, ctx.memory and tasks are in memory.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class AgentTestClient:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
 
         `phase` (default DISCOVERY; EXECUTION for an agent that takes MESSAGEs), `round` and `step` are the session's;
-        `rights` those that the gate would know the sender to have.
+        `rights` those that the orchestrator would know the sender to have.
         `options` are those of `ctx.emit`, for session-1, run-1 and task-1 unless they say otherwise.
 
         Raises:

@@ -64,7 +64,7 @@ async def _refuse(packet: Packet, context: HandlerContext) -> None:
 
 
 MAX_STALE_RUNS = 5
-"""Runs of a handler whose state another worker saves meanwhile, before the gate is asked to route it again."""
+"""Runs of a handler whose state another worker saves meanwhile, before the orchestrator is asked to route it again."""
 
 InvocationListener = Callable[[Packet, tuple[LocalTransition, ...]], None]
 """(packet, the steps of intra_agent_coordination); told of every run of a handler that emitted something."""

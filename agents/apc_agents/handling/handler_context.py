@@ -44,7 +44,7 @@ class SessionFacts:
 
     @property
     def sender_rights(self) -> frozenset[Right]:
-        """The rights of the packet's sender, as the gate knows them."""
+        """The rights of the packet's sender, as the orchestrator knows them."""
         rights = self._invocation.sender_rights
         return self._noted("sender_rights", lambda: rights)
 

@@ -235,7 +235,7 @@ def failed(published: Packet, why: str) -> SignalPayload:
     )
 
 
-# Timers that an agent sets: the WAKE that asks the gate for one.
+# Timers that an agent sets: the WAKE that asks the orchestrator for one.
 
 _MILLISECOND = timedelta(milliseconds=1)
 

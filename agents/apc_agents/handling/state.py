@@ -276,7 +276,7 @@ class StateDocument:
             raise StateStale(self._agent_id, self.session_id, self._revision)
 
     def was_handled(self, key: DeliveryKey) -> bool:
-        """Return whether the saved state has this packet, by this attempt or one that the gate gave up too early."""
+        """Return whether the saved state has this packet, by this attempt or one that was given up too early."""
         return bool(self._handled_packets) and str(key[0]) in self._handled_packets
 
     def wait_of(self, ask: UUID) -> UUID | None:

@@ -1,4 +1,7 @@
-"""What was handled already, and what a deposed gate never committed (docs/specification/architecture.md section 2)."""
+"""What was handled already, and what a deposed orchestrator never committed.
+
+Source: docs/specification/architecture.md section 2.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -56,7 +59,7 @@ class FencingTokens:
     """The marks of one shard: which deliveries of older epochs belong to a batch that was never committed.
 
     The mark of an epoch is the last (epoch, batch_no) committed before it. A delivery of an older epoch that lies
-    beyond it was sent by a gate that had already lost the shard.
+    beyond it was sent by an orchestrator that had already lost the shard.
     """
 
     def __init__(self) -> None:
@@ -154,14 +157,14 @@ def _is_unchangeable(annotation: Any) -> bool:
     return issubclass(annotation, str | int | float | UUID | datetime | bytes | Enum)
 
 
-# A packet as the gate hands it to this worker, with what its headers say.
+# A packet as the orchestrator hands it to this worker, with what its headers say.
 
 _delivered = SharedPackets(parse_checked_packet)
 """Of all agents in this process."""
 
 
 class DeliveryHeaders(msgspec.Struct, frozen=True):
-    """The gate's headers of one delivery."""
+    """The orchestrator's headers of one delivery."""
 
     shard: int
     epoch: int
@@ -170,7 +173,7 @@ class DeliveryHeaders(msgspec.Struct, frozen=True):
     """None on the gate's NACKs, which belong to no batch."""
     attempt: int
     moment: SessionPosition | None
-    """None when the gate holds no such session."""
+    """None when the orchestrator holds no such session."""
     rights: frozenset[Right] = frozenset()
     """Those of the packet's sender."""
 
@@ -183,12 +186,12 @@ class Inbound:
     attempt: int
     shard: int
     has_receipts: bool
-    """False for what has no lifecycle at the gate: its NACKs, and packets between the agent's own modules."""
+    """False for what has no lifecycle at the orchestrator: its NACKs, and packets between the agent's own modules."""
     is_urgent: bool
     trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
     """The trace that the packet belongs to."""
     rights: frozenset[Right] = frozenset()
-    """The sender's, as the gate knows them."""
+    """The sender's, as the orchestrator knows them."""
     risk: Risk | None = None
     """Of a packet that is handled alone: former workers ended without explanation (`apc_bus.last_resort`)."""
     is_heard: bool = False
@@ -217,10 +220,10 @@ class Inbound:
 
 
 def read_body(message: Message) -> Packet:
-    """Return the packet of a message, strictly read by the gate or else here.
+    """Return the packet of a message, strictly read by the orchestrator or else here.
 
     The broker compares user_id with the publisher's login, and gives no agent the orchestrator's user: what has that
-    user_id is what a gate has read strictly, byte for byte. Anything else is read strictly here.
+    user_id is what an orchestrator has read strictly, byte for byte. Anything else is read strictly here.
 
     Raises:
         PacketRefused: bytes that are no packet.
@@ -231,7 +234,7 @@ def read_body(message: Message) -> Packet:
 
 
 def read_headers(values: Mapping[str, HeaderValue]) -> DeliveryHeaders | None:
-    """Return the gate's headers; None when the message carries no epoch. Raises ValueError for what cannot be read."""
+    """Return the orchestrator's headers; None without an epoch. Raises ValueError for what cannot be read."""
     if headers.UNREADABLE in values:
         raise ValueError("its AMQP properties cannot be read")
     if headers.EPOCH not in values:
@@ -266,7 +269,7 @@ def _fencing_token(value: str) -> tuple[int, int]:
 
 @lru_cache(64)
 def _rights(value: str) -> frozenset[Right]:
-    """Return those that this version knows: a later gate may know more."""
+    """Return those that this version knows: a later orchestrator may know more."""
     named = value.split(",")
     return frozenset(right for right in Right if right.value in named)
 

@@ -199,7 +199,7 @@ class Intake:
         (None, False) = drop it. (inbound, False) = it is being handled already: wait for the same end.
 
         Raises:
-            DeadLetter: bytes that are no packet of a gate.
+            DeadLetter: bytes that are no packet of an orchestrator.
         """
         packet, told = self._read(delivery)
         if told is not None and self._is_fenced(told):
@@ -263,6 +263,6 @@ class Intake:
             raise DeadLetter(f"message {delivery.message.message_id} is no delivery of a gate: {error}") from error
 
     def _check_own(self, packet: Packet) -> None:
-        """Check a message without the gate's headers: only a replica of this agent may send one, to its modules."""
+        """Check a message that no orchestrator sent: only a replica of this agent may send it, to its modules."""
         if packet.channel is not Channel.INTRA_AGENT or packet.sender.agent_id != self._agent_id:
             raise ValueError(f"no gate has delivered it, and it is no INTRA_AGENT packet of {self._agent_id}")

@@ -330,7 +330,7 @@ class Worker:
                 self._inbox.release(inbound)
 
     def _deliver_locally(self, packet: Packet) -> None:
-        """Take a packet between modules of this agent: handled here, logged by the gate, without receipts."""
+        """Take a packet between modules of this agent: handled here, logged by the orchestrator, without receipts."""
         shard = shard_of(packet.trace.session_id, self._settings.shards)
         inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, trace=current_trace())
         inbound.done.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -260,8 +260,8 @@ def runnable_of(task: Task, registry: ToolRegistry, level: SecurityLevel) -> Run
 def announce_with(emitter: Emitter, agent_id: str) -> Announce:
     """Build what emits an event to those that the task names, else as an INTRA_AGENT packet of the agent to itself.
 
-    An INTRA_AGENT packet is logged by the gate and handled by the agent's own SIGNAL handler. The packet has the
-    trace of the one whose handler started the task, and the id that the event was given when it was kept: one that
+    An INTRA_AGENT packet is logged by the orchestrator and handled by the agent's own SIGNAL handler. The packet has
+    the trace of the one whose handler started the task, and the id that the event was given when it was kept: one that
     is emitted again is a repeat.
     """
 

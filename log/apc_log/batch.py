@@ -1,7 +1,8 @@
-"""The log batch: one micro-batch of the gate as one message, the unit of commitment (docs/reference/log-format.md).
+"""The log batch: one micro-batch of the orchestrator in one message, the unit of commitment.
 
 Written by the orchestrator, read by the persister; msgspec MessagePack, arrays, tagged entries. Packet bodies
 are the exact bytes that were received. JSON columns travel as encoded JSON: nobody decodes them on the way.
+Source: docs/reference/log-format.md.
 """
 
 from datetime import datetime
@@ -162,7 +163,7 @@ class OpeningBatch(LogBatch, frozen=True, array_like=True):
 
 
 class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
-    """A gate takes a shard: the persister gives the holder epoch + 1 and batch_no 0 in table `shards`."""
+    """An orchestrator takes a shard: the persister gives the holder epoch + 1 and batch_no 0 in table `shards`."""
 
     version: int
     shard: int

@@ -1,8 +1,8 @@
 """Entries of the log: the rows that those of a batch become, and the canonical bytes of a row with their hash.
 
-The bytes are [kind, version, shard, seq, columns…] as JCS, made of nothing but the stored row. The writer makes them of
-the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back: both are the same bytes,
-whatever passes through PostgreSQL on the way. Columns by kind and version: `apc_log.offline_verifier.COLUMNS`.
+The bytes are [kind, version, shard, seq, columns…] as JCS, made of nothing but the stored row. The persister makes them
+of the rows that it is about to store, `verify` and `prove` of the rows that Postgres gives back: both are the same
+bytes, whatever passes through PostgreSQL on the way. Columns by kind and version: `apc_log.offline_verifier.COLUMNS`.
 """
 
 import re
@@ -235,7 +235,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """A table of schema apc_log and the columns that the writer fills, in the order of its rows."""
+    """A table of schema apc_log and the columns that the persister fills, in the order of its rows."""
 
     name: str
     columns: tuple[str, ...]

@@ -37,7 +37,7 @@ class ShardHead:
 
 @dataclass(frozen=True, slots=True)
 class GivenEpoch:
-    """The epoch that the log writer gave to a holder, and the last batch of the holder before."""
+    """The epoch that the persister gave to a holder, and the last batch of the holder before."""
 
     epoch: int
     mark_epoch: int

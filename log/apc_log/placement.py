@@ -114,7 +114,7 @@ def objection_to(sessions: Mapping[str, int], before: int, wanted: int) -> str |
 
 
 def _needed(sessions: Mapping[str, int]) -> int:
-    """Return the smallest number of shards with which each of these sessions is in one that has a gate."""
+    """Return the smallest number of shards with which each of these sessions is in one that has an orchestrator."""
     return max(sessions.values(), default=0) + 1
 
 

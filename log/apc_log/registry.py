@@ -119,7 +119,7 @@ def _registration(row: asyncpg.Record) -> Registration:
 
 
 # What protocols are measured by, for the gate and for the queries: the views of migrations/sql/0105_analytics.sql and
-# what the writer keeps of them, in the order in which the verdicts were given.
+# what the persister keeps of them, in the order in which the verdicts were given.
 
 HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
 # EVALs matter in runs with transfers, and in those that may still have some.

@@ -1,4 +1,4 @@
-"""A session as the log left it: what a gate loads after a takeover or an eviction, bodies and open ends included."""
+"""A session as the log left it: what is loaded after a takeover or an eviction, bodies and open ends included."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -97,7 +97,7 @@ def end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract
     return [Hop(packet_id, recipient, attempt, state, after, [event], [now], ORCHESTRATOR, metadata)]
 
 
-# What a gate that takes a shard has to look at: open sessions, and refusals whose NACK may not have gone out.
+# What an orchestrator that takes a shard has to look at: open sessions, and refusals whose NACK may not have gone out.
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -238,7 +238,7 @@ SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 """
 CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
-"""The gate applies these itself; their deliveries have no end to wait for."""
+"""The orchestrator applies these itself; their deliveries have no end to wait for."""
 
 
 async def load_session(

@@ -202,7 +202,7 @@ async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCo
     return tuple(RefusalCount(**row) for row in await pool.fetch(_COUNTS, session_id, _MOST_CODES))
 
 
-# `apc packet refused`: every input that the gate or the log writer did not take, newest last.
+# `apc packet refused`: every input that the gate or the persister did not take, newest last.
 
 # A refused packet is a row with its verdict; a held one was refused by the hop that ended its wait; what takes no
 # packet id is a conflict. Each part reads an index of few rows, from its end.
@@ -291,7 +291,7 @@ async def list_refused(
 ) -> list[RefusedRow]:
     """Return the newest `limit` of a passage (all without it), oldest first; of an agent also what its user sent.
 
-    HEARTBEATs that expired are left out unless asked for: after an outage of the gate they would bury all others.
+    HEARTBEATs that expired are left out unless asked for: after an outage of the orchestrator they would bury the rest.
     """
     user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
     rows = await pool.fetch(_REFUSED, *passage.arguments, session_id, agent_id, user, limit, with_heartbeats)

@@ -1,7 +1,7 @@
 """The reader of the dead queue (docs/specification/architecture.md section 3).
 
-Every dead letter of a delivery becomes a receipt to its packet's shard; every other one goes back to a gate, which
-records it.
+Every dead letter of a delivery becomes a receipt to its packet's shard; every other one goes back to a gate queue, so
+that the log gets it.
 """
 
 import asyncio
@@ -104,9 +104,9 @@ class _LetterReader:
 
 
 def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLimits) -> list[Publication]:
-    """Return the report of a dead letter to a gate; nothing for a NACK of the gate, whose refused row is in the log.
+    """Return the report of a dead letter; nothing for a NACK of the orchestrator, whose refused row is in the log.
 
-    A letter that is no delivery of the gate had been confirmed to its sender: the log gets it with its bytes.
+    A letter that is no delivery of the orchestrator had been confirmed to its sender: the log gets it with its bytes.
     """
     receipt = receipt_of(letter, own_user, limits)
     if receipt is not None:
@@ -129,10 +129,10 @@ def unread_reports_of(letter: Delivery, own_user: str) -> list[Publication]:
 
 
 def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Receipt | None:
-    """Return the receipt of a dead letter; None when it is no delivery of the gate to an agent. TTL means expired.
+    """Return the receipt of a dead letter; None when it is no delivery to an agent. TTL means expired.
 
-    An agent can let its own messages die: only messages published by the gate's broker user count as deliveries. The
-    gate's NACKs are not entries of a session, so they are not reported.
+    An agent can let its own messages die: only messages published by the orchestrator's broker user count as
+    deliveries. The orchestrator's NACKs are not entries of a session, so they are not reported.
     """
     found = letter.message.headers
     recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))

@@ -2,7 +2,7 @@
 
 ApcError
   GateError
-    ShardLost          the gate no longer holds its shard: memory dropped, the shard is taken again
+    ShardLost          the orchestrator no longer holds its shard: memory dropped, the shard is taken again
     SessionUnloadable  a session's state cannot be read now: its inputs wait
 """
 
@@ -10,11 +10,11 @@ from apc_contracts.errors import ApcError
 
 
 class GateError(ApcError):
-    """The base of the gate's errors."""
+    """The base of the orchestrator's errors."""
 
 
 class ShardLost(GateError):
-    """The gate no longer holds its shard: it drops its memory, gives up the lease, and acquires it again."""
+    """The orchestrator no longer holds its shard: it drops its memory, gives up the lease, and acquires it again."""
 
 
 class SessionUnloadable(GateError):

@@ -52,7 +52,7 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
     keeps for replays.
 
     Raises:
-        ShardLost: another gate has taken the shard meanwhile.
+        ShardLost: another orchestrator has taken the shard meanwhile.
         BusError: the opening was not confirmed, or the inputs are gone.
     """
     holder = uuid4()
@@ -87,8 +87,8 @@ async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Re
             await backoff.wait()
 
 
-# The ledger of all protocols in the gate's memory: read from the log when a shard is taken, then updated with each
-# verdict; verdicts of other shards are read from the log in the background.
+# The ledger of all protocols in the orchestrator's memory: read from the log when a shard is taken, then updated with
+# each verdict; verdicts of other shards are read from the log in the background.
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:

@@ -1,4 +1,4 @@
-"""One lease of a shard: the epoch under which a gate judges, logs and delivers, and when it is in doubt."""
+"""One lease of a shard: the epoch under which an orchestrator judges, logs and delivers, and when it is in doubt."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ class Lease:
     holder: UUID
 
 
-# Self-fencing: how long a broker may be silent before its gate leaves the shard.
+# Self-fencing: how long a broker may be silent before its orchestrator leaves the shard.
 #
 # Source: docs/specification/architecture.md section 2.
 
@@ -58,8 +58,8 @@ class Fence:
 async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
     """Ask the broker about the queue repeatedly: when nothing else arrives, its answers end the silence.
 
-    A question without an answer is the last one. A new connection would answer for the lost one, and a gate that was
-    frozen would go on.
+    A question without an answer is the last one. A new connection would answer for the lost one, and an orchestrator
+    that was frozen would go on.
     """
 
     async def ask() -> None:

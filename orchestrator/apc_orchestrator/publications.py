@@ -1,4 +1,4 @@
-"""The AMQP messages that the gate sends (docs/specification/architecture.md section 3)."""
+"""The AMQP messages that the orchestrator sends (docs/specification/architecture.md section 3)."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -76,7 +76,7 @@ def addressed(message: Message, packet: Packet, recipient: str, registry: Mappin
 def postponed(
     packet: Packet, recipient: str, attempt: int, not_before: datetime, lease: Lease, now: datetime
 ) -> Publication:
-    """Return a receipt to this gate itself, for a delay queue.
+    """Return a receipt to this orchestrator itself, for a delay queue.
 
     It comes out when the retry is due, or earlier for another round.
     """
@@ -162,7 +162,7 @@ def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Pu
 
 
 def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) -> list[Publication]:
-    """Return a dead-lettered input with its bytes for the gate of a shard: to be recorded, not judged.
+    """Return a dead-lettered input with its bytes for a shard: to be recorded, not judged.
 
     Receipts that rode on it, and properties that could not be read, follow as further bodies. A header as long as its
     sender could make it leaves no room for ours in the one frame that all headers share, and a broker refuses that.

@@ -215,12 +215,12 @@ def follow_gates(orchestrator: Serves) -> None:
     _served.gates.add(orchestrator)
 
 
-# The traces of packets through the gate, and the gate's own spans.
+# The traces of packets through the orchestrator, and its own spans.
 #
 # A judged packet has a span under its sender's; a log batch has one that links to those of all its packets (fan-in). A
 # later delivery, at a retry or a RESUME, belongs to the packet's trace as long as this lease remembers it.
 
-# What a gate logs about packets: ids, never content. Shard, epoch and batch are bound already.
+# What an orchestrator logs about packets: ids, never content. Shard, epoch and batch are bound already.
 
 _log = structlog.get_logger("apc_orchestrator")
 

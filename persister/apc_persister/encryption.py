@@ -1,8 +1,8 @@
 """Encrypts what came of a packet's text before the log takes it, and erases it by destroying a subject's key.
 
 Bodies, hashes, refusals and free text of hops are encrypted: under the subject's key what can be attributed to a
-subject; the rest (bytes that are no packet, a batch of a gate that had lost its shard) under one shared key, which is
-destroyed with every subject's.
+subject; the rest (bytes that are no packet, a batch of an orchestrator that had lost its shard) under one shared key,
+which is destroyed with every subject's.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ ApcError
       BatchEndsWriter     a message that has ended writers while it was alone
       ShardMismatch       a batch of another shard on this shard's queue
       TreeBroken          rows and Merkle tree do not fit
-        EntryForeign      an entry that no batch of a gate brought
+        EntryForeign      an entry that no batch of an orchestrator brought
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
     SchemaRetired         the database was migrated by a version from before the first release
@@ -60,7 +60,7 @@ class EpochUnknown(LogStopped):
 
 
 class BatchUnsupported(LogStopped):
-    """A batch format of another release: run the persister of the gate's release."""
+    """A batch format of another release: run the persister of the orchestrator's release."""
 
     def __init__(self, shard: int, version: object) -> None:
         super().__init__(shard, f"batch format {version!r} is not ours; run the persister of the gate's release")
@@ -79,7 +79,7 @@ class BatchEndsWriter(LogStopped):
 
 
 class ShardMismatch(LogStopped):
-    """A batch of another shard on this shard's queue: the topology is not the one that the gate uses."""
+    """A batch of another shard on this shard's queue: the topology is not the one that the orchestrator uses."""
 
     def __init__(self, shard: int, found: int) -> None:
         super().__init__(shard, f"its queue delivered a batch of shard {found}; check APC_SHARDS and the topology")
@@ -94,7 +94,7 @@ class TreeBroken(LogStopped):
 
 
 class EntryForeign(TreeBroken):
-    """An entry behind the last checkpoint that neither a batch of a gate brought nor the guard recorded."""
+    """An entry behind the last checkpoint that neither a batch of an orchestrator brought nor the guard recorded."""
 
     def __init__(self, shard: int, seq: int, reason: str) -> None:
         self.finding = f"entry {seq}, behind the last checkpoint, {reason}"

@@ -42,7 +42,7 @@ DUPLICATE_EVENT = "duplicate_event"
 UNSTORABLE = "unstorable"
 """PostgreSQL refused the entry, for example a NUL in a text; `raw` is its MessagePack."""
 FENCED = "fenced"
-"""A batch of a gate that had lost its shard; `raw` is the message."""
+"""A batch of an orchestrator that had lost its shard; `raw` is the message."""
 UNREADABLE = "unreadable"
 """A message of the log queue that is no batch; `raw` is its body."""
 

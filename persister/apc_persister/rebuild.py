@@ -112,7 +112,7 @@ def _readable(columns: dict[str, object]) -> dict[str, object]:
 COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies", "protocol_tasks", "protocol_runs")
 """Tables of schema apc_log that function `tally` fills."""
 SUMS = ("run_changes", "protocol_sums", "summed_uses")
-"""What function `sum_run` makes of them, and when; the log writer sums the runs again (apc_persister.service)."""
+"""What function `sum_run` makes of them, and when; the persister sums the runs again (apc_persister.service)."""
 _HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _SIGNED = """
 SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1

@@ -69,7 +69,7 @@ def count_commit(messages: Sequence[Received], seconds: float) -> None:
 
 
 class Counted(Protocol):
-    """A log writer: its shard, and the fields of COUNTED."""
+    """A writer: its shard, and the fields of COUNTED."""
 
     @property
     def shard(self) -> int: ...

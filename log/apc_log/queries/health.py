@@ -58,7 +58,7 @@ async def count_dead_by_reason(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
 
 
 async def count_set_aside(pool: asyncpg.Pool, days: int) -> int:
-    """Return how many inputs the gates have set aside within so many days, because they ended a gate each time."""
+    """Return how many inputs were set aside within so many days, because each ended the orchestrator every time."""
     return int(await pool.fetchval(_SET_ASIDE, days))
 
 
@@ -102,7 +102,7 @@ class RecentWork:
 
     shard: int
     packets: int
-    """Of the last 10 minutes, without HEARTBEATs that expired: an outage of the gate leaves many of them."""
+    """Of the last 10 minutes, without HEARTBEATs that expired: an outage of the orchestrator leaves many of them."""
     refused: int
     """Of these."""
     delay: float | None

@@ -88,7 +88,7 @@ class PostgresRecords:
         return None if text is None else orjson.loads(text)
 
     async def contract(self, contract_hash: bytes) -> bytes | None:
-        """Return the contract file with this hash, which the gate brought along when it took the shard."""
+        """Return the contract file with this hash, which the orchestrator brought along when it took the shard."""
         body: bytes | None = await self.connection.fetchval(_CONTRACT, contract_hash)
         return body
 

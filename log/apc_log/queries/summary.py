@@ -16,7 +16,7 @@ from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.heads import AnyConnection
 from apc_log.registry import read_ledger
 
-# What the writer keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
+# What the persister keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
 # verdicts. Of counted TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).
 RANKED_OF_ALL = """
 SELECT protocol_id, sum(transfers)::bigint AS transfers,
@@ -436,7 +436,7 @@ def _effectiveness(
     )
 
 
-# How protocols do and which are blocked: their figures beside the account that the gate keeps.
+# How protocols do and which are blocked: their figures beside the account that the orchestrator keeps.
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class CoordinationRow:
 
 @dataclass(frozen=True, slots=True)
 class ConflictRow:
-    """An input that takes no packet id: refused for its id, unreadable, or dropped by the log writer."""
+    """An input that takes no packet id: refused for its id, unreadable, or dropped by the persister."""
 
     shard: int
     seq: int

@@ -135,7 +135,7 @@ def is_receipts(message: Message) -> bool:
 
 
 def is_probe(message: Message) -> bool:
-    """Return whether a message is an empty array of receipts, by which a gate learns that it is the active one."""
+    """Return whether a message is an empty array of receipts, by which an orchestrator learns that it is active."""
     return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY
 
 

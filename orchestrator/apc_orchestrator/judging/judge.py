@@ -39,7 +39,7 @@ from apc_orchestrator.judging.refusals import Answers, Quarantine, dead_input_re
 from apc_orchestrator.judging.verdicts import FactFinder, Repeats, Verdicts, signature_of, uuid_of
 from apc_orchestrator.telemetry import note_verdict
 
-# Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped a gate.
+# Inputs that are no packets: unreadable bodies, dead-lettered inputs, inputs that stopped an orchestrator.
 
 
 class Unreadable:
@@ -83,9 +83,9 @@ class Unreadable:
             self._answers.unreadable(batch, message_id, refusal, found.user_id)
 
     def set_aside(self, batch: Batch, message: Message, properties: bytes | None = None) -> None:
-        """Record an input that ended the gate each time it was alone there. It is never judged.
+        """Record an input that ended the orchestrator each time it was alone there. It is never judged.
 
-        It draws on no quota: the defect is the gate's.
+        It draws on no quota: the defect is the orchestrator's.
         """
         reason = "the gate failed on this input; it is kept so that the gate can be fixed"
         if properties is None:
@@ -146,7 +146,7 @@ class Judge:
             self._change_registry(batch, found, message)
 
     def set_aside(self, batch: Batch, message: Message, properties: bytes | None = None) -> None:
-        """Record an input that ended the gate before, without judging it."""
+        """Record an input that ended the orchestrator before, without judging it."""
         self._unreadable.set_aside(batch, message, properties)
 
     def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
@@ -162,7 +162,7 @@ class Judge:
         self._finish(batch)
 
     def _take_group(self, batch: Batch, group: ReceiptGroup, message: Message) -> None:
-        """Take receipts of one delivery: from its recipient's broker user, or of the kinds that only a gate sends."""
+        """Take receipts of one delivery: from its recipient's broker user, or of a kind that the orchestrator sends."""
         first, memory = group[0], self._memory
         session = self._sessions.get(first.session_id)
         known = tuple(

@@ -1,4 +1,4 @@
-"""The registry in the gate's memory: read from the logged changes (view `agents`), then updated as changes arrive."""
+"""The registry in the orchestrator's memory: read from the logged changes (view `agents`), then kept up to date."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace

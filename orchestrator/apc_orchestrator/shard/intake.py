@@ -83,7 +83,7 @@ class ShardResources:
 
 
 HANDED_OVER_SECONDS = 0.05
-"""How long a draining gate waits for deliveries that the broker has sent but may not have arrived yet."""
+"""How long a draining orchestrator waits for deliveries that the broker has sent but may not have arrived yet."""
 
 Stopping = asyncio.Task[Literal[True]]
 

@@ -32,7 +32,7 @@ from apc_orchestrator.shard.pipeline import Pipeline
 from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
 from apc_orchestrator.telemetry import count_batch, ids_of
 
-# The outcome of the gate's own deliveries: confirmed by the broker, or refused.
+# The outcome of the orchestrator's own deliveries: confirmed by the broker, or refused.
 
 _log = structlog.get_logger("apc_orchestrator")
 
@@ -97,7 +97,7 @@ def _failed(outgoing: Outgoing, failure: str, now: datetime) -> Receipt:
 
 
 LONGEST_DRAIN_SECONDS = 2.0
-"""A gate that is told to stop leaves after this time, because others may go on publishing."""
+"""An orchestrator that is told to stop leaves after this time, because others may go on publishing."""
 
 
 class ShardServer:

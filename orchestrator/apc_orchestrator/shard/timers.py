@@ -139,7 +139,7 @@ class Timers:
         return has_held
 
     def _has_room(self, session: Session, kind: str) -> bool:
-        """Return whether the agent whose timer this is has room in its inbox; other timers are the gate's."""
+        """Return whether the agent whose timer this is has room in its inbox; other timers are the orchestrator's."""
         packet_id, work = wake_of_timer(kind), session.work
         wake = None if packet_id is None or work is None else work.wakes.get(packet_id)
         return wake is None or self._open_deliveries.get(wake.agent, 0) < self._bound

@@ -1,8 +1,8 @@
 """The Merkle tree of a shard in the database: its leaves, signed heads, tiles and proofs.
 
 Behind the last checkpoint only what the guard of the database records itself may stand (an erasure, a maintenance;
-docs/explanation/log-security.md); it waits there for the writer. What a batch of a gate brought is signed in the
-transaction that stores it. Anything else was not sent by a gate.
+docs/explanation/log-security.md); it waits there for the writer. What a batch of an orchestrator brought is signed in
+the transaction that stores it. Anything else was not sent by an orchestrator.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -128,7 +128,7 @@ WHERE refers_to IS DISTINCT FROM CASE
 ORDER BY shard, seq LIMIT $1
 """
 """The expressions of migrations/sql/0102_log.sql."""
-# A log whose gates have brought no contract (table contracts is empty) is played again under the available ones.
+# A log that no orchestrator has brought a contract (table contracts is empty) is played again under the available ones.
 _CONTRACTS = """
 SELECT coalesce(encode(contract_hash, 'hex'), 'NULL') AS name, 'the bytes do not have this hash' AS what
 FROM apc_log.contracts WHERE contract_hash IS DISTINCT FROM sha256(document)

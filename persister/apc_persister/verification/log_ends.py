@@ -234,7 +234,7 @@ _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.re
 
 
 async def check_ends(connection: AnyConnection) -> list[LogFinding]:
-    """Report rows after the last checkpoint that no gate sent, and heads and edges that do not fit."""
+    """Report rows after the last checkpoint that no orchestrator sent, and heads and edges that do not fit."""
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for shard in await list_shards(connection):
@@ -249,7 +249,7 @@ async def check_ends(connection: AnyConnection) -> list[LogFinding]:
 
 
 async def check_registry(connection: AnyConnection) -> list[LogFinding]:
-    """Find changes of the registry that are not in the tree, where the gate takes them from."""
+    """Find changes of the registry that are not in the tree, where the orchestrator takes them from."""
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await prepare_reader(connection)

@@ -31,7 +31,7 @@ SELECT shard, epoch, batch_no, run_id, state, is_terminal, round, generation, st
 FROM apc_log.sessions WHERE session_id = $1
 """
 UNPLAYABLE = (ApcError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What entries raise that no gate has written."""
+"""What entries raise that no orchestrator has written."""
 
 
 @dataclass(slots=True)

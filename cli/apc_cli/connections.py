@@ -171,7 +171,7 @@ async def _objection(wanted: int, before: int) -> str | None:
         return objection_to(await read_open_sessions(pool), before, wanted)
 
 
-# The way of an operator's acts to the gate: the broker, or the socket of an in-process system.
+# The way of an operator's acts to the orchestrator: the broker, or the socket of an in-process system.
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ class Client:
 
         Raises:
             InputUnusable: no such question is open, nobody here may answer it, or the gate refuses.
-            ServiceAway: gate or log writer do not answer.
+            ServiceAway: orchestrator or persister do not answer.
         """
         outcome = AnswerOutcome.APPROVED if approved else AnswerOutcome.DENIED
         return await answer_over(self._bus, self._pool, self._shards, AnswerForm(question, outcome, note, person))
@@ -262,7 +262,7 @@ class Client:
             InputUnusable: the entry does not take this model; the key was used, and its input cannot be decrypted.
             SessionRefused: the gate refuses, or would refuse the input by its form; says code, place and remedy.
             KeyConflict: the key was used for another input, or its session is not this client's.
-            ServiceAway: gate or log writer do not answer.
+            ServiceAway: orchestrator or persister do not answer.
             BusError: the broker does not take it.
         """
         payload = _input(team, content)

@@ -1,4 +1,4 @@
-"""The whole system in this process: PostgreSQL of the data folder, in-process bus, gate, persister, agents.
+"""The whole system in this process: PostgreSQL of the data folder, in-process bus, orchestrator, persister, agents.
 
 The log is as durable as Postgres. Packets in flight are in memory: they end with the process, and the next start
 continues from the log.
@@ -144,7 +144,7 @@ class EmbeddedSystem:
                 service.task.result()
 
     async def until_ready(self, orchestrator: Orchestrator) -> None:
-        """Wait until the gate holds every shard.
+        """Wait until the orchestrator holds every shard.
 
         Raises:
             ServiceAway: not in time; and what a service raised.
@@ -225,7 +225,7 @@ class EmbeddedSystem:
         return registrations
 
     async def drain(self) -> None:
-        """Stop agents, gate and log writer in this order, each after its backlog is drained."""
+        """Stop agents, orchestrator and persister in this order, each after its backlog is drained."""
         queues = {"orchestrator": gate_queue, "persister": log_queue}
         while self._services:
             service = self._services.pop()
@@ -294,7 +294,7 @@ async def run_embedded(
 ) -> AsyncIterator[EmbeddedSystem]:
     """Start everything except agents; leaving the context drains it.
 
-    `contract` is the contract file of gate and agents; by default the one that the settings name.
+    `contract` is the contract file of orchestrator and agents; by default the one that the settings name.
 
     Raises:
         InputUnusable: another system uses the data folder, or it cannot be used.

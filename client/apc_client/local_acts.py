@@ -125,7 +125,7 @@ LONGEST_LINE = 512 * 1024
 """Bytes: a message of receipts has at most 64 KiB, a packet of a signal fewer."""
 ACTS = frozenset({Signal.PAUSE, Signal.RESUME, Signal.STOP, Signal.ANSWER})
 DEPTHS = "depths"
-"""The line that asks for the depths of the queues of gates and log writers."""
+"""The line that asks for the depths of the queues of orchestrators and persisters."""
 INBOXES = "inboxes"
 """The line that asks for the depths of the queues of the agents that it names."""
 _MOST_AGENTS = 1_000
@@ -283,7 +283,7 @@ class ActSender:
             raise InputUnusable(f"the system did not take it: {error}")
 
     async def depths(self) -> dict[str, QueueDepth]:
-        """Return the depths of the queues of gates and log writers, by name. Raises ServiceAway."""
+        """Return the depths of the queues of orchestrators and persisters, by name. Raises ServiceAway."""
         self._writer.write(encode_line({"type": DEPTHS}))
         return decode_depths(await _answer(self._reader))
 

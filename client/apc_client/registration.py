@@ -53,7 +53,7 @@ from apc_log.registry import (
 CONFIRM_PATIENCE = timedelta(seconds=10)
 """How long each of shard 0 and the others may take to log a schema or a contract."""
 LOG_PATIENCE = timedelta(seconds=8)
-"""How long to wait until gate and log writer have applied a change."""
+"""How long to wait until orchestrator and persister have applied a change."""
 
 
 def addition(registration: Registration) -> AgentAdded:
@@ -100,7 +100,7 @@ def inboxes_of(registered: Iterable[Registration]) -> list[AgentQueues]:
 
 
 async def publish_changes(bus: Bus, changes: Sequence[AnyChange], shards: int) -> None:
-    """Send changes to the gate of every shard, as the operator who owns this bus. Raises BusError."""
+    """Send changes to every shard, as the operator who owns this bus. Raises BusError."""
     await _publish(bus, changes, range(shards))
 
 
@@ -156,7 +156,7 @@ async def wait_until_recorded(
     """Wait until every shard has logged the changes: the registry table then holds them.
 
     Raises:
-        ServiceAway: not within `patience`; the changes wait in the gate's queues and take effect later.
+        ServiceAway: not within `patience`; the changes wait in the orchestrator's queues and take effect later.
     """
     ids = [change.change_id for change in changes]
 
@@ -172,7 +172,7 @@ async def wait_until_recorded(
         ) from error
 
 
-# Register schemas: check them here, send them to the gates, wait until the log has them.
+# Register schemas: check them here, send them to the orchestrators, wait until the log has them.
 
 _schema_ids: TypeAdapter[str] = TypeAdapter(SchemaId)
 
@@ -214,7 +214,7 @@ def schema_addition(schema: RegisteredSchema) -> SchemaAdded:
     return SchemaAdded(change_id=change_id, schema_id=schema.schema_id, document=schema.document)
 
 
-# Register contracts: check them here, send them to the gates, wait until the log has them.
+# Register contracts: check them here, send them to the orchestrators, wait until the log has them.
 
 
 @dataclass(frozen=True, slots=True)

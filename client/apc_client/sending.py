@@ -71,7 +71,7 @@ async def send_packet(
     Without a key it is signed as the sender's worker here would sign.
 
     Raises:
-        ServiceAway: the verdict did not come in time; the packet waits in the gate's queue.
+        ServiceAway: the verdict did not come in time; the packet waits in the orchestrator's queue.
         BusError: the broker did not take it.
         PacketRefused: it is too large.
         AgentKeyUnusable: the sender's key cannot be read.
@@ -126,7 +126,7 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: tim
     """Return the gate's verdict on a packet that this broker user published, once the log has it.
 
     Raises:
-        ServiceAway: not within `patience`; the packet waits in the gate's queue.
+        ServiceAway: not within `patience`; the packet waits in the orchestrator's queue.
     """
     found: list[asyncpg.Record] = []
 
@@ -201,7 +201,7 @@ async def answer_over(bus: ActPublisher, pool: asyncpg.Pool, shards: int, form: 
 
     Raises:
         InputUnusable: there is no such open question, nobody may answer it here, or the gate refuses.
-        ServiceAway: broker, database or gate do not answer.
+        ServiceAway: broker, database or orchestrator do not answer.
     """
     if form.note is not None and len(form.note) > MAX_TEXT:
         raise InputUnusable(f"the note has {len(form.note)} characters, the limit is {MAX_TEXT}: shorten it")

@@ -1,4 +1,4 @@
-"""Testing a team as a whole: the real gate, the real log and every agent, in this process."""
+"""Testing a team as a whole: the real orchestrator, the real log and every agent, in this process."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -33,8 +33,8 @@ class TeamTestClient:
         assert await session.result(timeout=30) == Verdict(...)
         assert [one.sender for one in await client.events(session)] == [...]
     ```
-    Gate, log writer and agents are those of a deployment; only the broker is in memory. The log is a PostgreSQL in a
-    temporary folder (extra `embedded`), which takes some seconds to start: use one client for several tests.
+    Orchestrator, persister and agents are those of a deployment; only the broker is in memory. The log is a PostgreSQL
+    in a temporary folder (extra `embedded`), which takes some seconds to start: use one client for several tests.
 
     Args:
         team: the team.

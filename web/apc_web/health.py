@@ -93,13 +93,13 @@ _CLOCKS_SECONDS = 1.0
 
 
 async def system_health(services: Services) -> SystemHealth:
-    """Return how gates, log writers and agents are, and what a person should look at."""
+    """Return how orchestrators, persisters and agents are, and what a person should look at."""
     found = await services.probe.depths() if services.probe is not None else NO_WAY
     depths: Depths = {} if isinstance(found, str) else found
     recent = _with_idle(await recent_work(services.pool), depths)
     agents = [one for one in (await agent_list(services)).items if one.kind == "agent" and one.handles]
     agents = [one for one in agents if not one.is_revoked]
-    parts = [part for work in recent for part in (_gate(work, depths), _log_writer(work, depths))]
+    parts = [part for work in recent for part in (_gate(work, depths), _persister(work, depths))]
     opened = await count_open_deliveries(services.pool)
     return SystemHealth(
         looked_at=datetime.now(UTC),
@@ -135,7 +135,7 @@ def _gate(work: RecentWork, depths: Depths) -> ServiceHealth:
     return _health("gate", work.shard, depth, None, words)
 
 
-def _log_writer(work: RecentWork, depths: Depths) -> ServiceHealth:
+def _persister(work: RecentWork, depths: Depths) -> ServiceHealth:
     depth = depths.get(log_queue(work.shard))
     words = _words("log writer", "the log is written", work.shard, depth)
     if work.delay is not None and work.delay < -_CLOCKS_SECONDS:

@@ -373,7 +373,7 @@ class AgentList(ApiModel):
     words: Shown[str | None] = None
 
 
-# Whether gate, log writer and agents work, and the alerts that fire.
+# Whether orchestrator, persister and agents work, and the alerts that fire.
 
 
 class ServiceHealth(ApiModel):

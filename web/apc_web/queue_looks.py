@@ -24,7 +24,7 @@ class SystemProbe(Protocol):
     """Looks at the queues of a running system."""
 
     async def depths(self) -> Depths:
-        """Return queue -> depth, for gates and log writers. Raises InputUnusable, ServiceAway, BusError."""
+        """Return queue -> depth, for orchestrators and persisters. Raises InputUnusable, ServiceAway, BusError."""
         ...
 
     async def inboxes(self, agents: Sequence[str]) -> Depths:
@@ -48,7 +48,7 @@ class CachedProbe:
         self._inboxes = _Kept()
 
     async def depths(self) -> Depths | str:
-        """Return the depths of gates and log writers, or one sentence that says why nobody knows them."""
+        """Return the depths of orchestrators and persisters, or one sentence that says why nobody knows them."""
         return await self._services.get((), self._probe.depths)
 
     async def inboxes(self, agents: Sequence[str]) -> Depths | str:

@@ -36,7 +36,7 @@ class Acts(Protocol):
     """Acts of operators. `by` is the person who acts; None = the operator of this server.
 
     Each act waits until the log shows its effect. It raises InputUnusable when it is not possible, and ServiceAway when
-    broker, gate or log do not answer.
+    broker, orchestrator or log do not answer.
     """
 
     async def why_not(self, by: str | None) -> str | None:

@@ -229,7 +229,7 @@ async def _check_voices(pool: asyncpg.Pool, added: Sequence[Registration], opera
 async def revoke_agent(agent_id: str) -> Remarks:
     """Delete an agent's broker user, revoke the agent, and wait until the log has it. Idempotent.
 
-    The broker comes first: from then on nothing of the agent is accepted, whether a gate runs or not.
+    The broker comes first: from then on nothing of the agent is accepted, whether an orchestrator runs or not.
 
     Raises:
         InputUnusable: there is no agent with that id.

@@ -277,7 +277,7 @@ def _sent_headers() -> Document:
 def _delivery_headers() -> Document:
     """Return the headers of deliveries.
 
-    Without apc-mark it is the gate's NACK of a refused packet; without session headers the gate holds no session.
+    Without apc-mark it is the NACK of a refused packet; without session headers the orchestrator holds no session.
     """
     always = {headers.SHARD: _COUNT, headers.EPOCH: _COUNT, headers.BATCH: _COUNT, headers.ATTEMPT: _COUNT}
     at_times = {

@@ -170,7 +170,7 @@ async def settle_dead(
     Raises:
         InputUnusable: a named delivery is not dead, has expired, or its session has halted; no agent of this broker
     user has the right operate; no broker.
-        ServiceAway: broker, database or gate do not answer.
+        ServiceAway: broker, database or orchestrator do not answer.
     """
     if bool(texts) == is_all:
         raise InputUnusable(
@@ -257,7 +257,7 @@ def _why_useless(one: DeadDelivery, now: datetime) -> str:
 async def _report(
     bus: ActPublisher, kind: ReceiptKind, meant: Sequence[DeadDelivery], by: str, note: str | None, shards: int
 ) -> None:
-    """Publish the receipts, each message to the gate of its shard. Raises BusError."""
+    """Publish the receipts, each message to its shard. Raises BusError."""
     said = f"{DONE[kind]} by {by}" + (f": {note}" if note else "")
     by_shard: dict[int, list[Receipt]] = {}
     for one in meant:

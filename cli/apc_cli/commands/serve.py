@@ -126,7 +126,7 @@ log = structlog.get_logger(__name__)
 
 
 async def run_orchestrator() -> None:
-    """Run the gate until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
+    """Run the orchestrator until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
     from apc_orchestrator.service import Orchestrator
 
     async with _prepared("orchestrator") as (stop, bus, pool):
@@ -140,7 +140,7 @@ async def run_orchestrator() -> None:
 
 
 async def run_persister() -> None:
-    """Run the log writer until SIGTERM. Raises InputUnusable, and errors that the persister cannot handle itself."""
+    """Run the persister until SIGTERM. Raises InputUnusable, and errors that it cannot handle itself."""
     from apc_persister.service import Persister
 
     async with _prepared("persister") as (stop, bus, pool):

@@ -23,7 +23,7 @@ async def signal_session(session_id: str, signal: Signal, agent_id: str | None, 
 
     Raises:
         InputUnusable: there is no such session, nobody may send it, or the gate refuses.
-        ServiceAway: broker, database or gate do not answer.
+        ServiceAway: broker, database or orchestrator do not answer.
     """
     door = find_door(BusSettings())
     async with open_log() as pool:

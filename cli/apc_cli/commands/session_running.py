@@ -307,7 +307,7 @@ async def start_team(name: str, file: Path, key: str | None, operator: str | Non
         AgentNotFound, AgentInvalid: no such team.
         InputUnusable: no broker is configured, the input does not fit, or nobody may start sessions.
         SessionRefused, KeyConflict: the gate refuses, or the key has another input.
-        ServiceAway: broker, database or gate do not answer.
+        ServiceAway: broker, database or orchestrator do not answer.
     """
     team = load_team(name)
     content = read_input(team, read_bytes(file))
@@ -321,7 +321,7 @@ async def start_session(form: StartForm) -> str:
 
     Raises:
         InputUnusable: the file is no SessionSpec, it names agents that are not registered, or the gate refuses.
-        ServiceAway: broker, database or gate do not answer.
+        ServiceAway: broker, database or orchestrator do not answer.
     """
     spec, settings = read_spec(form.file), BusSettings()
     require_broker(settings)

@@ -202,7 +202,7 @@ class OperatorActs:
         return ActResult("accepted", {"state": state, "by": who})
 
 
-# Look at the queues of gates, log writers and agents, through the broker or the socket of an in-process system.
+# Look at the queues of orchestrators, persisters and agents, through the broker or the socket of an in-process system.
 
 
 class QueueProbe:

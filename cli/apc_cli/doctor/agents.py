@@ -69,7 +69,7 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
 
 
 async def look_at_inputs_set_aside(pool: asyncpg.Pool) -> list[Finding]:
-    """Check whether inputs have ended gates lately, and were set aside."""
+    """Check whether inputs have ended orchestrators lately, and were set aside."""
     count = await count_set_aside(pool, SET_ASIDE_DAYS)
     if not count:
         return []

@@ -76,7 +76,7 @@ def _missing(names: Sequence[str]) -> str:
 
 
 async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
-    """Check that the broker refuses messages larger than needed: a gate would hold them. Raises BusUnavailable."""
+    """Check that the broker refuses larger messages than needed: orchestrators hold them. Raises BusUnavailable."""
     limit = f"{LARGEST_MESSAGE >> 20} MiB"
     if not await takes_message_of(url, LARGEST_MESSAGE + 1, timing=_timing()):
         return [ok("message size", f"messages beyond {limit} are refused")]
@@ -85,7 +85,7 @@ async def look_at_message_size(url: str, prefetch: int) -> list[Finding]:
 
 
 def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Finding]:
-    """Check that each shard has a gate that judges its inputs."""
+    """Check that each shard has an orchestrator that judges its inputs."""
     findings, without_queue = [], []
     for shard in shards:
         depth = depths.get(gate_queue(shard))

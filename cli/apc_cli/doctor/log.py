@@ -161,10 +161,10 @@ def _wrong(check: str, found: findings.LogFinding) -> Finding:
     return wrong(check, f"shard {found.shard}: {found.message}", VERIFY)
 
 
-# Checks of what the gates have logged and the database does not hold yet.
+# Checks of what orchestrators have logged and the database does not hold yet.
 
 PATIENCE = timedelta(seconds=3)
-"""A working writer commits at least once in this time."""
+"""A working persister commits at least once in this time."""
 _POLL_S = 0.2
 
 

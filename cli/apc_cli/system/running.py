@@ -81,7 +81,7 @@ def _collect_rarely() -> None:
     """Collect cyclic garbage less often, and never what the imports have created.
 
     A packet creates a hundred objects and no cycle: by default a collection runs every few packets, which is a fifth of
-    the gate's time (docs/explanation/performance.md).
+    the orchestrator's time (docs/explanation/performance.md).
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, 20, 20)

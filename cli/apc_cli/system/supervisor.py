@@ -79,7 +79,7 @@ class _Keeper:
 class Supervisor:
     """Owns the processes; `async with` starts and drains them. They end by themselves when this process is killed.
 
-    They are drained by stage, so that the log writer, in the lowest one, writes what the others leave behind.
+    They are drained by stage, so that the persister, in the lowest one, writes what the others leave behind.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], logs: Path | None = None, first_port: int | None = None) -> None:
@@ -232,11 +232,11 @@ async def _drain(name: str, process: asyncio.subprocess.Process) -> None:
 # The whole system over RabbitMQ and a given Postgres: one process per service and agent, restarted when it dies.
 
 START_LIMIT = timedelta(seconds=30)
-"""How long a new gate may take to acquire its shards, and then to log the registrations."""
+"""How long a new orchestrator may take to acquire its shards, and then to log the registrations."""
 DEATHS_AT_START = 3
 """How often a service may die at start before it is given up."""
 SYSTEM_DRAIN_LIMIT = timedelta(seconds=10)
-"""How long shutdown waits for what is on its way to the gate, and then to the log writer."""
+"""How long shutdown waits for what is on its way to the orchestrator, and then to the persister."""
 GATE_STAGE = 1
 AGENT_STAGE = 2
 SERVICES = (
@@ -273,7 +273,7 @@ class SupervisedSystem:
             raise TaskEnded("a process is not kept running any more: its supervisor has ended")
 
     async def drain(self) -> None:
-        """Stop all processes: agents, gate, log writer, each after its backlog is drained; idempotent."""
+        """Stop all processes: agents, orchestrator, persister, each after its backlog is drained; idempotent."""
         shards = range(self.settings.shards)
         await self.supervisor.drain(AGENT_STAGE)
         await _until_empty(self.settings, [gate_queue(shard) for shard in shards])
@@ -290,7 +290,7 @@ async def run_supervised(
     *,
     logs: Path | None = None,
 ) -> AsyncIterator[SupervisedSystem]:
-    """Migrate, declare, register, and run everything; leaving the context drains it: agents, gate, log writer.
+    """Migrate, declare, register, and run everything; leaving the context drains it: agents, orchestrator, persister.
 
     Raises:
         BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable, AgentKeyUnusable: nothing
@@ -321,7 +321,7 @@ async def run_supervised(
 
 
 async def _until_empty(settings: BusSettings, queues: Sequence[str]) -> None:
-    """Wait, up to a limit, until what agents left behind is judged, and what the gate has judged is logged."""
+    """Wait, up to a limit, until what agents left behind is judged, and what the orchestrator has judged is logged."""
     try:
         async with open_bus(settings) as bus:
 
@@ -341,7 +341,7 @@ async def _declare(settings: BusSettings, pool: asyncpg.Pool, registrations: Seq
 async def _until_held(
     settings: BusSettings, pool: asyncpg.Pool, before: Mapping[int, int], supervisor: Supervisor
 ) -> None:
-    """Wait until our gate holds every shard: each then has a new epoch."""
+    """Wait until our orchestrator holds every shard: each then has a new epoch."""
 
     async def are_held() -> bool:
         for service in SERVICES:

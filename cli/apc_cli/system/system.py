@@ -29,7 +29,7 @@ class System(Protocol):
         ...
 
     async def drain(self) -> None:
-        """Stop agents, gate and log writer, each after its backlog is drained; idempotent."""
+        """Stop agents, orchestrator and persister, each after its backlog is drained; idempotent."""
         ...
 
 

@@ -64,7 +64,7 @@ async def test_services_that_do_not_run_raise_alerts(bench: WebBench, tmp_path: 
 def test_a_late_log_refusals_and_dead_letters_raise_alerts() -> None:
     work = RecentWork(shard=0, packets=100, refused=21, delay=7.2, dead=2)
     depths = {gate_queue(0): QueueDepth(20_000, 1), log_queue(0): QueueDepth(0, 1)}
-    parts = [health._gate(work, depths), health._log_writer(work, depths)]
+    parts = [health._gate(work, depths), health._persister(work, depths)]
     alerts = [*health._of_services(parts), *health._of_work([work])]
     assert [(one.name, one.words) for one in alerts] == [
         ("ApcConsumerLag", "20,000 messages wait for the gate of shard 0"),
@@ -78,7 +78,7 @@ def test_a_late_log_refusals_and_dead_letters_raise_alerts() -> None:
 
 def test_clocks_that_differ_are_told_of_and_are_no_delay() -> None:
     work = RecentWork(shard=0, packets=1, refused=0, delay=-3_600.0, dead=0)
-    writer = health._log_writer(work, {log_queue(0): QueueDepth(0, 1)})
+    writer = health._persister(work, {log_queue(0): QueueDepth(0, 1)})
     assert writer.delay_seconds == 0 and writer.words.endswith(
         "the clocks of gate and database differ by at least 3600 s"
     )

@@ -221,7 +221,7 @@ def _awaited(document: SessionDocument, around: Surroundings) -> list[OpenDelive
 
 
 def _to_agents(around: Surroundings) -> list[OpenDelivery]:
-    """Return the open deliveries; what goes to the orchestrator alone is applied by the gate itself."""
+    """Return the open deliveries; what goes to the orchestrator alone is applied there."""
     return [one for one in around.deliveries if not one.is_dead and one.recipient != ORCHESTRATOR]
 
 

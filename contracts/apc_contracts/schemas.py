@@ -196,7 +196,7 @@ def _inside(nodes: list[_Subschema], checks: Counter[int]) -> Counter[int]:
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMAS = 4_096
-"""In a registry: the gate keeps all of them."""
+"""In a registry: the orchestrator keeps all of them."""
 MAX_PATTERN_BYTES = 64 * 1024
 """Of a compiled pattern. The engine is linear; patterns that need backtracking are refused."""
 _LONGEST_MESSAGE = 200
@@ -261,7 +261,7 @@ def known_schema(schema_id: str, document: Mapping[str, Any]) -> RegisteredSchem
 
 
 def _compiled(document: dict[str, Any]) -> Any:
-    # Slow to import, and needed by gates and operators only.
+    # Slow to import, and needed by orchestrators and operators only.
     import jsonschema_rs
 
     try:

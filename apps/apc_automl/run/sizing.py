@@ -25,7 +25,7 @@ FITS = 6.0
 TRIED_FITS = 2.0
 """One method that is only compared: a fold, and for every second one the other three."""
 BETWEEN_SECONDS = 0.4
-"""From one generation to the next beside the training: packets, the gate, the sentinel."""
+"""From one generation to the next beside the training: packets, the orchestrator, the sentinel."""
 USED_SHARE = 0.9
 """Of the search time; what is left is for models that take longer than usual."""
 MEASURED_SHARE = 0.25

@@ -22,7 +22,7 @@ DEPLOYMENT_WIDE = (
 )
 """Limits that only the default contract sets."""
 MAX_REGISTERED = 100
-"""Names of registered contracts: a gate keeps the newest revision of each."""
+"""Names of registered contracts: an orchestrator keeps the newest revision of each."""
 
 
 class Contracts:

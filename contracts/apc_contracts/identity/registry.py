@@ -88,7 +88,7 @@ class Registration:
 def voice_objection(added: Registration, known: Iterable[Registration], trusted: Collection[str] = ()) -> str | None:
     """Return why a registration would let an agent speak for a person; None when it would not.
 
-    Broker users in `trusted` may do so: the gate's own and the operator's may register whomever they like.
+    Broker users in `trusted` may do so: the orchestrator's own and the operator's may register whomever they like.
     """
     for other in known:
         if other.is_revoked or other.agent_id == added.agent_id or other.kind is added.kind:

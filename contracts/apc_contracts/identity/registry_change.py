@@ -1,4 +1,4 @@
-"""An operator's change of the registry, as sent to the gate on apc.receipts (AMQP type `registry`)."""
+"""An operator's change of the registry, as sent to the orchestrator on apc.receipts (AMQP type `registry`)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -96,7 +96,7 @@ class AgentAdded(Model):
         return self.agent_id
 
     def registration(self) -> Registration:
-        """Return the registration as the gate holds it."""
+        """Return the registration as the orchestrator holds it."""
         return Registration(
             agent_id=self.agent_id,
             broker_user=self.broker_user,

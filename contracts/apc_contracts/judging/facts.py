@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True):
     registry: Mapping[str, Registration] | None = None
     user_id: str | None = None
     is_received: bool = False
-    """It came over the broker: not one of the gate's own packets, whatever it claims as its sender."""
+    """It came over the broker: not one of the orchestrator's own packets, whatever it claims as its sender."""
     has_copy_headers: bool = False
     """CC or BCC was among the AMQP headers."""
     hashes_to_shard: bool = True

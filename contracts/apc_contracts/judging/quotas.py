@@ -71,7 +71,7 @@ def quota_of(rules: QuotaRules, agent_id: str, role: str) -> Quota:
 
 
 class Quotas:
-    """The buckets of all senders of one gate shard, in memory; they are full after a takeover.
+    """The buckets of all senders of one shard, in memory; they are full after a takeover.
 
     `now` never goes back from call to call; `rules` None = nobody has a quota.
     """
@@ -108,7 +108,7 @@ _NONE_OPEN: Mapping[str, int] = {}
 
 
 class Outstanding:
-    """Counts over all sessions of a gate shard; zero counts are dropped."""
+    """Counts over all sessions of a shard; zero counts are dropped."""
 
     def __init__(self) -> None:
         self._totals: dict[str, int] = {}

@@ -100,8 +100,8 @@ class RecordedBatch:
     def judged_at(self) -> datetime | None:
         """Return the time at which all inputs of the batch were judged.
 
-        Packets carry it; without a packet it is in the gate's own hops, or in the due time of a retry. If there is none
-        of these, nothing depends on it.
+        Packets carry it; without a packet it is in the orchestrator's own hops, or in the due time of a retry. If there
+        is none of these, nothing depends on it.
         """
         for entry in self._entries:
             if isinstance(entry, RecordedPacket):
@@ -172,7 +172,7 @@ class SessionReplay:
             except (ReplayDiffers, ReplayImpossible):
                 raise
             except (ContractError, LookupError, ValueError, TypeError, AttributeError) as error:
-                # Entries that the gate never wrote can have any shape; they may not even be replayable.
+                # Entries that the orchestrator never wrote can have any shape; they may not even be replayable.
                 raise ReplayDiffers(entry.shard, entry.seq, entry.table, "an entry", repr(error)) from error
 
     def check_document(self, document: Mapping[str, Any], entry: tuple[int, int]) -> None:
@@ -305,7 +305,7 @@ class SessionReplay:
             differ(hop, "packet_events", f"{hop.from_state} to {hop.to_state} by {list(hop.events)}", NOTHING)
 
     def _follow(self, advanced: Advanced, cause: UUID) -> None:
-        """Check everything that one input caused, in the order in which the gate logs it."""
+        """Check everything that one input caused, in the order in which the orchestrator logs it."""
         effects = advanced.effects
         for hop in effects.hops:
             self._expect_hop(hop)

@@ -37,7 +37,7 @@ def emit_arbitration(rulings: Sequence[RankedTransfer], moment: Advance) -> None
     """Emit the ARBITRATION packet: one candidate per TRANSFER and `none`; `selected:<id>` = rank in scoring.
 
     It carries the lineage of the leading TRANSFER, so that it is found under its protocol. More TRANSFERs than fit into
-    a packet go into several: nobody can make the gate's own packet too large to send.
+    a packet go into several: nobody can make the orchestrator's own packet too large to send.
     """
     ranks = {row.packet.packet_id: rank for rank, row in enumerate(_selected(rulings), start=1)}
     for first in range(0, len(rulings), emissions.MOST_CANDIDATES):

@@ -285,7 +285,7 @@ _ENDS: dict[str, Callable[[Advance], None]] = {
 # The events of the inter-agent machine, checked after every packet, receipt and timer.
 
 MAX_MOVES = 100
-"""Of a session for one input: a contract whose edges lead round in a circle would hold the gate forever."""
+"""Of a session for one input: a contract whose edges lead round in a circle would hold the orchestrator forever."""
 
 
 def settle(moment: Advance) -> None:

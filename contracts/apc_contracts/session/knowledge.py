@@ -28,8 +28,8 @@ def decay_packet(session: Session, decision: DecayDecision, cause: Packet, now: 
     """Return the DECISION, in the session whose packet caused it.
 
     That packet is its parent; a TRANSFER's lineage becomes its own. decision_id names the subject, the same for a block
-    and its recovery. `priority_distribution` holds the figures, `next_actions` the consequences, for people; a gate
-    reads the record that the packet is logged with.
+    and its recovery. `priority_distribution` holds the figures, `next_actions` the consequences, for people; an
+    orchestrator reads the record that the packet is logged with.
     """
     payload = DecisionPayload(
         decision_id=_name(decision),

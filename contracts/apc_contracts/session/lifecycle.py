@@ -1,7 +1,7 @@
 """The lifecycle of a packet for one recipient: who it goes to, its machine's moves, its verification, its end.
 
-It is moved by a verdict (`verdicts`), by receipts and new attempts (`receipts`), and, once it is applied, by the gate
-itself. Source: docs/specification/contract.md section 8.
+It is moved by a verdict (`verdicts`), by receipts and new attempts (`receipts`), and, once it is applied, by the
+orchestrator itself. Source: docs/specification/contract.md section 8.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ def move(
     *,
     remark: Record | None = None,
 ) -> None:
-    """Take the events of one of the gate's own hops; `remark` is the hop's metadata."""
+    """Take the events of one of the orchestrator's own hops; `remark` is the hop's metadata."""
     before, machine = progress.state, contract.machine(LIFECYCLE)
     for event in events:
         progress.state = machine.step(progress.state, event)
@@ -108,7 +108,7 @@ def _takes(registration: Registration, packet: Packet) -> bool:
 
 
 def ends_at_gate(packet: Packet) -> bool:
-    """Return whether a packet has the form of one that ends at the gate, if its recipient is the client of a run."""
+    """Return whether a packet has the form of one that ends here if its recipient is the client of a run."""
     first, is_control = packet.recipients[0], packet.packet_type in CONTROL_TYPES
     is_direct = packet.channel is Channel.INTER_AGENT and len(packet.recipients) == 1
     return is_control and is_direct and first.agent_id.startswith(f"{CLIENT}-") and not is_ask(packet)
@@ -144,7 +144,7 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
 # What a repeat does: deliveries of the packet that may still be missing are sent again, and no others.
 #
 # A delivery that the broker has confirmed is in the inbox until it ends: another one would only fill the inbox. This is
-# the gate's memory of one epoch and not part of the log; a new lease holder delivers again.
+# the orchestrator's memory of one epoch and not part of the log; a new lease holder delivers again.
 
 
 def confirm_delivery(opened: OpenPacket, recipient: str, attempt: int) -> None:
@@ -251,7 +251,7 @@ def _needs_others(packet: Packet, rules: VerificationRules) -> bool:
 
 SUPERSEDED = ["higher_conflict_resolution_arrived", "supersession_recorded"]
 COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
-"""States from which the gate itself finishes a delivery."""
+"""States from which the orchestrator itself finishes a delivery."""
 
 
 def begin_verification(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:

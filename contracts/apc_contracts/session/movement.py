@@ -126,7 +126,7 @@ class FinalVerdict(msgspec.Struct, frozen=True):
 
 
 class Effects(msgspec.Struct):
-    """Everything one input caused, in order. The gate logs hops and transitions, then does the rest."""
+    """Everything one input caused, in order. The orchestrator logs hops and transitions, then does the rest."""
 
     hops: list[Hop] = msgspec.field(default_factory=list)
     transitions: list[Transition] = msgspec.field(default_factory=list)

@@ -102,14 +102,14 @@ def _share(packet_id: UUID, recipient: str, attempt: int) -> float:
     return int.from_bytes(digest[:6]) / 2**48
 
 
-# Deliver a packet to one recipient again: asked for by the recipient, an operator, or a deadline of the gate.
+# Deliver a packet to one recipient again: asked for by the recipient, an operator, or a deadline of the orchestrator.
 
 _AGAIN = {
     "ROUTED": ["dead_lettered", "requeued"],
     "DELIVERED": ["retry_scheduled"],
     "DEAD_LETTERED": ["requeued"],
 }
-"""How the gate itself begins a new attempt. ROUTED has no edge to itself: the delivery is given up, then requeued."""
+"""How the orchestrator begins a new attempt. ROUTED has no edge to itself: the delivery is given up, then requeued."""
 
 
 def route_again(
@@ -340,7 +340,7 @@ def _charge_late(
     effects: Effects,
     contract: Contract,
 ) -> None:
-    """Charge the usage of a handler that ended after the gate had given its attempt up, once; nothing moves."""
+    """Charge the usage of a handler that ended after the orchestrator had given its attempt up, once; nothing moves."""
     for receipt in receipts:
         usage = receipt.usage
         if receipt.attempt not in progress.given_up or usage is None:

@@ -145,7 +145,7 @@ class Progress:
     is_open: bool
     """The delivery has not finished: no outcome, reject, expiry, dead letter or retraction yet."""
     given_up: set[int] = field(default_factory=set)
-    """Attempts that the gate gave up before their end: what their handlers spent still counts, once."""
+    """Attempts that the orchestrator gave up before their end: what their handlers spent still counts, once."""
     not_before: datetime | None = None
     """For a deferred attempt without a receipt yet: not before this time."""
     confirmed: int = field(default=0, compare=False)

@@ -59,7 +59,7 @@ def note_question(moment: Advance, opened: OpenPacket, work: Work) -> None:
 
 
 def expire_question(moment: Advance, packet_id: UUID) -> None:
-    """Answer a question whose time is over, in the name of the gate."""
+    """Answer a question whose time is over, in the name of the orchestrator."""
     work = moment.session.work
     question = None if work is None else work.questions.get(packet_id)
     if question is None:

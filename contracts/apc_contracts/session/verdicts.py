@@ -73,7 +73,7 @@ def route(
     record: Record | None = None,
     note: Record | None = None,
 ) -> OpenPacket:
-    """Open one machine per recipient; `apply_locally` finishes those inside the gate itself.
+    """Open one machine per recipient; `apply_locally` finishes those inside the orchestrator itself.
 
     The hop keeps `record`, the facts of a ruling at a barrier or at RESUME, and `note`.
     """
@@ -96,7 +96,7 @@ def route(
 
 
 def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
-    """Deliver and apply in the gate's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
+    """Deliver and apply in the orchestrator's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
     # A question ends here for the people who are asked: no receipt says so.
     remark = {"ended": "outcome", "ended_at": now.isoformat()} if is_question(opened.packet) else None
     for recipient, progress in opened.recipients.items():
@@ -158,7 +158,7 @@ def identity_without_session(received: ReceivedPacket, refusal: Refusal, cause: 
 
 
 def hops_without_session(packet: Packet, refusal: Refusal | None, now: datetime) -> list[Hop]:
-    """Return the whole life of a heartbeat, which the gate applies itself, or of a packet without a session."""
+    """Return the whole life of a heartbeat, which the orchestrator applies itself, or of a packet without a session."""
     sender = packet.sender.agent_id
     if refusal is not None:
         event, state = ("ttl_expired", "EXPIRED") if refusal.code == "EXPIRED" else ("policy_fail", "REJECTED_POLICY")

@@ -204,9 +204,9 @@ def parse_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> Packet
 
 
 def parse_checked_packet(body: bytes) -> Packet:
-    """Return the packet in bytes that a gate has read strictly already; only the schema is looked at again.
+    """Return the packet in bytes that an orchestrator has read strictly already; only the schema is looked at again.
 
-    A key that stands twice counts as its last, and no limit holds: use it only for what certainly came from a gate.
+    A key that stands twice counts as its last, and no limit holds: use it only for what an orchestrator sent.
 
     Raises:
         PacketRefused: MALFORMED or SCHEMA_INVALID.

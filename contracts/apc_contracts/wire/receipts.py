@@ -1,4 +1,4 @@
-"""Receipts: one event of one delivery each, as its recipient or the gate reports it; they travel in batches.
+"""Receipts: one event of one delivery each, as its recipient or the orchestrator reports it; they travel in batches.
 
 Source: docs/specification/architecture.md section 2.
 """
@@ -34,7 +34,7 @@ class ReceiptKind(StrEnum):
     RETRY = "retry"
     """The handler asks for another attempt, after `after_ms` or the contract's back-off."""
     RETRY_DUE = "retry_due"
-    """From the gate to itself, through a delay queue: a deferred delivery is due."""
+    """From the orchestrator to itself, through a delay queue: a deferred delivery is due."""
     EXPIRED = "expired"
     DEAD_LETTERED = "dead_lettered"
     VERIFICATION_PASS = "verification_pass"

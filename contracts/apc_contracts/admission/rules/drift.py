@@ -108,7 +108,7 @@ def _parent_is_known(case: Case) -> bool:
         return True
     if case.parent is not None:
         return case.parent.root == trace.root_packet_id
-    # The gate's own NACK is not an entry of the session, but a handler may answer it.
+    # The orchestrator's NACK is not an entry of the session, but a handler may answer it.
     return facts.is_cause_delivered and facts.cause == trace.parent_packet_id
 
 

@@ -24,7 +24,7 @@ def spec_has_room(case: Case) -> Refusal | None:
 
 
 def lists_have_room(case: Case) -> Refusal | None:
-    """Refuse a packet in which a list of names is longer than the gate can remember."""
+    """Refuse a packet in which a list of names is longer than the orchestrator can remember."""
     packet, limits = case.packet, case.contract.limits
     lineage, bundle = packet.lineage, packet.proof_bundle
     if lineage is not None and len(lineage.parent_protocol_ids) > limits.parents:

@@ -127,7 +127,7 @@ def is_ask(packet: Packet) -> bool:
 
 
 def is_question(packet: Packet) -> bool:
-    """Return whether the packet is an ASK to people, which the gate applies itself."""
+    """Return whether the packet is an ASK to people, which the orchestrator applies itself."""
     return is_ask(packet) and packet.payload_as(SignalPayload).question is not None
 
 

@@ -18,7 +18,7 @@ def no_copies(case: Case) -> Refusal | None:
 
 
 def sender_is_authentic(case: Case) -> Refusal | None:
-    """Refuse a broker user_id other than the registered one, and agents that send in the gate's name."""
+    """Refuse a broker user_id other than the registered one, and agents that send in the orchestrator's name."""
     user_id, sender = case.facts.user_id, case.sender
     if case.is_from_orchestrator and case.facts.is_received:
         message = "the gate sends nothing through apc.ingress: name the agent that you are"

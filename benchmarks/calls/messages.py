@@ -73,7 +73,7 @@ def measure_messages(figures: Figures) -> None:
 
 
 def _session() -> Session:
-    """Return a session as the gate has it after its START."""
+    """Return a session as the orchestrator has it after its START."""
     contract, now = task_contract(), datetime.now(UTC)
     spec = TaskSessionSpec(contract="task", members=(agents.source.agent_id, agents.sink.agent_id))
     start = _packet(SignalPayload(signal=Signal.START, session=spec), "orchestrator")

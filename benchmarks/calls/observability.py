@@ -24,7 +24,7 @@ LIFE = (["emit", "schema_pass", "policy_pass", "route_selected"], ["delivery_ack
 
 
 def measure_observability(figures: Figures) -> None:
-    """CPU of a packet at the gate, and in a worker that handles it and answers; both without a trace context."""
+    """CPU of a packet at the orchestrator, and in a worker that handles and answers it; both without trace context."""
     packet = packets.typical_packet("observability", agents.source.actor, [agents.sink.agent_id])
     received = read_packet(seal(packet).body)
     message = Message(received.body, str(packet.packet_id))

@@ -51,7 +51,7 @@ def measure_policy(figures: Figures) -> None:
 
 
 def _session() -> Session:
-    """Return a session as the gate has it after its START."""
+    """Return a session as the orchestrator has it after its START."""
     contract, now = load_contract(), datetime.now(UTC)
     swarm = SwarmSpec(swarm_id=agents.SWARM, agents=(agents.source.agent_id, agents.sink.agent_id))
     start: Packet = packets.start_packet(SESSION, agents.source.actor, [swarm])

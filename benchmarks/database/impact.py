@@ -1,4 +1,4 @@
-"""The blast radius of a retraction in a session of many packets: by the log's query, and in the gate's memory."""
+"""The blast radius of a retraction in a session of many packets: by the log's query, and in memory."""
 
 import json
 import time

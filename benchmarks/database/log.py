@@ -69,7 +69,7 @@ async def measure_log(servers: Servers, figures: Figures, rows: int) -> None:
 
 
 async def _sum_runs(pool: asyncpg.Pool) -> Figure:
-    """As the log writer does for runs at rest: all but those of the last second."""
+    """As the persister does for runs at rest: all but those of the last second."""
     began, runs = time.perf_counter(), 0
     while await pool.fetchval(_SUM_A_RUN):
         runs += 1

@@ -1,4 +1,4 @@
-"""Fills a log with packets by the writer's own transaction, without a broker: for the figures of a long log."""
+"""Fills a log with packets by the persister's own transaction, without a broker: for the figures of a long log."""
 
 import json
 import time
@@ -57,7 +57,7 @@ class Loaded:
 
     packets: int = 0
     seconds: float = 0.0
-    """In the writer's transactions alone."""
+    """In the persister's transactions alone."""
     last: PacketEntry | None = None
 
     @property
@@ -163,7 +163,7 @@ def _packets() -> Iterator[PacketEntry]:
 
 
 def said_of(packet: PacketEntry, number: int) -> list[Entry]:
-    """Return what the gate logs of a packet that goes through: three hops.
+    """Return what the orchestrator logs of a packet that goes through: three hops.
 
     A TRANSFER waits for its barrier and is throttled there one time in ten, and now and then a packet moves the
     session.

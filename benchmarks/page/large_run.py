@@ -1,4 +1,4 @@
-"""One session of many packets, written by the log writer's own transaction, without a broker."""
+"""One session of many packets, written by the persister's own transaction, without a broker."""
 
 import json
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ CPU = "CPU s per 1,000 packets"
 
 
 async def measure_growth(servers: Servers, system: System, figures: Figures, rows: int) -> None:
-    """Gate, log writer and database: at the beginning, over many sessions and agents, and behind `rows` packets."""
+    """Orchestrator, persister and database: at the beginning, over many sessions and agents, behind `rows` packets."""
     crowd = agents.crowd()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(system.worker("sink"))

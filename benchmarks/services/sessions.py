@@ -1,4 +1,4 @@
-"""What open sessions cost: memory of the gate, and CPU of a packet beside them."""
+"""What open sessions cost: memory of the orchestrator, and CPU of a packet beside them."""
 
 from contextlib import AsyncExitStack
 
@@ -18,7 +18,7 @@ SAMPLES = 3
 
 
 async def measure_sessions(servers: Servers, system: System, figures: Figures, count: int = OPEN) -> None:
-    """Measure a packet of one session, alone in the gate and beside `count` open ones; and the memory of these."""
+    """Measure a packet of one session, alone in memory and beside `count` open ones; and the memory of these."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(system.worker("sink"))
         await stack.enter_async_context(system.local_worker(agents.source))

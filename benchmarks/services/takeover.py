@@ -1,4 +1,4 @@
-"""How long a shard is without its gate: killed, and frozen, with a standby beside it."""
+"""How long a shard is without its orchestrator: killed, and frozen, with a standby beside it."""
 
 import signal
 import time

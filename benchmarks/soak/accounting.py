@@ -24,7 +24,7 @@ SELECT state, count(*) FROM apc_log.packet_recipient_state WHERE recipient <> ''
 """
 CONFLICTS = "SELECT kind, count(*) FROM apc_log.packet_conflicts GROUP BY kind ORDER BY kind"
 HARMLESS = frozenset({"fenced", "rerun"})
-"""What a frozen gate wrote too late; what a handler that ran again would have said otherwise."""
+"""What a frozen orchestrator wrote too late; what a handler that ran again would have said otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

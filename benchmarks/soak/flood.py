@@ -1,4 +1,4 @@
-"""The gate's memory before, during and after a flood of 160 messages of 4 MB: `python -m benchmarks.soak.flood`.
+"""The orchestrator's memory before, during, after a flood of 160 messages of 4 MB: `python -m benchmarks.soak.flood`.
 
 The broker takes messages of that size only without the settings of `deploy/rabbitmq.conf`.
 """
@@ -26,7 +26,7 @@ MESSAGES = 160
 MESSAGE_BYTES = 4_000_000
 SAMPLE_SECONDS = 0.05
 SETTLE_SECONDS = 15.0
-"""The gate gives memory back every five seconds."""
+"""The orchestrator gives memory back every five seconds."""
 RETURNED = 1.25
 """Times the memory before the flood."""
 LOGGED = "SELECT count(*), sum(octet_length(raw)) FROM apc_log.packet_conflicts"
@@ -62,7 +62,7 @@ def _resident(system: HostileSystem) -> float:
 
 
 async def measure(folder: Path) -> int:
-    """One flood; 1 when the memory did not come back, or the gate did."""
+    """One flood; 1 when the memory did not come back, or the orchestrator did."""
     async with hostile_system(folder) as system:
         before, highest, after = await flood(system)
         (row,) = await system.pool.fetch(LOGGED)

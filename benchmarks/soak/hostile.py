@@ -50,7 +50,7 @@ SHARED_SECONDS = 60.0
 CHURN_SECONDS = 0.3
 """Between the STARTs of sessions that end at once."""
 MOST_WAITING = 500
-"""Inputs ahead of the gate, above which hostile senders wait: what the broker keeps is no memory of the gate."""
+"""Inputs ahead of the orchestrator, above which hostile senders wait: what the broker keeps is not in its memory."""
 GROWTH = 1.1
 WARM_UP = 6
 """This part of the run goes by before the memory is compared: 5 of 30 minutes."""

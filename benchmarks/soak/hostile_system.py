@@ -1,4 +1,4 @@
-"""One gate and one log writer, each a process, on their own broker and database."""
+"""One orchestrator and one persister, each a process, on their own broker and database."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ class HostileSystem:
     pool: asyncpg.Pool
 
     async def gate_starts(self) -> int:
-        """Return how often a gate has taken the shard: more than once, and it was restarted or failed."""
+        """Return how often an orchestrator has taken the shard: more than once, and it was restarted or failed."""
         return max(self.gate.starts, int(await self.pool.fetchval(EPOCHS)))
 
 

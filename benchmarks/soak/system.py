@@ -1,4 +1,4 @@
-"""The whole system on servers that die: gates, log writers, workers and senders, each a process."""
+"""The whole system on servers that die: orchestrators, persisters, workers and senders, each a process."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ class SoakedSystem:
     topology: Topology
     processes: list[KeptProcess]
     listeners: list[ScriptedWorker]
-    """Read what the gate tells the operator and the senders."""
+    """Read what the orchestrator tells the operator and the senders."""
     sessions: list[Packet]
     _opened: Sent = field(default_factory=Sent)
 

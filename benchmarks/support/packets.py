@@ -107,7 +107,7 @@ def packet_of(
 
 
 def publication(sealed: SealedPacket, user: str, shards: int = 1) -> Publication:
-    """Return the message that takes a sealed packet to the gate of its shard."""
+    """Return the message that takes a sealed packet to the orchestrator of its shard."""
     packet = sealed.packet
     message = Message(
         sealed.body,

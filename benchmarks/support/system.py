@@ -133,7 +133,7 @@ async def start_system(servers: Servers, shards: int = 1) -> AsyncIterator[Syste
         pool = await open_pool(database_url, max_size=2)
         stack.push_async_callback(pool.close)
         services = {}
-        # The gate has its own broker user, as in every deployment: workers trust what comes from it.
+        # The orchestrator has its own broker user, as in every deployment: workers trust what comes from it.
         gate = {"APC_AMQP_URL": servers.login(amqp_url, ORCHESTRATOR), "APC_OPERATOR_USER": bus.user}
         for name, own in (("persister", {}), ("orchestrator", gate)):
             service = running(name, "-m", "apc_cli", "serve", name, environment=environment | own)

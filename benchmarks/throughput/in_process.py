@@ -1,4 +1,4 @@
-"""Everything in one process: the in-process bus, gate, persister and worker, into the embedded Postgres."""
+"""Everything in one process: the in-process bus, orchestrator, persister and worker, into the embedded Postgres."""
 
 import os
 import sys

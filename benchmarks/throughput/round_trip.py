@@ -1,4 +1,4 @@
-"""There and back: agent -> gate -> agent -> gate -> agent, beside a raw confirmed round trip over quorum queues."""
+"""There and back: agent, orchestrator, agent, orchestrator, agent; beside a raw confirmed one over quorum queues."""
 
 import asyncio
 import sys

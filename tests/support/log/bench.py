@@ -1,4 +1,4 @@
-"""What the tests of the log stand on: a scripted gate, a broker, a database, and a persister that runs on
+"""What the tests of the log stand on: a scripted orchestrator, a broker, a database, and a persister that runs on
 them."""
 
 import asyncio

@@ -25,7 +25,7 @@ def packet_entry(
     payload: Mapping[str, Any] | None = None,
     size_bytes: int = 0,
 ) -> PacketEntry:
-    """Return a packet as the gate logs it: accepted, or refused with `refusal_code`; `size_bytes` pads its body.
+    """Return a packet as orchestrators log it: accepted, or refused with `refusal_code`; `size_bytes` pads its body.
 
     `payload` is in place of one with `text` alone.
     """

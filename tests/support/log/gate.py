@@ -1,4 +1,4 @@
-"""A gate by script: it numbers and publishes real batches and judges nothing."""
+"""An orchestrator by script: it numbers and publishes real batches and judges nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from apc_log.batch import (
 
 @dataclass(slots=True)
 class ScriptedGate:
-    """Numbers batches as a gate does and publishes them to the log queue of its shard."""
+    """Numbers batches as an orchestrator does and publishes them to the log queue of its shard."""
 
     bus: Bus
     shard: int = 0
@@ -31,7 +31,7 @@ class ScriptedGate:
     holder: UUID = field(default_factory=uuid4)
 
     async def open(self) -> None:
-        """Take the shard with a fresh holder. The epoch is what a single gate after another gets."""
+        """Take the shard with a fresh holder. The epoch is what one orchestrator after another gets."""
         self.holder = uuid4()
         self.epoch, self.batch_no = self.epoch + 1, 0
         await self.publish(encode(EpochOpen(LOG_BATCH_VERSION, self.shard, self.holder)), EPOCH_OPEN_TYPE)

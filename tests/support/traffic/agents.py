@@ -55,7 +55,7 @@ class ScriptedAgents:
         )
 
     async def register(self, users: Mapping[str, str] | None = None) -> None:
-        """Send the registrations to the gate of every shard, as the operator does.
+        """Send the registrations to every shard, as the operator does.
 
         `users` names the broker user of each agent that does not share the cast's.
         """
@@ -67,7 +67,7 @@ class ScriptedAgents:
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
     def publication(self, packet: Packet, **properties: Any) -> Publication:
-        """Return the publication of a packet to the gate.
+        """Return the publication of a packet to its shard.
 
         `properties` override those of its message, `body` its bytes.
         """

@@ -90,7 +90,7 @@ NEXT = Field(default=None, description="The cursor of the next page; null at the
 class TimelineColumns(ApiModel):
     """Packets of a session in the order of the log, column by column; row i of every list is one packet.
 
-    `lane`, `type`, `verdict`, `state` and `code` are indexes into `lanes`, `types`, `verdicts` and `codes`.
+    `lane`, `type`, `verdict` and `code` are indexes into `lanes`, `types`, `verdicts` and `codes`.
     """
 
     session_id: str

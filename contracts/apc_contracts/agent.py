@@ -252,7 +252,7 @@ class Action(Model):
 
     @property
     def levels(self) -> int:
-        """Return how deep sub-actions nest: 0 when there are none."""
+        """How deep sub-actions nest: 0 when there are none."""
         return max((1 + sub_action.levels for sub_action in self.sub_actions), default=0)
 
 

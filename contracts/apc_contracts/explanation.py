@@ -30,7 +30,7 @@ class Wait:
 
     @property
     def sentence(self) -> str:
-        """Return the wait as a sentence, without what would end it."""
+        """The wait as a sentence, without what would end it."""
         text = f"Waits for {self.what}"
         if self.whom:
             text += f": {'; '.join(self.whom)}"
@@ -124,7 +124,7 @@ class StaleDecision:
 
     @property
     def words(self) -> str:
-        """Return in one sentence what was retracted, and the command that shows what else rests on it."""
+        """What was retracted in one sentence, and the command that shows what else rests on it."""
         how = "was retracted" if self.retraction_id else "was retracted, or rests on a retracted packet,"
         when = f" (RETRACTION {self.retraction_id})" if self.retraction_id else " before it"
         return (

@@ -94,7 +94,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = MappingProxyType(
 
 
 def schema_text(schema: Schema) -> str:
-    """Return the text of a schema file."""
+    """Return a schema as its file stands in git: keys sorted, indented, with a newline at the end."""
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -388,7 +388,7 @@ def build_policy(file: ContractFile, phase: RunPhase) -> PhasePolicy:
 
 
 def build_promotion_gate(file: ContractFile) -> PromotionGate:
-    """Return the promotion gate."""
+    """Return the promotion gate; a contract without criteria has one that always passes."""
     types = fact_types(file, "promotion")
     criteria = tuple(
         (criterion.metric, Guard(criterion.guard, f"promotion_gate[{index}].guard", types))

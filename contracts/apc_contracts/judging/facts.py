@@ -96,7 +96,7 @@ class Unregistered:
 
     @property
     def sentence(self) -> str:
-        """Return where it stands, and what may be meant."""
+        """Where it stands, and what may be meant."""
         meant = f": do you mean {' or '.join(self.nearest)}?" if self.nearest else ""
         return f"{self.path}: agent {self.agent_id} is not registered{meant}"
 

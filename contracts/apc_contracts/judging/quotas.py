@@ -116,7 +116,7 @@ class Outstanding:
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """Return the open deliveries by recipient."""
+        """The open deliveries by recipient."""
         return self._totals
 
     def of(self, sender: str) -> Mapping[str, int]:

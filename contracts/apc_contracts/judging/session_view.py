@@ -48,7 +48,7 @@ class LoopState:
 
     @property
     def record(self) -> Record:
-        """Return the JSON form for the log; empty when there is nothing to record."""
+        """The JSON form for the log; empty when there is nothing to record."""
         record: Record = {"repeats": self.repeats} if self.repeats else {}
         if self.chain is not None:
             record |= {"idle_turns": self.chain.idle_turns, "voices": sorted(self.chain.voices)}

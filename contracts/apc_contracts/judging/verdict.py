@@ -38,7 +38,7 @@ class Refusal:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the JSON form for the log and the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
+        """The JSON form for the log and the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
         fields = {"code": self.code, "rule": self.rule, "path": self.path, "message": self.message}
         return fields if self.retry_after_ms is None else {**fields, "retry_after_ms": self.retry_after_ms}
 

@@ -44,12 +44,12 @@ class EvalTally:
 
     @property
     def average_outcome(self) -> float:
-        """Return the average outcome in 0..1; 0 without an EVAL."""
+        """The average outcome in 0..1; 0 without an EVAL."""
         return _average(self.outcome_billionths, self.evals)
 
     @property
     def average_drift_risk(self) -> float:
-        """Return the average drift risk in 0..1; 0 when no EVAL measured it."""
+        """The average drift risk in 0..1; 0 when no EVAL measured it."""
         return _average(self.drift_billionths, self.drift_evals)
 
 
@@ -174,7 +174,7 @@ class DecayDecision:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the JSON object for the log; `read_decision` reads it."""
+        """The JSON object for the log; `read_decision` reads it."""
         return {
             "kind": self.kind.value,
             "scope": self.subject.scope.value,
@@ -188,7 +188,7 @@ class DecayDecision:
         }
 
     def figures(self, rules: Effectiveness) -> ProtocolFigures:
-        """Return the figures of the evidence."""
+        """Return the figures that the logged evidence gives; the tasks behind the counts are not in it."""
         return measure(ProtocolTally(self.transfers, self.accepted, set(), self.scores), rules)
 
     def is_justified(self, rules: Effectiveness) -> bool:

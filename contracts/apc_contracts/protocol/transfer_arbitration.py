@@ -32,7 +32,7 @@ class TransferRow:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the JSON form; `reason` only where there is one."""
+        """The JSON form; `reason` only where there is one."""
         fields: dict[str, Any] = {
             "index": self.index,
             "packet_id": self.packet_id,
@@ -52,7 +52,7 @@ class TransferArbitration:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the JSON form: {input_count, valid_transfer_count, selected, not_selected, rejected}."""
+        """The JSON form: {input_count, valid_transfer_count, selected, not_selected, rejected}."""
         valid = len(self.selected) + len(self.not_selected)
         return {
             "input_count": valid + len(self.rejected),

@@ -30,7 +30,7 @@ class ReplayDiffers(ContractError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the difference as a JSON object."""
+        """The difference as a JSON object."""
         place = {"shard": self.shard, "seq": self.seq, "what": self.what}
         return place | {"recorded": _short(self.recorded), "recomputed": _short(self.recomputed)}
 
@@ -46,7 +46,7 @@ class ReplayImpossible(ContractError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return what is missing, as a JSON object."""
+        """What is missing, as a JSON object."""
         return {"shard": self.shard, "seq": self.seq, "what": "impossible", "message": self.message}
 
 

@@ -62,7 +62,7 @@ class RecordedBatch:
 
     @property
     def current(self) -> Entry | None:
-        """Return the next entry; None at the end."""
+        """The next entry; None at the end."""
         return self._entries[self.position] if self.position < len(self._entries) else None
 
     def next(self, kind: type[EntryT], wanted: str) -> EntryT:

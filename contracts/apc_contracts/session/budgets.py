@@ -122,7 +122,7 @@ def releases(document: SessionDocument, packet: Packet, rights: frozenset[str], 
 
 
 def release(document: SessionDocument, task_id: str) -> None:
-    """Return unspent amounts, those of subtasks too. Later spending of these tasks draws from the parts above."""
+    """Give unspent amounts back, those of subtasks too. Later spending of these tasks draws from the parts above."""
     _release(document, task_id)
     _count(document)
 

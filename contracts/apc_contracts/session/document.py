@@ -38,7 +38,7 @@ class VerifiedCandidate:
 
     @property
     def candidate_id(self) -> str:
-        """Return its name in an arbitration.
+        """Its name in an arbitration.
 
         It describes the candidate instead of using the packet's id, so that two runs that do the same work break a tie
         alike.
@@ -47,7 +47,7 @@ class VerifiedCandidate:
 
     @property
     def rank(self) -> tuple[float, str, int, int, str]:
-        """Return the sort key, best first: by outcome, then by candidate_id."""
+        """The sort key, best first: by outcome, then by candidate_id."""
         return -self.outcome, self.swarm_id, self.round, self.generation, str(self.packet_id)
 
 
@@ -236,7 +236,7 @@ class SessionDocument:
         return self.generation_limit + self.convergence_generations
 
     def encode(self) -> bytes:
-        """Return the JSON bytes."""
+        """Return the JSON that a log batch carries and table `sessions` stores."""
         return orjson.dumps(self, option=orjson.OPT_NON_STR_KEYS)
 
 

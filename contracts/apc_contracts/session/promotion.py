@@ -109,7 +109,7 @@ def strike(moment: Advance, arbitration: Arbitration) -> str | None:
 
 
 def commit(moment: Advance, arbitration: Arbitration) -> None:
-    """Commit to the arbitration in force."""
+    """Make the approved candidate the session's winner, and end the time for a veto."""
     document = moment.session.document
     document.round_state.winner = arbitration.candidate
     document.deadlines.pop("veto", None)

@@ -339,7 +339,7 @@ class Session:
 
     @property
     def verified_scores(self) -> Mapping[str, float]:
-        """Return (1 - best of the session + e) / (1 - own best + e) for every swarm with a verified outcome."""
+        """(1 - best of the session + e) / (1 - own best + e) for every swarm with a verified outcome."""
         outcomes = self.document.best_outcomes
         if not outcomes:
             return {}

@@ -179,7 +179,7 @@ class ReceiptFields(Model):
     """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
 
     def receipt(self) -> Receipt:
-        """Return the receipt."""
+        """Return it as the session reads it, with tokens and cost as one Usage."""
         usage = None if self.usage is None else Usage(tokens=self.usage.tokens, cost=self.usage.cost)
         return Receipt(**{**dict(self), "usage": usage})
 
@@ -235,7 +235,7 @@ def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
-    """Return the JSON of one receipt."""
+    """Return the JSON of one receipt; a message of them is an array (`encode_receipts`)."""
     return _encoder.encode(receipt)
 
 

@@ -65,7 +65,7 @@ class Flood:
     """SHA-256 over the digest before and the hash of the body: in the order of arrival."""
 
     def add(self, body: bytes) -> None:
-        """Add one input."""
+        """Count an input; only its size and its hash are kept."""
         self.inputs += 1
         self.size += len(body)
         self.digest = sha256(self.digest + sha256(body).digest()).digest()

@@ -121,7 +121,7 @@ def why_unreachable(case: Case, agent_id: str) -> Unreachable | None:
 
 
 def is_ask(packet: Packet) -> bool:
-    """Return whether the packet is an ASK."""
+    """Return whether the packet is a SIGNAL that asks agents or people; `is_question` knows those to people."""
     payload = packet.payload
     return isinstance(payload, SignalPayload) and payload.signal is Signal.ASK
 

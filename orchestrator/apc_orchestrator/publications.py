@@ -67,7 +67,7 @@ def delivery(
 
 
 def addressed(message: Message, packet: Packet, recipient: str, registry: Mapping[str, Registration]) -> Publication:
-    """Return a delivery to one recipient."""
+    """Return a delivery to one recipient, an agent's inbox or the substrate."""
     if recipient == SUBSTRATE_RECIPIENT:
         return Publication(SUBSTRATE, "", message)
     return Publication(INTER_AGENT, inbox_key(packet, registry[recipient]), message)

@@ -47,12 +47,12 @@ class Orchestrator:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether each shard is served, the bus works, and no background task has failed."""
+        """Whether each shard is served, the bus works, and no background task has failed."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """Return why the process is not ready, one sentence per reason; callable from any thread."""
+        """Why the process is not ready, one sentence per reason; callable from any thread."""
         found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
         return found + problems_of(self._pool) + self._health.problems + self._bus.problems
 

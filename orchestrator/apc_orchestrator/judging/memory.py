@@ -172,7 +172,7 @@ class Sessions:
         return sum(session.open_bytes for session in self._loaded.values())
 
     def loaded(self) -> list[Session]:
-        """Return the sessions in memory."""
+        """Return the sessions in memory, as a copy: others may be loaded or evicted during a walk."""
         return list(self._loaded.values())
 
     def __len__(self) -> int:

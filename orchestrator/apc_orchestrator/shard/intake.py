@@ -100,7 +100,7 @@ class InputIntake:
 
     @property
     def longest_wait_seconds(self) -> float:
-        """Return the longest wait, shorter than the interval of questions to the broker, so that silence is noticed."""
+        """The longest wait, shorter than the interval of questions to the broker, so that silence is noticed."""
         return self._fence.question_seconds
 
     def wake(self) -> None:

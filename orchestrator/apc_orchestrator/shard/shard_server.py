@@ -137,7 +137,7 @@ class ShardServer:
 
     @property
     def outstanding(self) -> Mapping[str, int]:
-        """Return open deliveries by recipient; a copy, for readers in other threads."""
+        """Open deliveries by recipient; a copy, for readers in other threads."""
         return dict(self._memory.outstanding.totals)
 
     async def serve(self, first: list[Delivery]) -> None:

@@ -42,7 +42,7 @@ class Deadlines:
 
     @property
     def next(self) -> datetime | None:
-        """Return the earliest deadline of all, None without one."""
+        """The earliest deadline of all, None without one."""
         while self._heap and self._current.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

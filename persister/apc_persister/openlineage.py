@@ -64,7 +64,7 @@ async def openlineage_events(pool: asyncpg.Pool, run_id: str) -> AsyncIterator[E
 
 
 def events_of(run_id: str, told: Iterable[TaskRun], end: str) -> Iterator[Event]:
-    """Return START, and `end` (COMPLETE, ABORT or RUNNING) with everything known by then."""
+    """Yield START, and `end` (COMPLETE, ABORT or RUNNING) with everything known by then."""
     for task in told:
         yield _event("START", task.began_at, run_id, task, {}, {})
         yield _event(end, task.ended_at, run_id, task, task.outputs, _facets(task))

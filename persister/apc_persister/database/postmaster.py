@@ -358,7 +358,7 @@ class Postmaster:
 
     @contextmanager
     def _folder(self, folder: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Return the path under which the server's user finds the folder, and the descriptors that it must inherit."""
+        """The path under which the server's user finds the folder, and the descriptors that it must inherit."""
         if self.account is None:
             yield str(folder), ()
             return

@@ -173,7 +173,7 @@ async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the ranges of consecutive numbers."""
+    """Return ascending numbers as (first, last) of each run without a gap."""
     found: list[tuple[int, int]] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:

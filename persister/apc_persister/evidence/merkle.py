@@ -36,7 +36,7 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:
-    """Return the hashes of a tile."""
+    """Return the hashes of 32 bytes that a tile is made of."""
     return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
 
 
@@ -86,7 +86,7 @@ class Tree:
 
     @property
     def root(self) -> bytes:
-        """The root hash."""
+        """The root hash as RFC 6962 defines it; that of the empty tree is EMPTY_ROOT."""
         carried: list[bytes] = []
         for hashes in self.edge:
             row = split_hashes(hashes) + carried
@@ -132,7 +132,7 @@ class Frontier:
 
     @classmethod
     def of(cls, tree: Tree) -> "Frontier":
-        """Return the frontier of a tree."""
+        """Return the frontier from which the tree grows on: one hash for each full subtree of its edge."""
         stack: list[bytes] = []
         for hashes in reversed(tree.edge):
             row, at = split_hashes(hashes), 0

@@ -75,7 +75,7 @@ async def read_rows(
 
 
 def leaves_of(first: int, last: int, rows: Iterable[asyncpg.Record]) -> Leaves:
-    """Return the leaves of these rows."""
+    """Return the leaves of the places `first` to `last`; NO_LEAF where no row is."""
     leaves = Leaves(first, [NO_LEAF] * (last - first + 1))
     hashes, batches = leaves.hashes, leaves.batches
     seen: set[int] = set()
@@ -106,7 +106,7 @@ def _leaf(text: str | None, raw: bytes | None) -> bytes:
 async def read_entries(
     connection: AnyConnection, shard: int, numbers: Sequence[int]
 ) -> AsyncIterator[tuple[int, bytes, bytes | None]]:
-    """Return (seq, canonical bytes, column of bytes if any) of these entries of a shard, unordered."""
+    """Yield (seq, canonical bytes, column of bytes if any) of these entries of a shard, unordered."""
     for kind in KINDS:
         for row in await connection.fetch(f"{_SELECTS[kind]} WHERE shard = $1 AND seq = ANY($2)", shard, numbers):
             yield row["seq"], stored_entry(row["entry"], row["raw"]), row["raw"]

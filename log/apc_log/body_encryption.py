@@ -82,7 +82,7 @@ class SubjectKey:
 
 
 def subject_key(key_id: UUID, secret: bytes) -> SubjectKey:
-    """Return the key that a secret of 32 bytes makes."""
+    """Derive both keys of a subject, one for bodies and one for digests, from its secret of 32 bytes."""
 
     def derive(purpose: bytes) -> bytes:
         return HKDF(SHA256(), KEY_BYTES, salt=key_id.bytes, info=b"apc " + purpose).derive(secret)

@@ -69,12 +69,12 @@ class CheckFailed(Exception):
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """Return the hash of an entry as a leaf."""
+    """Return the SHA-256 of an entry as a leaf: the prefix 0 keeps leaves and inner nodes apart."""
     return sha256(b"\x00" + entry).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of an inner node."""
+    """Return the SHA-256 of an inner node, with the prefix 1."""
     return sha256(b"\x01" + left + right).digest()
 
 

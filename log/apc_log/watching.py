@@ -30,12 +30,12 @@ class Passage:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there is nothing between the two places."""
+        """Whether there is nothing between the two places."""
         return all(end <= self.after.get(shard, 0) for shard, end in self.until.items())
 
     @property
     def arguments(self) -> tuple[list[int], list[int], list[int]]:
-        """Return shards, `after` and `until` as three lists, for unnest()."""
+        """Shards, `after` and `until` as three lists, for unnest()."""
         shards = sorted(self.until)
         return shards, [self.after.get(shard, 0) for shard in shards], [self.until[shard] for shard in shards]
 

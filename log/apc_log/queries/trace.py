@@ -225,7 +225,7 @@ def columns(row_type: type[Any], table: str) -> str:
 
 
 def to_row(row_type: type[RowT], record: Record) -> RowT:
-    """Return a record as a row."""
+    """Return a record as a row: JSON columns read, recipients as a tuple."""
     values: dict[str, Any] = {field.name: record[field.name] for field in fields(row_type)}
     for name in _AS_TEXT & values.keys():
         if values[name] is not None:

@@ -106,13 +106,13 @@ def references_of(packet: Packet) -> tuple[TextReference, ...]:
     if packet.metadata is None or CLAIM_CHECK not in packet.metadata:
         return ()
     try:
-        found = _references.validate_python(packet.metadata[CLAIM_CHECK])
+        texts = _references.validate_python(packet.metadata[CLAIM_CHECK])
     except ValidationError as error:
         refused = refusal_of(error)
         raise ClaimCheckInvalid(f"metadata.{CLAIM_CHECK}", f"{refused.path}: {refused.message}") from error
-    if len(found) > MAX_REFERENCES:
-        raise ClaimCheckInvalid(f"metadata.{CLAIM_CHECK}", f"{len(found)} references; {MAX_REFERENCES} are allowed")
-    return found
+    if len(texts) > MAX_REFERENCES:
+        raise ClaimCheckInvalid(f"metadata.{CLAIM_CHECK}", f"{len(texts)} references; {MAX_REFERENCES} are allowed")
+    return texts
 
 
 def redeem(packet: Packet, texts: Mapping[str, bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:

@@ -190,7 +190,7 @@ MOST_DELIVERIES = 5
 
 def waits_of_deliveries(document: SessionDocument, around: Surroundings) -> list[Wait]:
     """Return the handlers, retries and absent workers that a barrier, the commons or a task wait for."""
-    return [_delivery(document, one, around) for one in _awaited(document, around)[:MOST_DELIVERIES]]
+    return [_delivery(document, delivery, around) for delivery in _awaited(document, around)[:MOST_DELIVERIES]]
 
 
 def further_deliveries(document: SessionDocument, around: Surroundings) -> list[str]:
@@ -202,7 +202,7 @@ def further_deliveries(document: SessionDocument, around: Surroundings) -> list[
     if _waits_for_deliveries(document):
         return []
     stuck = [one for one in _to_agents(around) if one.retry_at is not None or not around.is_live(one.recipient)]
-    waits = [_delivery(document, one, around) for one in stuck[:MOST_DELIVERIES]]
+    waits = [_delivery(document, delivery, around) for delivery in stuck[:MOST_DELIVERIES]]
     return [f"On its way: {wait.what}. {wait.moves}" for wait in waits]
 
 
@@ -215,14 +215,14 @@ def _awaited(document: SessionDocument, around: Surroundings) -> list[OpenDelive
     if not _waits_for_deliveries(document):
         return []
     if isinstance(document, TaskDocument):
-        found = [one for one in _to_agents(around) if not one.is_notice]
-        return sorted(found, key=lambda one: around.is_live(one.recipient))
+        open_ones = [one for one in _to_agents(around) if not one.is_notice]
+        return sorted(open_ones, key=lambda one: around.is_live(one.recipient))
     return [one for one in _to_agents(around) if one.recipient not in document.dead_agents]
 
 
 def _to_agents(around: Surroundings) -> list[OpenDelivery]:
     """Return the open deliveries; what goes to the orchestrator alone is applied there."""
-    return [one for one in around.deliveries if not one.is_dead and one.recipient != ORCHESTRATOR]
+    return [delivery for delivery in around.deliveries if not delivery.is_dead and delivery.recipient != ORCHESTRATOR]
 
 
 def _delivery(document: SessionDocument, one: OpenDelivery, around: Surroundings) -> Wait:
@@ -313,7 +313,7 @@ def task_review(document: SessionDocument, around: Surroundings, contract: Contr
     if not isinstance(document, TaskDocument):
         return []
     work = document.work
-    left = tuple(one for one in work.reviewers if one not in work.approved_by)
+    left = tuple(reviewer for reviewer in work.reviewers if reviewer not in work.approved_by)
     missing = work.approvals - len(work.approved_by)
     what = f"{missing} more {'approval' if missing == 1 else 'approvals'} of the DONE {work.done} by {work.done_by}"
     moves = (
@@ -328,11 +328,11 @@ def waits_of_handlers(document: SessionDocument, around: Surroundings) -> list[W
     if not isinstance(document, TaskDocument):
         return []
     asked = sorted(document.work.questions.items(), key=lambda one: one[1].due_at)
-    found = [_question(packet_id, question, around) for packet_id, question in asked[:MOST_NAMED]]
+    waits = [_question(packet_id, question, around) for packet_id, question in asked[:MOST_NAMED]]
     for wake in sorted(document.work.wakes.values(), key=lambda one: one.due_at)[:MOST_NAMED]:
         then = f"the gate sends it to {wake.agent}"
-        found.append(Wait(f"the timer {wake.key} of {wake.agent}", "Its time comes.", (), wake.due_at, then))
-    return found
+        waits.append(Wait(f"the timer {wake.key} of {wake.agent}", "Its time comes.", (), wake.due_at, then))
+    return waits
 
 
 def _question(packet_id: UUID, question: OpenQuestion, around: Surroundings) -> Wait:
@@ -497,8 +497,8 @@ def _of(document: SessionDocument, swarm: str) -> tuple[str, ...]:
 def _with_right(right: Right, around: Surroundings) -> tuple[str, ...]:
     return tuple(
         name
-        for name, one in around.agents.items()
-        if right in one.rights and not one.is_revoked and name != ORCHESTRATOR
+        for name, agent in around.agents.items()
+        if right in agent.rights and not agent.is_revoked and name != ORCHESTRATOR
     )
 
 
@@ -539,9 +539,9 @@ MOST_REFUSALS = 5
 
 def explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
-    found = _explain(document, around, contract)
-    stale = [f"{one.words}." for one in around.stale]
-    return replace(found, remarks=(*stale, *_refused(document, around), *found.remarks))
+    explanation = _explain(document, around, contract)
+    stale = [f"{decision.words}." for decision in around.stale]
+    return replace(explanation, remarks=(*stale, *_refused(document, around), *explanation.remarks))
 
 
 def _refused(document: SessionDocument, around: Surroundings) -> list[str]:
@@ -604,14 +604,14 @@ def _acknowledgements(document: SessionDocument, around: Surroundings) -> list[W
 
 
 def _remarks(document: SessionDocument, around: Surroundings) -> list[str]:
-    dead = [one for one in around.deliveries if one.is_dead]
+    dead = [delivery for delivery in around.deliveries if delivery.is_dead]
     remarks = [
         f"{one.packet_type} {one.packet_id} is a dead letter of {one.recipient}: {one.error or 'no reason recorded'}. "
         f"`apc dead-letter requeue {one.packet_id}` delivers it again, `apc dead-letter discard` gives it up."
         for one in dead[:MOST_DELIVERIES]
     ]
     if around.held:
-        kinds = ", ".join(sorted({one.packet_type for one in around.held}))
+        kinds = ", ".join(sorted({packet.packet_type for packet in around.held}))
         remarks.append(
             f"{len(around.held)} held packets ({kinds}) are judged together at the barrier of generation "
             f"{document.generation}."

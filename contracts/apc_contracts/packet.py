@@ -465,9 +465,9 @@ def reference_of(text: str) -> str | None:
 
     None for any other text.
     """
-    found = _PACKET.fullmatch(text)
-    if found is not None:
-        return PACKET_PREFIX + found[1].lower()
+    packet_reference = _PACKET.fullmatch(text)
+    if packet_reference is not None:
+        return PACKET_PREFIX + packet_reference[1].lower()
     return text.lower() if _ARTIFACT.fullmatch(text) else None
 
 

@@ -128,11 +128,11 @@ class _SubschemaReader:
                 yield from _inner_of_map(key, path, value)
 
     def _resolved(self, node: _Subschema, reference: Any) -> int:
-        found = _LOCAL.fullmatch(reference) if isinstance(reference, str) else None
-        if found is None:
+        local = _LOCAL.fullmatch(reference) if isinstance(reference, str) else None
+        if local is None:
             message = "refer to a definition of this document, like #/$defs/Name: nothing is fetched"
             raise SchemaUnusable(f"{node.path}.$ref", message)
-        where, name = found.groups()
+        where, name = local.groups()
         if where is None:
             return 0
         if (where, name) not in self._definitions:

@@ -204,8 +204,8 @@ def _question(case: Case) -> Record:
         return {}
     wake = wake_of(case)
     if wake is not None:
-        found = wake_places(case, wake)
-        return {"wake": None if found is None else [found.pending, found.is_pending, _time(found.ends_at)]}
+        timer = wake_places(case, wake)
+        return {"wake": None if timer is None else [timer.pending, timer.is_pending, _time(timer.ends_at)]}
     if not (is_ask(case.packet) or is_answer(case)):
         return {}
     places = places_read(case)
@@ -229,8 +229,8 @@ def _target(case: Case) -> Record:
 def _recipients(case: Case) -> Record:
     registry, packet_type = case.facts.registry or {}, case.packet.packet_type
     ids = [recipient.agent_id for recipient in case.packet.recipients]
-    found = {agent_id: why_unreachable(case, agent_id) for agent_id in ids}
-    record: Record = {"unreachable": {agent_id: why for agent_id, why in found.items() if why is not None}}
+    reasons = {agent_id: why_unreachable(case, agent_id) for agent_id in ids}
+    record: Record = {"unreachable": {agent_id: why for agent_id, why in reasons.items() if why is not None}}
     if packet_type is PacketType.TRANSFER:
         swarms = {recipient.agent_id: swarm_of(recipient, registry) for recipient in case.packet.recipients}
         record["recipient_swarms"] = {agent_id: swarm for agent_id, swarm in swarms.items() if swarm is not None}
@@ -241,8 +241,8 @@ def _unready(case: Case) -> Record:
     """Return the members that cannot take part, for a START of apc/1.1."""
     if case.session is not None or case.packet.packet_type is not PacketType.SIGNAL:
         return {}
-    found = unready_members(case)
-    return {"unready": dict(found)} if found and case.packet.protocol_version != PROTOCOL_VERSION else {}
+    unready = unready_members(case)
+    return {"unready": dict(unready)} if unready and case.packet.protocol_version != PROTOCOL_VERSION else {}
 
 
 def _content(case: Case) -> Record:
@@ -270,8 +270,8 @@ def _drift_facts(case: Case) -> Record:
 
 
 def _full(case: Case) -> Record:
-    found = [first_full(case, recipient.agent_id) for recipient in case.packet.recipients]
-    record: Record = {"full": sorted({agent_id for agent_id in found if agent_id})}
+    full = [first_full(case, recipient.agent_id) for recipient in case.packet.recipients]
+    record: Record = {"full": sorted({agent_id for agent_id in full if agent_id})}
     record["bound"] = case.facts.outstanding_bound
     if case.facts.own_outstanding is not None:
         record["shared"] = True

@@ -322,10 +322,10 @@ def _question(packet: Packet, record: Record) -> QuestionPlaces | None:
     """Return what an ASK or ANSWER found; what was accepted found all in order, and the record does not repeat it."""
     payload = packet.payload
     if "question" in record:
-        found = record["question"]
-        if found is None:
+        recorded = record["question"]
+        if recorded is None:
             return None
-        asker, may_answer, role, payload_hash, count, ends_at, *returns = found
+        asker, may_answer, role, payload_hash, count, ends_at, *returns = recorded
         given = (asker, tuple(may_answer), role, payload_hash, count, _time(ends_at))
         return QuestionPlaces(*given, returns=returns[0] if returns else "")
     if not isinstance(payload, SignalPayload) or payload.answer is None:
@@ -340,8 +340,8 @@ def _wake(record: Record) -> WakePlaces | None:
     """Return what a WAKE found; what was accepted found all in order."""
     if "wake" not in record:
         return WakePlaces()
-    found = record["wake"]
-    return None if found is None else WakePlaces(found[0], found[1], _time(found[2]))
+    recorded = record["wake"]
+    return None if recorded is None else WakePlaces(recorded[0], recorded[1], _time(recorded[2]))
 
 
 def _time(recorded: str | None) -> datetime | None:

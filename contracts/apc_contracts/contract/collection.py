@@ -115,13 +115,13 @@ def load_contracts(default: Path | str | None = None, folder: Path | str | None 
     """
     first = load_contract(default)
     packaged = (load_contract(), task_contract())
-    found: dict[str, tuple[Contract, Path]] = {}
+    files: dict[str, tuple[Contract, Path]] = {}
     for path, body in [] if folder is None else read_contract_folder(Path(folder)):
         contract = deployed_contract(body, path)
-        if contract.name in found:
-            raise ContractInvalid("name", f"{found[contract.name][1]} has the name {contract.name!r} too", str(path))
-        found[contract.name] = contract, path
-    contracts = Contracts(first, (*packaged, *(contract for contract, _ in found.values())))
+        if contract.name in files:
+            raise ContractInvalid("name", f"{files[contract.name][1]} has the name {contract.name!r} too", str(path))
+        files[contract.name] = contract, path
+    contracts = Contracts(first, (*packaged, *(contract for contract, _ in files.values())))
     for name in contracts.names:
         contract_of_name = contracts.named(name)
         assert contract_of_name is not None

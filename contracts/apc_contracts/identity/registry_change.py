@@ -163,9 +163,9 @@ class ContractAdded(Model):
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
-        found = self.contract()
-        if found.name != self.name:
-            raise broken("name", f"the file has the name {found.name!r}: give the same")
+        contract = self.contract()
+        if contract.name != self.name:
+            raise broken("name", f"the file has the name {contract.name!r}: give the same")
         return self
 
     def contract(self) -> "Contract":

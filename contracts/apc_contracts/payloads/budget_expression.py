@@ -21,10 +21,10 @@ def parse_budget(expression: str) -> Mapping[str, float]:
     """Return resource -> amount; empty for any text that does not match. A trailing semicolon is allowed."""
     asked: dict[str, float] = {}
     for part in expression.strip().removesuffix(";").split(";"):
-        found = _PART.fullmatch(part)
-        if found is None:
+        match = _PART.fullmatch(part)
+        if match is None:
             return {}
-        counted, count, cost, amount = found.groups()
+        counted, count, cost, amount = match.groups()
         name = counted or cost
         if name in asked:
             return {}

@@ -73,13 +73,13 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         teller = [kind for kind, _ in counted].index(ended) if ended else -1
     for place, (kind, at) in enumerate(counted):
         at = datetime.fromisoformat(said["ended_at"]) if kind is ended else at
-        told: dict[str, Any] = {}
+        details: dict[str, Any] = {}
         if place == teller:
             asked = said.get("retry", {}).get("asked_ms")
-            told = {"usage": usage, "error": said.get("error"), "after_ms": asked}
+            details = {"usage": usage, "error": said.get("error"), "after_ms": asked}
         if kind in OPERATOR_KINDS and hop.actor != hop.recipient:
-            told["by"] = hop.actor
-        yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **told)
+            details["by"] = hop.actor
+        yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **details)
 
 
 def _receipt(

@@ -88,14 +88,14 @@ class RecordedBatch:
 
     def decayed(self) -> frozenset[str]:
         """Return the blocked protocols in the recorded rulings of the current input: only the ledger knows them all."""
-        found: set[str] = set()
+        blocked: set[str] = set()
         for entry in self._entries[self.position :]:
             if isinstance(entry, RecordedPacket):
                 if entry.envelope["sender_agent_id"] != ORCHESTRATOR:
                     break
             elif isinstance(entry, RecordedHop):
-                found.update((entry.metadata or {}).get("facts", {}).get("decayed", ()))
-        return frozenset(found)
+                blocked.update((entry.metadata or {}).get("facts", {}).get("decayed", ()))
+        return frozenset(blocked)
 
     def judged_at(self) -> datetime | None:
         """Return the time at which all inputs of the batch were judged.
@@ -376,9 +376,9 @@ class SessionReplay:
 
     def _contract_for(self, entry: RecordedPacket) -> Contract:
         if self._contract is None or self._contract.hash != entry.contract_hash:
-            found = self._contract_of(entry.contract_hash)
-            if found is None:
+            contract = self._contract_of(entry.contract_hash)
+            if contract is None:
                 message = f"no file has contract {entry.contract_hash.hex()}: name its file with --contract"
                 raise ReplayImpossible(entry.shard, entry.seq, message)
-            self._contract = found
+            self._contract = contract
         return self._contract

@@ -31,15 +31,15 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def parts(document: SessionDocument, task_id: str, now: datetime) -> dict[str, Part]:
     """Return resource -> what is left for the packets of a task, and in whose part; only limited resources."""
-    found: dict[str, Part] = {}
+    left_by_resource: dict[str, Part] = {}
     if not document.budgets and not document.task_budgets:
-        return found
+        return left_by_resource
     for name in RESOURCES:
         holder = _holder(document, task_id, name)
         left = _time_left(document, holder, now) if name == "wall_ms" else left_of(document, holder, name)
         if left is not None:
-            found[name] = Part(holder, left)
-    return found
+            left_by_resource[name] = Part(holder, left)
+    return left_by_resource
 
 
 def parts_to_cut(document: SessionDocument, task_id: str, giver_task: str, now: datetime) -> dict[str, Part]:
@@ -260,16 +260,16 @@ class Membership:
 
 def budget_shares(document: SessionDocument, now: datetime) -> list[BudgetShare]:
     """Return a share for each task and each resource that its part names."""
-    found = []
+    shares = []
     for task in (SESSION, *sorted(document.task_budgets)):
         limits = document.budgets if task == SESSION else document.task_budgets[task].limits
         for name in RESOURCES:
             if name in limits and name != "wall_ms" and (left := left_of(document, task, name)) is not None:
-                found.append(BudgetShare(task, name, limits[name], spent_of(document, task, name), left))
+                shares.append(BudgetShare(task, name, limits[name], spent_of(document, task, name), left))
         time = parts(document, task, now).get("wall_ms")
         if time is not None and time.holder == task:
-            found.append(BudgetShare(task, "wall_ms", None, None, int(time.left)))
-    return found
+            shares.append(BudgetShare(task, "wall_ms", None, None, int(time.left)))
+    return shares
 
 
 def memberships(document: SessionDocument) -> list[Membership]:

@@ -339,9 +339,9 @@ def _research(moment: Advance) -> None:
     document = moment.session.document
     if any(swarm not in document.briefs for swarm in document.swarms):
         return
-    for one, other in combinations(document.briefs.values(), 2):
-        shared = len(set(one) & set(other))
-        if shared > moment.contract.session.brief_overlap_limit * min(len(set(one)), len(set(other))):
+    for brief, other in combinations(document.briefs.values(), 2):
+        shared = len(set(brief) & set(other))
+        if shared > moment.contract.session.brief_overlap_limit * min(len(set(brief)), len(set(other))):
             return
     if may(moment, "research_briefs_dispatched"):
         transition(moment, "research_briefs_dispatched")

@@ -109,10 +109,10 @@ def note_evidence(session: Session, packet: Packet, contract: Contract) -> None:
         return
     kept = session.document.evidence
     for reference in packet.proof_bundle.evidence_refs:
-        found = checksum(reference)
-        if found not in session.evidence:
-            session.evidence.add(found)
-            kept.append(found)
+        evidence = checksum(reference)
+        if evidence not in session.evidence:
+            session.evidence.add(evidence)
+            kept.append(evidence)
     while len(kept) > contract.loops.evidence_kept:
         session.evidence.discard(kept.pop(0))
 
@@ -263,8 +263,8 @@ def _tell_owners(moment: Advance, ground: UUID, stale: Sequence[UUID], parent: U
     most = moment.contract.retraction.named_packets
     for owner, owned in by_owner.items():
         payload = SignalPayload(signal=Signal.QUERY, reason=f"{len(owned)} of your packets rest on {ground}")
-        told = {"because": str(ground), "count": len(owned), "packets": [str(one) for one in owned[:most]]}
-        emissions.emit(moment, PacketType.SIGNAL, payload, parent=parent, recipient=owner, metadata={STALE: told})
+        stale_note = {"because": str(ground), "count": len(owned), "packets": [str(one) for one in owned[:most]]}
+        emissions.emit(moment, PacketType.SIGNAL, payload, parent=parent, recipient=owner, metadata={STALE: stale_note})
 
 
 # A later ARBITRATION or DECISION of no lower rank on the same subject supersedes the earlier one.

@@ -128,7 +128,7 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
         if named is not None and named.is_run_client and ends_at_gate(packet):
             return (ORCHESTRATOR,)
         return tuple(recipient.agent_id for recipient in packet.recipients)
-    found = []
+    reached = []
     for agent_id in sorted(session.members):
         registration = registry.get(agent_id)
         if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
@@ -137,8 +137,8 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
             continue
         is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
         if is_meant and _takes(registration, packet):
-            found.append(agent_id)
-    return tuple(found) or (ORCHESTRATOR,)
+            reached.append(agent_id)
+    return tuple(reached) or (ORCHESTRATOR,)
 
 
 # What a repeat does: deliveries of the packet that may still be missing are sent again, and no others.
@@ -183,7 +183,7 @@ def verification_needed(session: Session, received: ReceivedPacket, contract: Co
     None when the session's memory is enough and nothing is wrong.
     """
     rules, packet = contract.verification, received.packet
-    findings = tuple(one for one in _findings(session, packet) if getattr(rules, one.check) != "off")
+    findings = tuple(finding for finding in _findings(session, packet) if getattr(rules, finding.check) != "off")
     if findings or _needs_others(packet, rules):
         return Verification(received, findings)
     return None

@@ -362,14 +362,14 @@ def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: 
     if usage is None:
         return {}
     document, task_id = session.document, opened.packet.trace.task_id
-    told: Record = usage.amounts()
+    reported: Record = usage.amounts()
     refused: Record = {}
-    for name, amount in told.items():
+    for name, amount in reported.items():
         believed = budgets.believable(document, task_id, name, amount, contract.limits.usage)
         if believed < amount:
             refused[name] = amount - believed
         budgets.draw(document, task_id, name, float(believed))
-    return {"usage": told} | ({"usage_refused": refused} if refused else {})
+    return {"usage": reported} | ({"usage_refused": refused} if refused else {})
 
 
 def _note_misdirected(session: Session, receipts: Iterable[Receipt], effects: Effects) -> None:

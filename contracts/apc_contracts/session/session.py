@@ -42,17 +42,17 @@ def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Seq
 def question_places_of(work: Work, deadlines: Mapping[str, datetime], packet_id: UUID | None) -> QuestionPlaces:
     """Return what is known of the question with this id, and how much room there is."""
     ends_at, count = deadlines.get("deadline"), len(work.questions)
-    found = None if packet_id is None else work.questions.get(packet_id)
-    if found is None:
+    asked = None if packet_id is None else work.questions.get(packet_id)
+    if asked is None:
         return QuestionPlaces(open_questions=count, ends_at=ends_at)
     return QuestionPlaces(
-        found.asker, tuple(found.may_answer), found.role, found.payload_hash, count, ends_at, found.returns
+        asked.asker, tuple(asked.may_answer), asked.role, asked.payload_hash, count, ends_at, asked.returns
     )
 
 
 def wake_places_of(work: Work, deadlines: Mapping[str, datetime], agent_id: str, key: str) -> WakePlaces:
     """Return how many timers are pending, and whether this one is."""
-    is_pending = any((one.agent, one.key) == (agent_id, key) for one in work.wakes.values())
+    is_pending = any((wake.agent, wake.key) == (agent_id, key) for wake in work.wakes.values())
     return WakePlaces(len(work.wakes), is_pending, deadlines.get("deadline"))
 
 
@@ -98,12 +98,12 @@ class Grounds:
 
     def closure(self, target: UUID) -> list[UUID]:
         """Return everything that rests on a packet, transitively, nearest first; without it and its replacement."""
-        found = {target: None, self.replaced.get(target, target): None}
+        seen = {target: None, self.replaced.get(target, target): None}
         waiting = [target]
         for packet_id in waiting:
             for resting in self._resting_on(packet_id):
-                if resting not in found:
-                    found[resting] = None
+                if resting not in seen:
+                    seen[resting] = None
                     waiting.append(resting)
         return waiting[1:]
 
@@ -435,7 +435,7 @@ class Session:
             known = self._answered(parent, cause)
             is_news = self.work is not None and repeats == 0  # in a task, a payload that was not sent before is news
             if known and not is_news and not self._brings_something_new(packet):
-                chain = longest(extend(one.chain, one.sender, sender) for one in known)
+                chain = longest(extend(identity.chain, identity.sender, sender) for identity in known)
         return NO_LOOP if repeats == 0 and chain is None else LoopState(repeats, chain)
 
     def _answered(self, parent: UUID | None, cause: UUID | None) -> list[Identity]:

@@ -103,7 +103,9 @@ def note_wake(moment: Advance, packet: Packet, work: Work) -> None:
     if not isinstance(payload, SignalPayload) or payload.wake is None or agent == ORCHESTRATOR:
         return
     wake, deadlines = payload.wake, moment.session.document.deadlines
-    for earlier in [one for one, found in work.wakes.items() if (found.agent, found.key) == (agent, wake.key)]:
+    for earlier in [
+        packet_id for packet_id, pending in work.wakes.items() if (pending.agent, pending.key) == (agent, wake.key)
+    ]:
         del work.wakes[earlier]
         deadlines.pop(timer_of(earlier), None)
     kind = timer_of(packet.packet_id)
@@ -117,16 +119,16 @@ def note_wake(moment: Advance, packet: Packet, work: Work) -> None:
 def expire_wake(moment: Advance, packet_id: UUID) -> None:
     """Send a timer that is due back to its agent; it waits there until the session ends."""
     work, document = moment.session.work, moment.session.document
-    found = None if work is None else work.wakes.pop(packet_id, None)
-    if found is None:
+    pending = None if work is None else work.wakes.pop(packet_id, None)
+    if pending is None:
         return
-    payload = SignalPayload(signal=Signal.WAKE, wake=WakeSpec(key=found.key, at=found.due_at))
+    payload = SignalPayload(signal=Signal.WAKE, wake=WakeSpec(key=pending.key, at=pending.due_at))
     emissions.emit(
         moment,
         PacketType.SIGNAL,
         payload,
         parent=packet_id,
-        recipient=found.agent,
+        recipient=pending.agent,
         expires_at=document.deadlines.get("deadline"),
     )
 

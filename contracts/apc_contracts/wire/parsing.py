@@ -95,7 +95,7 @@ def refusal_of(error: ValidationError, tags: Set[str] = frozenset(), *, has_meta
 def mistakes_of(error: ValidationError, tags: Set[str] = frozenset()) -> list[tuple[str, str]]:
     """Return path and message of every error; at least one. `tags` as in `refusal_of`."""
     errors = error.errors(include_url=False, include_input=False)
-    return [(_path(one, tags), _message(one)[:MAX_MESSAGE_LENGTH]) for one in errors]
+    return [(_path(mistake, tags), _message(mistake)[:MAX_MESSAGE_LENGTH]) for mistake in errors]
 
 
 def _message(error: ErrorDetails) -> str:

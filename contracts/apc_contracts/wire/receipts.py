@@ -65,8 +65,8 @@ class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     def amounts(self) -> dict[str, int | float]:
         """Return what was reported, by name."""
-        told = {"tokens": self.tokens, "cost": self.cost}
-        return {name: spent for name, spent in told.items() if spent is not None}
+        reported = {"tokens": self.tokens, "cost": self.cost}
+        return {name: spent for name, spent in reported.items() if spent is not None}
 
 
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -258,5 +258,5 @@ def _as_written(body: bytes) -> list[Receipt] | None:
 def _is_within_bounds(receipt: Receipt) -> bool:
     if receipt.usage is not None and (receipt.usage.cost or 0) > MAX_SAFE_INTEGER:
         return False
-    told = (receipt.at, receipt.delivered_at, receipt.applied_at)
-    return all(one is None or EARLIEST_TIME <= one <= LATEST_TIME for one in told)
+    times = (receipt.at, receipt.delivered_at, receipt.applied_at)
+    return all(time is None or EARLIEST_TIME <= time <= LATEST_TIME for time in times)

@@ -146,13 +146,13 @@ def with_role(packet: Packet, registry: Mapping[str, Registration], session: Ses
     """Return whom an ASK to `role:NAME` reaches: people, or members that take the request; never its sender."""
     role, sender = packet.recipients[0].agent_id.removeprefix(ROLE_PREFIX), packet.sender.agent_id
     kind = Kind.PERSON if is_question(packet) else Kind.AGENT
-    found = []
+    reached = []
     for one in registry.values():
         if one.kind is not kind or one.role != role or one.agent_id == sender or unreachable(one, packet) is not None:
             continue
         if kind is Kind.PERSON or session is None or session.is_member(one.agent_id):
-            found.append(one.agent_id)
-    return tuple(sorted(found))
+            reached.append(one.agent_id)
+    return tuple(sorted(reached))
 
 
 def unreachable(registration: Registration | None, packet: Packet) -> Unreachable | None:

@@ -68,8 +68,8 @@ def places_are_filled(case: Case) -> Refusal | None:
         message = "no member has these roles, so nobody could end the work: name members"
         return _refused("places_are_filled", "payload.session.deciders", message)
     if spec.reviewers and len(places["reviewers"]) < spec.approvals:
-        found = ", ".join(places["reviewers"]) or "nobody"
-        message = f"{spec.approvals} approvals are needed, and without the deciders only {found} reviews: name more"
+        reviewers = ", ".join(places["reviewers"]) or "nobody"
+        message = f"{spec.approvals} approvals are needed, and without the deciders only {reviewers} reviews: name more"
         return _refused("places_are_filled", "payload.session.reviewers", message)
     return None
 
@@ -123,30 +123,30 @@ def unready_members(case: Case) -> Mapping[str, list[str]]:
         return case.facts.unready
     spec, registry = _spec(case), case.facts.registry or {}
     reviewers = places_of(case)["reviewers"] if isinstance(spec, TaskSessionSpec) else ()
-    found: dict[str, list[str]] = {}
+    unready: dict[str, list[str]] = {}
     for agent_id in _members(spec):
         known = registry.get(agent_id)
         if known is None:
-            found[agent_id] = ["unknown", *(_similar(agent_id, registry) if not found else ())]
+            unready[agent_id] = ["unknown", *(_similar(agent_id, registry) if not unready else ())]
         elif known.is_revoked:
-            found[agent_id] = ["revoked"]
+            unready[agent_id] = ["revoked"]
         elif known.kind is Kind.AGENT and _version(spec) not in known.speaks:
-            found[agent_id] = ["old"]
+            unready[agent_id] = ["old"]
         elif agent_id in reviewers and PacketType.DECISION not in known.handles:
-            found[agent_id] = ["deaf"]
-    return found
+            unready[agent_id] = ["deaf"]
+    return unready
 
 
 def _resolved(names: Iterable[str], spec: TaskSessionSpec, registry: Mapping[str, Registration]) -> list[str]:
-    found: dict[str, None] = {}
+    members: dict[str, None] = {}
     for name in names:
         role = name.removeprefix(ROLE_PREFIX)
         if role == name:
-            found[name] = None
+            members[name] = None
             continue
         having = (agent for agent in spec.members if agent in registry and registry[agent].role == role)
-        found.update(dict.fromkeys(having))
-    return list(found)
+        members.update(dict.fromkeys(having))
+    return list(members)
 
 
 def _members(spec: SessionSpec | TaskSessionSpec | None) -> tuple[str, ...]:

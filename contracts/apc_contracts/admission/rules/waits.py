@@ -27,7 +27,7 @@ def may_ask(case: Case) -> Refusal | None:
         return _refused("may_ask", "payload.signal", message)
     if due <= case.facts.now:
         return _refused("may_ask", "payload.expected_response_by", "this time is over: wait for longer")
-    asked = [one.agent_id for one in case.packet.recipients]
+    asked = [recipient.agent_id for recipient in case.packet.recipients]
     if payload.request is not None and case.sender_id in asked:
         path = f"recipients[{asked.index(case.sender_id)}]"
         return _refused("may_ask", path, f"{case.sender_id} asks itself: name another agent")
@@ -86,7 +86,7 @@ def may_wake(case: Case) -> Refusal | None:
     if places is None:
         message = f"contract {case.contract.name} knows no timers: set one in a session of the coordinator task"
         return _refused("may_wake", "payload.signal", message)
-    if [one.agent_id for one in case.packet.recipients] != [ORCHESTRATOR]:
+    if [recipient.agent_id for recipient in case.packet.recipients] != [ORCHESTRATOR]:
         return _refused("may_wake", "recipients", f"the gate keeps timers: send WAKE to {ORCHESTRATOR} alone")
     if places.ends_at is not None and _due(wake, case.facts.now) > places.ends_at:
         path = "payload.wake.at" if wake.at is not None else "payload.wake.after_ms"
@@ -127,7 +127,7 @@ def _not_asked(case: Case, places: QuestionPlaces) -> Refusal | None:
 
 
 def _not_read(case: Case, payload: SignalPayload, places: QuestionPlaces) -> Refusal | None:
-    if [one.agent_id for one in case.packet.recipients] != [places.asker]:
+    if [recipient.agent_id for recipient in case.packet.recipients] != [places.asker]:
         return _refused("may_answer", "recipients", f"the answer goes to {places.asker}, who asked: name it alone")
     if payload.answer is not None and payload.answer.seen != places.payload_hash:
         message = "the question has another payload hash: answer what was asked"

@@ -134,9 +134,9 @@ def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Recei
     An agent can let its own messages die: only messages published by the orchestrator's broker user count as
     deliveries. The orchestrator's NACKs are not entries of a session, so they are not reported.
     """
-    found = letter.message.headers
-    recipient = agent_of_queue(str(found.get(DEATH_QUEUE, "")))
-    if headers.UNREADABLE in found or recipient is None:
+    values = letter.message.headers
+    recipient = agent_of_queue(str(values.get(DEATH_QUEUE, "")))
+    if headers.UNREADABLE in values or recipient is None:
         return None
     if letter.message.user_id != own_user or letter.message.type == PacketType.NACK:
         return None
@@ -144,8 +144,8 @@ def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Recei
         packet = parse_packet(letter.message.body, limits)
     except PacketRefused:
         return None
-    reason = str(found.get(DEATH_REASON, "unknown"))
-    attempt = found.get(headers.ATTEMPT)
+    reason = str(values.get(DEATH_REASON, "unknown"))
+    attempt = values.get(headers.ATTEMPT)
     is_expired = reason == "expired"
     return Receipt(
         packet_id=packet.packet_id,

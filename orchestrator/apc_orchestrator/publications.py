@@ -176,15 +176,15 @@ def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) 
     riding, properties = letter.headers.get(headers.RECEIPTS), letter.headers.get(headers.UNREADABLE)
     beside = [riding.encode() if isinstance(riding, str) else riding, properties]
     # Only the first has the id that an answer names.
-    found = [(letter.body, said | {headers.DIED_ID: letter.message_id})]
-    found += [(body, said) for body in beside if isinstance(body, bytes)]
+    inputs = [(letter.body, said | {headers.DIED_ID: letter.message_id})]
+    inputs += [(body, said) for body in beside if isinstance(body, bytes)]
     return [
         Publication(
             RECEIPTS,
             str(shard),
-            Message(body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=told),
+            Message(body, str(new_packet_id()), type=headers.TYPE_DEAD_INPUT, user_id=user, headers=about),
         )
-        for body, told in found
+        for body, about in inputs
     ]
 
 

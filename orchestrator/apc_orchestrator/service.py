@@ -53,8 +53,8 @@ class Orchestrator:
     @property
     def problems(self) -> list[str]:
         """Why the process is not ready, one sentence per reason; callable from any thread."""
-        found = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
-        return found + problems_of(self._pool) + self._health.problems + self._bus.problems
+        unheld = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
+        return unheld + problems_of(self._pool) + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain.
@@ -65,7 +65,7 @@ class Orchestrator:
                 its shard does not end.
         """
         await self._check_places(stop)
-        gates = until_stopped(stop, {f"the gate of shard {one.state.shard}": one.run(stop) for one in self._gates})
+        gates = until_stopped(stop, {f"the gate of shard {gate.state.shard}": gate.run(stop) for gate in self._gates})
         serving = asyncio.create_task(gates)
         letters = read_dead_letters(self._bus, self._settings.shards, self._limits, self._health, self._last_resort)
         try:

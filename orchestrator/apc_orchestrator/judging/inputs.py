@@ -140,13 +140,13 @@ def is_probe(message: Message) -> bool:
 
 
 def _dead_input(message: Message) -> DeadInput:
-    found = message.headers
-    user = found.get(headers.DIED_USER)
+    values = message.headers
+    user = values.get(headers.DIED_USER)
     return DeadInput(
-        str(found.get(headers.DIED_IN, "")),
-        str(found.get(headers.DIED_OF, "")),
+        str(values.get(headers.DIED_IN, "")),
+        str(values.get(headers.DIED_OF, "")),
         user if isinstance(user, str) else None,
-        str(found.get(headers.DIED_ID, "")),
+        str(values.get(headers.DIED_ID, "")),
     )
 
 

@@ -91,13 +91,13 @@ class Unreadable:
         if properties is None:
             unread = message.headers.get(headers.UNREADABLE)
             properties = unread if isinstance(unread, bytes) else None
-        found = [(reason, message.body)]
+        unjudged = [(reason, message.body)]
         if properties is not None:
-            found.append((f"{reason} [its AMQP properties]", properties))
+            unjudged.append((f"{reason} [its AMQP properties]", properties))
         riding = message.headers.get(headers.RECEIPTS)
         if isinstance(riding, str):
-            found.append((reason, riding.encode()))
-        for why, raw in found:
+            unjudged.append((reason, riding.encode()))
+        for why, raw in unjudged:
             self._quarantine.record(batch, "unjudgeable", why, raw, user_id=message.user_id, is_always_kept=True)
 
     def _record_riding(self, batch: Batch, message: Message, kind: str, reason: str, user_id: str | None) -> None:

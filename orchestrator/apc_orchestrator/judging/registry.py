@@ -124,11 +124,11 @@ class Registry:
 
         The claimed agent if it has that user, else the only agent with that user.
         """
-        found = self.by_id.get(claimed) if claimed else None
-        if found is not None and found.kind is Kind.PERSON:
+        agent = self.by_id.get(claimed) if claimed else None
+        if agent is not None and agent.kind is Kind.PERSON:
             return None  # a person has no inbox: it reads the verdict in the log
-        if found is not None and found.broker_user == user_id:
-            return found
-        agents = [one for one in self.by_id.values() if one.has_inbox and one.agent_id != ORCHESTRATOR]
-        having = [one for one in agents if one.broker_user == user_id]
+        if agent is not None and agent.broker_user == user_id:
+            return agent
+        agents = [known for known in self.by_id.values() if known.has_inbox and known.agent_id != ORCHESTRATOR]
+        having = [known for known in agents if known.broker_user == user_id]
         return having[0] if len(having) == 1 else None

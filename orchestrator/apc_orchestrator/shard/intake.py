@@ -110,7 +110,7 @@ class InputIntake:
     async def next(self, stopping: Stopping, patience: float) -> list[Delivery]:
         """Wait for inputs; return nothing when `patience` seconds have passed, or at `wake` or the stop."""
         received = await self._receive(stopping, patience)
-        if received and not stopping.done() and all(is_receipts(one.message) for one in received):
+        if received and not stopping.done() and all(is_receipts(delivery.message) for delivery in received):
             # Only barriers wait for receipts, and a packet that arrives now would wait for their log batch.
             received += await self._receive(stopping, self._settings.receipts_linger_seconds, len(received))
         return received
@@ -192,10 +192,10 @@ class MemoryReturn:
 def _allocator_trim() -> Callable[[int], int] | None:
     """Return glibc's `malloc_trim`; other allocators return memory by themselves."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-    return found
+    return trim
 
 
 EVICTION_SECONDS = 5.0
@@ -234,23 +234,23 @@ class SessionLoader:
             erased: list[Hop] = []
             resources = self._resources
             shard = resources.lease.shard
-            found = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased, shard)
+            session = await load_session(resources.pool, session_id, resources.contracts, self._ring, erased, shard)
         except DATABASE_AWAY as error:
             _log.warning("session_unloadable", session_id=session_id, reason=str(error))
             raise SessionUnloadable(f"session {session_id}: {error}") from error
-        if found is None:
+        if session is None:
             self._sessions.note_foreign(session_id)
             return None
-        if not isinstance(found, Session):
-            self._sessions.note_absence(session_id, found)
+        if not isinstance(session, Session):
+            self._sessions.note_absence(session_id, session)
             return None
-        self._judge.adopt(found)
+        self._judge.adopt(session)
         if erased:
-            self._erased.append((found, erased))
-        for opened in found.open.values():
+            self._erased.append((session, erased))
+        for opened in session.open.values():
             if opened.verification == "pending":
-                self._resources.verifier.submit(verification_again(found, opened.received))
-        return found
+                self._resources.verifier.submit(verification_again(session, opened.received))
+        return session
 
     def end_erased(self, batch: Batch) -> None:
         """Log the end of deliveries whose packet was erased: there is nothing left to deliver."""

@@ -44,22 +44,24 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asy
     todo = list(outgoing)
     began = monotonic()
     while todo:
-        results = await bus.publish_all([one.publication for one in todo])
+        results = await bus.publish_all([sending.publication for sending in todo])
         unheard = {
-            one.recipient for one, error in zip(todo, results, strict=True) if isinstance(error, PublishNotTaken)
+            sending.recipient
+            for sending, error in zip(todo, results, strict=True)
+            if isinstance(error, PublishNotTaken)
         }
         is_late = monotonic() - began > LEADER_SECONDS
         full = unheard if is_late else await _full_inboxes(bus, unheard, bound)
         again = []
-        for one, error in zip(todo, results, strict=True):
+        for sending, error in zip(todo, results, strict=True):
             if error is None:
-                report(one, None)
-            elif isinstance(error, PublishNotTaken) and one.recipient not in full:
-                again.append(one)
+                report(sending, None)
+            elif isinstance(error, PublishNotTaken) and sending.recipient not in full:
+                again.append(sending)
             elif isinstance(error, PublishRefused | PublishUnroutable):
-                report(one, OVERFLOW if isinstance(error, PublishRefused) else NO_ROUTE)
+                report(sending, OVERFLOW if isinstance(error, PublishRefused) else NO_ROUTE)
             else:
-                again.append(one)
+                again.append(sending)
         if again:
             _log.warning("deliveries_unconfirmed", count=len(again), reason=_why(results))
             if stop.is_set():

@@ -166,12 +166,12 @@ class ShardServer:
         """Deliver and verify again what was open under the last lease, and repeat late refusals."""
         resources, batch = self._resources, self._open_batch()
         pool, shard = resources.pool, resources.lease.shard
-        for found in await open_sessions(pool, shard):
-            if found.has_work:
-                await self._loader.load(found.session_id)
-            self._timers.note(found.session_id, found.next_deadline)
-            if not found.is_terminal:
-                self._open.add(found.session_id)
+        for stored in await open_sessions(pool, shard):
+            if stored.has_work:
+                await self._loader.load(stored.session_id)
+            self._timers.note(stored.session_id, stored.next_deadline)
+            if not stored.is_terminal:
+                self._open.add(stored.session_id)
         for session in self._memory.sessions.loaded():
             self._judge.redeliver(batch, session)
             await asyncio.sleep(0)  # give the connection time to read: silence would count as a lost shard
@@ -244,14 +244,14 @@ class ShardServer:
         """Judge one input; return False when it must wait for its session."""
         try:
             inputs = read_inputs(delivery, self._limits)
-            needed = {session_id for found in inputs for session_id in session_ids(found)}
+            needed = {session_id for judgeable in inputs for session_id in session_ids(judgeable)}
             # Inputs of a session that cannot be loaded keep their order: later ones wait behind earlier ones.
             if not unloadable.isdisjoint(needed) or not await self._loader.can_load(needed):
                 unloadable |= needed
                 return False
-            for found in inputs:
-                self._memory.traces.begin(batch, found, delivery.message)
-                self._judge.take(batch, found, delivery.message)
+            for judgeable in inputs:
+                self._memory.traces.begin(batch, judgeable, delivery.message)
+                self._judge.take(batch, judgeable, delivery.message)
         except Exception as error:
             # Memory may be half changed: the shard is left, which logs the traceback, and the input comes again.
             _log.error("input_unjudgeable", reason=repr(error), **ids_of(delivery))

@@ -64,8 +64,8 @@ class Encryption:
                 packet = _read(entry.raw)
                 sender = packet.get("sender")
                 by_sender = sender.get("agent_id") if isinstance(sender, dict) else None
-                found = self._named_in(packet) or by_sender
-                return found if isinstance(found, str) and "\0" not in found else UNATTRIBUTED
+                subject = self._named_in(packet) or by_sender
+                return subject if isinstance(subject, str) and "\0" not in subject else UNATTRIBUTED
         return None
 
     def _named_in(self, packet: dict[str, Any]) -> str | None:

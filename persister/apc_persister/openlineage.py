@@ -56,10 +56,10 @@ async def openlineage_events(pool: asyncpg.Pool, run_id: str) -> AsyncIterator[E
 
     Accepted packets of agents count. A body that was erased tells nothing but that its agent was at work.
     """
-    told = await _collect(pool, run_id)
+    tasks = await _collect(pool, run_id)
     ((is_over, is_halted),) = await pool.fetch(_ENDS, run_id)
     end = "RUNNING" if not is_over else "ABORT" if is_halted else "COMPLETE"
-    for event in events_of(run_id, told, end):
+    for event in events_of(run_id, tasks, end):
         yield event
 
 
@@ -76,7 +76,7 @@ def run_uuid(run_id: str, *parts: str) -> UUID:
 
 
 async def _collect(pool: asyncpg.Pool, run_id: str) -> list[TaskRun]:
-    found: dict[tuple[str, str], TaskRun] = {}
+    task_runs: dict[tuple[str, str], TaskRun] = {}
     hash_of: dict[UUID, str] = {}
     after = None
     while page := await list_agent_packets(pool, run_id=run_id, limit=PAGE, after=after):
@@ -85,11 +85,11 @@ async def _collect(pool: asyncpg.Pool, run_id: str) -> list[TaskRun]:
             if row.verdict != "accepted" or row.sender_agent_id == ORCHESTRATOR:
                 continue
             key = (row.sender_agent_id, row.task_id)
-            task = found.setdefault(key, TaskRun(*key, row.judged_at, row.judged_at))
+            task = task_runs.setdefault(key, TaskRun(*key, row.judged_at, row.judged_at))
             task.ended_at = row.judged_at
             if row.packet_type in _TOLD:
                 _tell(task, row, hash_of)
-    return list(found.values())
+    return list(task_runs.values())
 
 
 def _tell(task: TaskRun, row: PacketRow, hash_of: dict[UUID, str]) -> None:

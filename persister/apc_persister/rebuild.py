@@ -164,7 +164,7 @@ async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Con
     async with connection.transaction():
         heads = await connection.fetch(_HEADS)
         edges = [await _mend_edge(connection, head["shard"]) for head in heads]
-        added = [await connection.execute(_ADD_CONTRACT, one.hash, one.body) for one in contracts]
+        added = [await connection.execute(_ADD_CONTRACT, contract.hash, contract.body) for contract in contracts]
         ids = await _add_ids(connection)
         for table in (*COUNTS, *SUMS):
             await connection.execute(f"DELETE FROM apc_log.{table}")
@@ -193,8 +193,8 @@ def _payload_hash(row: asyncpg.Record) -> bytes:
     try:
         return read_packet(row["body"]).payload_hash
     except (PacketRefused, ValueError):
-        found: bytes = row["packet_hash"]
-        return found
+        packet_hash: bytes = row["packet_hash"]
+        return packet_hash
 
 
 async def _mend_edge(connection: AnyConnection, shard: int) -> bool:

@@ -161,8 +161,8 @@ class Persister:
     @property
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
-        found = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
-        return found + problems_of(self._pool) + self._health.problems + self._bus.problems
+        unwritten = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
+        return unwritten + problems_of(self._pool) + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check the database, then write until `stop` is set or no writer is left.
@@ -207,11 +207,11 @@ class Persister:
             if not self._settings.allow_undurable_database:
                 # The proxy has every method of a connection; the annotation asks for the class.
                 await check_durability(cast(asyncpg.Connection, connection))
-            found = await read_revision(connection)
-            if found is None or found < SCHEMA_REVISION:
-                raise SchemaMissing(found)
-            if found > SCHEMA_REVISION:
-                raise SchemaUnknown(found)
+            revision = await read_revision(connection)
+            if revision is None or revision < SCHEMA_REVISION:
+                raise SchemaMissing(revision)
+            if revision > SCHEMA_REVISION:
+                raise SchemaUnknown(revision)
             warn_of_guard(await read_guard(connection))
 
 

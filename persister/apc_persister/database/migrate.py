@@ -90,16 +90,16 @@ async def migrate(url: str) -> None:
         SchemaRetired: it is at a revision from before the first release.
         OSError, asyncpg.PostgresError: the server is away or refuses.
     """
-    found = await schema_version(url)
-    if found is not None and found > SCHEMA_REVISION:
-        raise SchemaUnknown(found)
-    if found == _JOINED:
-        found = await _rename_joined(url)
-    if found is not None and found < _FIRST_REVISION:
-        raise SchemaRetired(found)
-    if found != SCHEMA_REVISION:  # alembic and sqlalchemy take a second to import
+    revision = await schema_version(url)
+    if revision is not None and revision > SCHEMA_REVISION:
+        raise SchemaUnknown(revision)
+    if revision == _JOINED:
+        revision = await _rename_joined(url)
+    if revision is not None and revision < _FIRST_REVISION:
+        raise SchemaRetired(revision)
+    if revision != SCHEMA_REVISION:  # alembic and sqlalchemy take a second to import
         await asyncio.to_thread(_migrate_in_thread, url)
-        log.info("schema_migrated", found=found, revision=SCHEMA_REVISION)
+        log.info("schema_migrated", found=revision, revision=SCHEMA_REVISION)
     await _complete_guard(url)
 
 

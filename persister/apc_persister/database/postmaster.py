@@ -100,15 +100,15 @@ def _is_server(pid: int, user: int) -> bool:
     import psutil
 
     try:
-        found = psutil.Process(pid).as_dict(["cmdline", "name", "status", "uids"])
+        process = psutil.Process(pid).as_dict(["cmdline", "name", "status", "uids"])
     except psutil.NoSuchProcess:
         return False
     return (
-        found["status"] != psutil.STATUS_ZOMBIE
-        and found["name"] == "postgres"
-        and found["uids"] is not None
-        and found["uids"].real == user
-        and not is_backend(found["cmdline"])
+        process["status"] != psutil.STATUS_ZOMBIE
+        and process["name"] == "postgres"
+        and process["uids"] is not None
+        and process["uids"].real == user
+        and not is_backend(process["cmdline"])
     )
 
 
@@ -307,10 +307,10 @@ class Postmaster:
         """Return whether nobody but us and the server's user can put a socket there."""
         try:
             folders = [(place, self._user)] + ([] if place == self.data else [(place.parent, os.geteuid())])
-            found = [(folder.lstat(), owner) for folder, owner in folders]
+            owned = [(folder.lstat(), owner) for folder, owner in folders]
         except OSError:
             return False
-        return all(stat.S_ISDIR(it.st_mode) and it.st_uid == owner and not it.st_mode & 0o022 for it, owner in found)
+        return all(stat.S_ISDIR(it.st_mode) and it.st_uid == owner and not it.st_mode & 0o022 for it, owner in owned)
 
     def _listener(self) -> int | None:
         """Return the id of the process that listens at the socket, 0 when it is not known, None when nobody does."""
@@ -418,8 +418,8 @@ def _peer_of(probe: socket.socket) -> tuple[int, int]:
 
 def _check_folder(folder: Path, owners: set[int]) -> None:
     """Refuse a link, and a folder of another owner. Raises OSError."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in owners:
         raise PermissionError(f"{folder} belongs to another user: set TMPDIR, or choose a shorter APC_DATA_DIR")
 
 

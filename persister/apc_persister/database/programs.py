@@ -53,18 +53,18 @@ def programs_for(account: pwd.struct_passwd | None, wheel: Path) -> Path:
         )
     if account is None or _can_run(account, wheel):
         return wheel
-    found = find_copy(account, wheel)
-    if found is not None:
-        return found
+    copied = find_copy(account, wheel)
+    if copied is not None:
+        return copied
     reasons = []
     for place in _places():
         try:
             _check_place(place)
             made = _copy(account, wheel, place)
         except OSError as error:
-            found = find_copy(account, wheel)  # another command may have been faster
-            if found is not None:
-                return found
+            copied = find_copy(account, wheel)  # another command may have been faster
+            if copied is not None:
+                return copied
             reasons.append(f"{place}: {error.strerror or error}")
             continue
         log.info(
@@ -137,8 +137,8 @@ def _copies_in(place: Path) -> Iterator[Path]:
         owner = None
     for path in place.glob(f"{_NAME}{'[0-9a-f]' * _DIGITS}"):
         with suppress(FileNotFoundError):  # another command removes it
-            found = path.lstat()
-            if stat.S_ISDIR(found.st_mode) and (found.st_uid == owner or not place.stat().st_mode & 0o022):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and (status.st_uid == owner or not place.stat().st_mode & 0o022):
                 yield path
 
 
@@ -212,8 +212,8 @@ def _stamp_of(copy: Path) -> str | None:
 
 def _is_closed(copy: Path, account: pwd.struct_passwd) -> bool:
     """Return whether a copy is a folder that the user alone may enter. Raises OSError."""
-    found = copy.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == account.pw_uid and not found.st_mode & 0o077
+    status = copy.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == account.pw_uid and not status.st_mode & 0o077
 
 
 def _check_owner(copy: Path, account: pwd.struct_passwd) -> None:
@@ -228,8 +228,8 @@ def _check_owner(copy: Path, account: pwd.struct_passwd) -> None:
 def _check_place(place: Path) -> None:
     """Refuse a place in which another user could put another folder at our folder's name. Raises OSError."""
     for folder in (place.resolve(), *place.resolve().parents):
-        found = folder.stat()
-        if found.st_uid != 0 or (found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX):
+        status = folder.stat()
+        if status.st_uid != 0 or (status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX):
             raise PermissionError(errno.EPERM, f"other users may replace what stands in {folder}")
 
 

@@ -66,13 +66,13 @@ async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
 async def find_packet(connection: AnyConnection, packet_id: UUID, session_id: str | None = None) -> tuple[int, int]:
     """Return shard and seq of a packet. Raises ProofImpossible: the log has none, or several sessions have one."""
     rows = await connection.fetch(_PLACES, packet_id)
-    found = [row for row in rows if session_id in (None, row["session_id"])]
-    if not found:
+    matching = [row for row in rows if session_id in (None, row["session_id"])]
+    if not matching:
         raise ProofImpossible(f"the log holds no packet {packet_id}")
-    if len(found) > 1:
-        sessions = ", ".join(row["session_id"] for row in found)
+    if len(matching) > 1:
+        sessions = ", ".join(row["session_id"] for row in matching)
         raise ProofImpossible(f"packet {packet_id} is in several sessions, name one: {sessions}")
-    return found[0]["shard"], found[0]["seq"]
+    return matching[0]["shard"], matching[0]["seq"]
 
 
 async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq: int) -> dict[str, Any]:
@@ -174,26 +174,26 @@ async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return ascending numbers as (first, last) of each run without a gap."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[bytes]) -> list[str]:
     known = {sha256(body).digest(): body for body in given}
-    found = []
+    bodies = []
     for contract_hash, document in await connection.fetch(_CONTRACTS, run_id):
         body = document or known.get(contract_hash)
         if body is None:
             raise ProofImpossible(
                 f"run {run_id!r} was judged by the contract with SHA-256 {contract_hash.hex()}: give its file"
             )
-        found.append(body.decode())
-    return found
+        bodies.append(body.decode())
+    return bodies
 
 
 async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int) -> Mapping[str, str]:

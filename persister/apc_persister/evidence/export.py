@@ -154,8 +154,8 @@ class Objects:
     async def _read(self, name: str) -> str:
         """Return what the object holds, nothing when there is none."""
         try:
-            found = await obstore.get_async(self._store, name)
-            return bytes(await found.bytes_async()).decode()
+            content = await obstore.get_async(self._store, name)
+            return bytes(await content.bytes_async()).decode()
         except (NotFoundError, FileNotFoundError):
             return ""
 

@@ -125,10 +125,10 @@ class Frontier:
         """The root hash at this size."""
         if not self.stack:
             return EMPTY_ROOT
-        found = self.stack[-1]
+        root = self.stack[-1]
         for left in reversed(self.stack[:-1]):
-            found = node_hash(left, found)
-        return found
+            root = node_hash(left, root)
+        return root
 
     @classmethod
     def of(cls, tree: Tree) -> "Frontier":

@@ -122,20 +122,20 @@ _NEXT = "SELECT min(shard) FROM apc_log.{table} WHERE shard > $1"
 
 async def list_shards(connection: AnyConnection) -> list[int]:
     """Return every shard that a row of the log names, one look into the primary key for each."""
-    found: set[int] = set()
+    shards: set[int] = set()
     for table in _TABLES:
         shard = await connection.fetchval(_FIRST.format(table=table))
         while shard is not None:
-            found.add(shard)
+            shards.add(shard)
             shard = await connection.fetchval(_NEXT.format(table=table), shard)
-    return sorted(found)
+    return sorted(shards)
 
 
 async def find_strays(connection: AnyConnection) -> list[LogFinding]:
     """Return a finding for each table that has rows of no shard."""
-    found = []
+    findings = []
     for table in _TABLES:
         count = await connection.fetchval(_STRAYS.format(table=table))
         if count:
-            found.append(LogFinding(None, 1, f"{count} rows of {table} are of no shard", table))
-    return found
+            findings.append(LogFinding(None, 1, f"{count} rows of {table} are of no shard", table))
+    return findings

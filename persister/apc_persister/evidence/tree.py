@@ -185,12 +185,12 @@ class Tiles:
 
     async def hashes(self, level: int, index: int, width: int) -> bytes:
         """Return the first `width` hashes of a tile. Raises TreeBroken when they are not there."""
-        found = self._read.get((level, index))
-        if found is None:
-            found = self._read[level, index] = await self._find(level, index)
-        if len(found) < width * HASH_SIZE:
+        tile = self._read.get((level, index))
+        if tile is None:
+            tile = self._read[level, index] = await self._find(level, index)
+        if len(tile) < width * HASH_SIZE:
             raise TreeBroken(self.shard, f"tile {level}/{index} is missing")
-        return found[: width * HASH_SIZE]
+        return tile[: width * HASH_SIZE]
 
     async def tree_at(self, size: int) -> Tree:
         """Return the tree as it was at an earlier size. Raises TreeBroken."""
@@ -203,8 +203,8 @@ class Tiles:
     async def _find(self, level: int, index: int) -> bytes:
         if level < len(self.tree.edge) and (self.tree.size >> 8 * level) // TILE_WIDTH == index:
             return self.tree.edge[level]
-        found: bytes | None = await self._connection.fetchval(_TILE, self.shard, level, index)
-        return found or b""
+        tile: bytes | None = await self._connection.fetchval(_TILE, self.shard, level, index)
+        return tile or b""
 
 
 # Makes proofs out of the tiles of a shard's tree (RFC 6962 section 2.1).
@@ -250,12 +250,12 @@ def _split(width: int) -> int:
 
 
 async def _root(tiles: Tiles, low: int, high: int) -> bytes:
-    found = tiles.roots.get((low, high))
-    if found is None:
+    root = tiles.roots.get((low, high))
+    if root is None:
         if len(tiles.roots) > _MOST_ROOTS:
             tiles.roots.clear()
-        found = tiles.roots[low, high] = await _fold(tiles, low, high)
-    return found
+        root = tiles.roots[low, high] = await _fold(tiles, low, high)
+    return root
 
 
 async def _fold(tiles: Tiles, low: int, high: int) -> bytes:

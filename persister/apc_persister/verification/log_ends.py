@@ -124,17 +124,17 @@ async def _compare_rows_behind(connection: AnyConnection, ends: Ends, report: Re
             kinds.setdefault(seq, []).append(kind)
             ends.batches[epoch] = max(batch_no, ends.batches.get(epoch, 0))
     expected = ends.size + 1
-    for seq, found in sorted(kinds.items()):
+    for seq, here in sorted(kinds.items()):
         if seq >= next_seq or seq < 1:
             report.add(seq, f"rows up to number {seq} lie beyond the end of the log, which is {next_seq - 1}")
             continue
         if seq > expected:
             report.add(expected, _missing_behind(expected, seq - 1))
-        foreign = [KINDS[kind] for kind in found if kind not in RECORDED_KINDS]
+        foreign = [KINDS[kind] for kind in here if kind not in RECORDED_KINDS]
         for table in foreign:
             message = f"entry {seq}, behind the last checkpoint, is a row of {table} that came in no batch of a gate"
             report.add(seq, message)
-        if len(found) > 1:
+        if len(here) > 1:
             report.add(seq, f"entry {seq} stands twice")
         report.pending += not foreign
         expected = seq + 1

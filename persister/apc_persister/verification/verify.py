@@ -160,18 +160,18 @@ class _Verification:
         is_lost = self._tree is None
         for at in range(0, len(leaves.hashes), TILE_WIDTH):
             index = (before + at) // TILE_WIDTH
-            found = leaves.hashes[at : at + TILE_WIDTH]
+            hashes = leaves.hashes[at : at + TILE_WIDTH]
             stored = _stored_leaves(ends, chunk, index)
-            if stored is not None and b"".join(found) == stored and len(stored) == len(found) * HASH_SIZE:
+            if stored is not None and b"".join(hashes) == stored and len(stored) == len(hashes) * HASH_SIZE:
                 continue
-            if stored is not None or not all(found):
-                self._compare_leaves(leaves.first + at, found, stored)
+            if stored is not None or not all(hashes):
+                self._compare_leaves(leaves.first + at, hashes, stored)
             if is_lost:
                 continue
-            settled_here = _original(found, stored or b"", _root_above(ends, chunk, index))
+            settled_here = _original(hashes, stored or b"", _root_above(ends, chunk, index))
             if settled_here is None:
                 settled, roots, is_lost = settled[:at], roots[: at // TILE_WIDTH], True
-            elif settled_here != found:
+            elif settled_here != hashes:
                 settled = [*settled[:at], *settled_here, *settled[at + TILE_WIDTH :]]
                 roots = [*roots[: at // TILE_WIDTH], fold(settled_here), *roots[at // TILE_WIDTH + 1 :]]
         return ([], []) if self._tree is None else (settled, roots)
@@ -200,10 +200,10 @@ class _Verification:
     def _compare_checkpoints(self, chunk: Chunk, leaves: Sequence[bytes], roots: Sequence[bytes]) -> None:
         first, last = chunk.leaves.first, chunk.leaves.first + len(chunk.leaves.hashes) - 1
         stored = {checkpoint.size: checkpoint for checkpoint in chunk.checkpoints}
-        for one, next_one in pairwise(chunk.checkpoints):
-            if one.size == next_one.size:
-                message = f"the checkpoint of {one.size} entries stands twice"
-                self.report.add(self._good + 1, message, f"log_checkpoints {one.size}")
+        for earlier, later in pairwise(chunk.checkpoints):
+            if earlier.size == later.size:
+                message = f"the checkpoint of {earlier.size} entries stands twice"
+                self.report.add(self._good + 1, message, f"log_checkpoints {earlier.size}")
         outside = {size for size in self._outside if first <= size <= last}
         known = first - 1 + len(leaves) if self._tree is not None else 0
         for size in sorted(outside | stored.keys()):

@@ -184,11 +184,11 @@ def encode(value: LogBatch | EpochOpen) -> bytes:
 
 def decode_batch(body: bytes) -> LogBatch:
     """Decode a batch. Raises msgspec.DecodeError (a ValidationError is one) on anything else."""
-    found = _batch_decoder.decode(body)
-    if found.contracts:
-        return found
+    batch = _batch_decoder.decode(body)
+    if batch.contracts:
+        return batch
     return LogBatch(
-        found.version, found.shard, found.epoch, found.batch_no, found.judged_at, found.entries, found.sessions
+        batch.version, batch.shard, batch.epoch, batch.batch_no, batch.judged_at, batch.entries, batch.sessions
     )
 
 

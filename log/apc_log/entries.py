@@ -151,8 +151,8 @@ def leaf_maker(kind: str, table_columns: Sequence[str], recorded_at: datetime) -
         names = [raw if column == name else column for column in layout.columns]
     else:
         raw_place, names = None, list(layout.columns)
-    found = [table_columns.index(name) if name != "recorded_at" else 0 for name in names]
-    pick = itemgetter(0, 1, *found)  # shard, seq, and the columns
+    places = [table_columns.index(name) if name != "recorded_at" else 0 for name in names]
+    pick = itemgetter(0, 1, *places)  # shard, seq, and the columns
     recorded = layout.columns.index("recorded_at") + 4
     recorded_text = _time_text(recorded_at)
     times = tuple(place for place in layout.times if place != recorded)
@@ -213,10 +213,10 @@ def stored_entry(text: str, raw: bytes | None) -> bytes:
 
 
 def _put_hash(values: list[Any], place: int, raw: bytes, *, is_stored: bool) -> None:
-    found = sha256(raw).hexdigest()
-    if values[place] != (found if is_stored else None):
-        found = f"{found} is not {values[place]}"
-    values[place] = found
+    digest = sha256(raw).hexdigest()
+    if values[place] != (digest if is_stored else None):
+        digest = f"{digest} is not {values[place]}"
+    values[place] = digest
 
 
 def _stored_time(text: str) -> str:
@@ -301,13 +301,13 @@ def rows_of(placed: Iterable[Placed]) -> Rows:
 
 def leaves_of(rows: Rows, recorded_at: datetime) -> list[bytes]:
     """Return the leaf hashes of these rows in the order of their numbers. Raises one of ENTRY_ERRORS of the store."""
-    found: list[tuple[int, bytes]] = []
+    numbered: list[tuple[int, bytes]] = []
     for table, kind in KIND_OF.items():
         if table in rows:
             make = leaf_maker(kind, table.columns, recorded_at)
-            found += [(row[1], make(row)) for row in rows[table]]
-    found.sort()
-    return [leaf for _, leaf in found]
+            numbered += [(row[1], make(row)) for row in rows[table]]
+    numbered.sort()
+    return [leaf for _, leaf in numbered]
 
 
 def _add_packet(rows: Rows, item: Placed) -> None:

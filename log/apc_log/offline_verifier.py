@@ -88,20 +88,20 @@ def root_by_inclusion(index: int, size: int, leaf: bytes, path: Sequence[bytes])
     """
     if not 0 <= index < size:
         raise CheckFailed(f"there is no leaf {index} in a tree of {size}")
-    node, last, found = index, size - 1, leaf
+    node, last, root = index, size - 1, leaf
     for sibling in path:
         if last == 0:
             raise CheckFailed("the path is too long")
         if node & 1 or node == last:
-            found = node_hash(sibling, found)
+            root = node_hash(sibling, root)
             while not node & 1 and node:
                 node, last = node >> 1, last >> 1
         else:
-            found = node_hash(found, sibling)
+            root = node_hash(root, sibling)
         node, last = node >> 1, last >> 1
     if last:
         raise CheckFailed("the path is too short")
-    return found
+    return root
 
 
 def check_consistency(old: tuple[int, bytes], new: tuple[int, bytes], path: Sequence[bytes]) -> None:
@@ -652,16 +652,16 @@ def keys_of(text: str) -> list[PublicKey]:
         return [parse_key(text)]
     try:
         with open(text, encoding="utf-8") as file:
-            found = read_keys(file.read())
+            keys = read_keys(file.read())
     except FileNotFoundError:
         raise CheckFailed(f"{text!r} is neither a public key as `apc log key` prints it nor a file of them") from None
     except (OSError, UnicodeError) as error:
         raise CheckFailed(f"{text}: {_reason(error)}") from None
     except CheckFailed as error:
         raise CheckFailed(f"{text}: {error}") from None
-    if not found:
+    if not keys:
         raise CheckFailed(f"{text}: the file holds no key")
-    return found
+    return keys
 
 
 def _reason(error: OSError | UnicodeError) -> str:

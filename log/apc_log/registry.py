@@ -172,12 +172,12 @@ async def read_transfers(connection: Any, *, shard: int | None = None, after: in
 
 async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
     """Yield blocks and recoveries as (Place, DecayDecision), like `read_transfers`."""
-    found = []
+    decisions = []
     for row in await _rows(connection, DECISIONS, shard, after, last):
         decision = read_decision(orjson.loads(row["decay"]))
         rank = 0 if decision.kind is DecayKind.RECOVERED else 2
-        found.append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
-    return found
+        decisions.append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
+    return decisions
 
 
 def recall(ledger: ProtocolLedger, events: Iterable[tuple[EvidencePosition, JudgedTransfer | DecayDecision]]) -> None:

@@ -132,7 +132,7 @@ class OpenSession:
 
 async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
     """Return the open sessions of a shard, with the deadline that each waits for."""
-    found = []
+    sessions = []
     for row in await pool.fetch(OPEN_SESSIONS, shard):
         try:
             document = decode_document(row["document"])
@@ -142,8 +142,8 @@ async def open_sessions(pool: asyncpg.Pool, shard: int) -> list[OpenSession]:
             continue
         is_waiting = document.paused_at is None and document.deadlines
         due = min(document.deadlines.values()) if is_waiting else None
-        found.append(OpenSession(row["session_id"], row["is_terminal"], row["has_work"], due))
-    return found
+        sessions.append(OpenSession(row["session_id"], row["is_terminal"], row["has_work"], due))
+    return sessions
 
 
 async def unanswered_denials(

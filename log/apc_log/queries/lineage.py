@@ -113,11 +113,11 @@ async def find_target(
     pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, rests_on_nothing: Collection[PacketType] | None
 ) -> tuple[PacketRow, list[str]] | None:
     """Return the packet that is asked about, and the types that rest on nothing; None when the log does not hold it."""
-    found = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id, limit=1)
-    if not found:
+    packets = await list_agent_packets(pool, packet_id=packet_id, session_id=session_id, limit=1)
+    if not packets:
         return None
     types = load_contract().retraction.rests_on_nothing if rests_on_nothing is None else rests_on_nothing
-    return found[0], [str(one) for one in types]
+    return packets[0], [str(packet_type) for packet_type in types]
 
 
 # `apc packet impact --rests-on`: what a packet rests on, transitively: the reverse of its blast radius.
@@ -252,10 +252,10 @@ async def get_packet_tree(
     while level:
         # One more than may be shown tells whether there is more; a packet that is its own ancestor is shown once.
         records = await pool.fetch(_CHILDREN, rows[0].session_id, level, limit - len(rows) + 1)
-        found = [TreeRow(**one) for one in records if one["packet_id"] not in seen]
-        if len(rows) + len(found) > limit:
-            return PacketTree((*rows, *found[: limit - len(rows)]), is_cut=True)
-        rows += found
-        level = [row.packet_id for row in found]
+        children = [TreeRow(**child) for child in records if child["packet_id"] not in seen]
+        if len(rows) + len(children) > limit:
+            return PacketTree((*rows, *children[: limit - len(rows)]), is_cut=True)
+        rows += children
+        level = [row.packet_id for row in children]
         seen.update(level)
     return PacketTree(tuple(rows), is_cut=False)

@@ -266,12 +266,12 @@ async def _page(pool: asyncpg.Pool, run: _ReplayRun, limit: int, after: Position
         *(to_row(CoordinationRow, record) for record in moves),
         *(to_row(ConflictRow, record) for record in conflicts),
     ]
-    found = sorted((row for row in read if row.seq <= run.ends.get(row.shard, 0)), key=_key)
-    places = sorted({row.position for row in found})
+    rows = sorted((row for row in read if row.seq <= run.ends.get(row.shard, 0)), key=_key)
+    places = sorted({row.position for row in rows})
     if len(places) < limit:
-        return ReplayPage(tuple(found), None)
+        return ReplayPage(tuple(rows), None)
     last = places[limit - 1]
-    return ReplayPage(tuple(row for row in found if row.position <= last), last)
+    return ReplayPage(tuple(row for row in rows if row.position <= last), last)
 
 
 def _key(row: LogRow) -> tuple[Position, int]:
@@ -328,8 +328,8 @@ class ContractBook:
         for entry in entries:
             if isinstance(entry, RecordedPacket) and entry.contract_hash not in self._known:
                 body = await self._records.contract(entry.contract_hash)
-                found = None if body is None else contract_from_bytes(body)
-                self._known[entry.contract_hash] = found
+                contract = None if body is None else contract_from_bytes(body)
+                self._known[entry.contract_hash] = contract
 
     def get(self, contract_hash: bytes) -> Contract | None:
         """Return the contract with this hash, once it was looked up."""

@@ -359,8 +359,8 @@ async def get_protocol_effectiveness(
     names = [row["protocol_id"] for row in rows]
     wanted = (names, ["", *counted], run_id)
     async with _summing(pool) as connection:
-        compared = {found["protocol_id"]: found for found in await connection.fetch(COMPARED, *wanted)}
-        seen = {found["protocol_id"]: found for found in await connection.fetch(SEEN, *wanted)}
+        compared = {record["protocol_id"]: record for record in await connection.fetch(COMPARED, *wanted)}
+        seen = {record["protocol_id"]: record for record in await connection.fetch(SEEN, *wanted)}
     return [_effectiveness(row, compared[row["protocol_id"]], seen[row["protocol_id"]], contract) for row in rows]
 
 
@@ -461,18 +461,18 @@ async def list_protocols(
     """Return the protocols with the most transfers first; with `run_id` those of a run, by the evidence of that run."""
     ledger = ProtocolLedger(contract.effectiveness)
     await read_ledger(pool, ledger)
-    found = await get_protocol_effectiveness(pool, contract, run_id=run_id, limit=limit)
-    blocks = _blocks_over([figures.protocol_id for figures in found], ledger)
-    return [_row(figures, ledger, blocks.get(figures.protocol_id)) for figures in found]
+    protocols = await get_protocol_effectiveness(pool, contract, run_id=run_id, limit=limit)
+    blocks = _blocks_over([figures.protocol_id for figures in protocols], ledger)
+    return [_row(figures, ledger, blocks.get(figures.protocol_id)) for figures in protocols]
 
 
 def _blocks_over(names: Iterable[str], ledger: ProtocolLedger) -> dict[str, DecayDecision]:
     """Return the block over each of these that ends last."""
-    found: dict[str, DecayDecision] = {}
+    block_of: dict[str, DecayDecision] = {}
     for block in sorted(ledger.blocks().values(), key=lambda block: block.blocked_until):
         covered = ledger.family(block.subject.protocol_id)
-        found.update({name: block for name in names if name in covered})
-    return found
+        block_of.update({name: block for name in names if name in covered})
+    return block_of
 
 
 def _row(figures: ProtocolEffectiveness, ledger: ProtocolLedger, block: DecayDecision | None) -> ProtocolRow:

@@ -30,6 +30,8 @@ class Stored:
     """Loop time, in seconds."""
     returns: int = 0
     """How often it came back unacknowledged."""
+    is_repeated: bool = False
+    """Whether a former process may have handed it over."""
 
 
 class Source(Protocol):
@@ -221,14 +223,16 @@ def _delivery(stored: Stored, tag: int, is_stream: bool) -> Delivery:
     if stored.returns:
         headers: dict[str, HeaderValue] = {**message.headers, "x-delivery-count": stored.returns}
         message = replace(message, headers=headers)
-    return Delivery(message, tag, stored.routing_key, stored.returns > 0)
+    return Delivery(message, tag, stored.routing_key, stored.returns > 0 or stored.is_repeated)
 
 
 def fingerprint_of(delivery: Delivery) -> bytes:
-    """Return what tells a message from others, of a broker that hands over no bytes."""
+    """Return what tells a message from others, of a broker that hands over no bytes.
+
+    Without headers: they tell the epoch of an orchestrator, and each start of the process has its own.
+    """
     message = delivery.message
-    headers = sorted((name, repr(value)) for name, value in message.headers.items() if name != "x-delivery-count")
-    parts = (delivery.routing_key, message.message_id, message.type, message.user_id, headers, message.body)
+    parts = (delivery.routing_key, message.message_id, message.type, message.user_id, message.body)
     return sha256(repr(parts).encode(errors="surrogatepass")).digest()
 
 
@@ -269,14 +273,14 @@ class InMemoryQueue:
         ):
             raise PublishRefused(f"queue {self.description.name} is full")
 
-    def append(self, message: Message, routing_key: str) -> None:
+    def append(self, message: Message, routing_key: str, *, is_repeated: bool = False) -> None:
         """Store a message at the tail, and hand it over if somebody has credit."""
         self._sequence += 1
         expires_at = None
         lives = [ttl for ttl in (message.expiration_ms, self.description.ttl_ms) if ttl is not None]
         if lives:
             expires_at = asyncio.get_running_loop().time() + min(lives) / 1000
-        self._ready.append(Stored(message, routing_key, self._sequence, expires_at))
+        self._ready.append(Stored(message, routing_key, self._sequence, expires_at, is_repeated=is_repeated))
         self._ready_bytes += len(message.body)
         self._dispatch()
 
@@ -380,8 +384,8 @@ class InMemoryStream:
     def check_room(self, *messages: Message) -> None:
         """Find room for everything: a stream is never full."""
 
-    def append(self, message: Message, routing_key: str) -> None:
-        """Store a message at the next offset and hand it to the readers that wait there."""
+    def append(self, message: Message, routing_key: str, *, is_repeated: bool = False) -> None:
+        """Store a message at the next offset and hand it to the readers that wait there: never as redelivered."""
         self._log[self._next] = Stored(message, routing_key, self._next)
         self._next += 1
         self._size_bytes += len(message.body)
@@ -495,9 +499,10 @@ class Exchanges(Protocol):
 class InMemoryBus:
     """`apc_bus.port.Bus` inside one process. Made by `InMemoryBroker.connect`."""
 
-    def __init__(self, broker: Exchanges, user: str) -> None:
+    def __init__(self, broker: Exchanges, user: str, scope: str | None = None) -> None:
         self._broker = broker
         self._user = user
+        self._scope = scope
         self._subscriptions: set[InMemorySubscription] = set()
         self._is_closed = False
 
@@ -508,8 +513,8 @@ class InMemoryBus:
 
     @property
     def scope(self) -> str | None:
-        """None: the broker ends with this process."""
-        return None
+        """As it was connected: the broker ends with this process, but its messages may come again in the next one."""
+        return self._scope
 
     @property
     def problems(self) -> list[str]:
@@ -609,9 +614,9 @@ class InMemoryBroker:
                     InMemoryStream(queue) if is_stream else InMemoryQueue(queue, self._dead_letter)
                 )
 
-    def connect(self, user: str) -> InMemoryBus:
-        """Return a bus for one broker user."""
-        return InMemoryBus(self, user)
+    def connect(self, user: str, scope: str | None = None) -> InMemoryBus:
+        """Return a bus for one broker user; `scope`: if what it consumes is published again in the next process."""
+        return InMemoryBus(self, user, scope)
 
     def queue(self, name: str) -> InMemoryQueue | InMemoryStream:
         """Return a queue by name. Raises QueueMissing."""
@@ -649,7 +654,7 @@ class InMemoryBroker:
             queue.check_room(*messages)
         for queue in queues:
             for message in messages:
-                queue.append(message, publication.routing_key)
+                queue.append(message, publication.routing_key, is_repeated=publication.is_repeated)
 
     def _dead_letter(self, queue: Queue, stored: Stored, reason: str) -> None:
         if queue.dead_letter_exchange is None:

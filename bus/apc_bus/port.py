@@ -39,6 +39,9 @@ class Publication(msgspec.Struct, frozen=True):
     routing_key: str
     message: Message
     followed_by: tuple[Message, ...] = ()
+    is_repeated: bool = False
+    """Whether a former process may have handed it to its consumer. A broker that ends with its process delivers it as
+    redelivered; others know by themselves what they have delivered, and nothing of this goes over the wire."""
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -171,7 +174,7 @@ class Bus(Protocol):
 
     @property
     def scope(self) -> str | None:
-        """The broker and the virtual host, whichever process asks; None = they end with this process."""
+        """The broker and the virtual host, whichever process asks; None = all of it ends with this process."""
         ...
 
     def subscribe(

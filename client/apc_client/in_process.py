@@ -29,6 +29,7 @@ from apc_bus.concurrency import cancelled, until_stopped
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.in_memory import InMemoryBroker
+from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.secrecy import hide_password
 from apc_bus.settings import (
@@ -86,6 +87,8 @@ OPERATOR = OPERATOR_USER
 DRAIN_LIMIT = timedelta(seconds=10)
 """How long shutdown waits for what is on its way to the log."""
 START_LIMIT = timedelta(seconds=20)
+INBOXES = "in process"
+"""The scope of inboxes: the next system over the data folder gets their open deliveries again from the log."""
 
 _folders_in_use: set[Path] = set()
 """The data folders of the systems in this process."""
@@ -117,6 +120,8 @@ class EmbeddedSystem:
         """For reading the log and keeping agents' state; each service has a separate pool."""
         self._settings = settings if contract is None else settings.model_copy(update={"contract": str(contract)})
         self._broker = InMemoryBroker(topology_of(self._settings))
+        self._last_resort = LastResort(settings.data_dir)
+        """Of all workers: what ends one of them ends the others with it."""
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
         self._workers: dict[str, Worker] = {}
@@ -236,7 +241,7 @@ class EmbeddedSystem:
 
     async def _start_worker(self, agent: Agent, user: str) -> None:
         stop = asyncio.Event()
-        bus = disturb(self.connect(user), agent.agent_id, self._settings)
+        bus = disturb(self._broker.connect(user, INBOXES), agent.agent_id, self._settings)
         worker = Worker(
             agent,
             bus,
@@ -248,6 +253,7 @@ class EmbeddedSystem:
             schedules=PostgresScheduleStore(self.pool),
             artifacts=self.artifacts,
             database=self.pool,
+            last_resort=self._last_resort,
         )
         self._workers[agent.agent_id] = worker
         self.start_service(agent.agent_id, _work(worker, bus, stop), stop)

@@ -185,6 +185,10 @@ class Outgoing(msgspec.Struct, frozen=True):
     recipient: str
     attempt: int
 
+    def repeated(self) -> "Outgoing":
+        """Return it as a delivery that a former lease may have sent."""
+        return msgspec.structs.replace(self, publication=msgspec.structs.replace(self.publication, is_repeated=True))
+
 
 @dataclass(slots=True)
 class Batch:

@@ -103,6 +103,7 @@ class Worker:
         contract: for the local admit() and ctx.contract; default the one that the settings name.
         sign: makes the signature header of what the agent emits; default with the key that the settings name.
         database: the pool of the stores; while it is away the worker is not ready. Default none.
+        last_resort: that of the process, which its workers share; default one with the data folder of the settings.
         on_failure: told of every exception that a handler raised.
         on_invocation: told of the steps of every run of a handler that emitted something.
     """
@@ -122,11 +123,18 @@ class Worker:
         contract: Contract | None = None,
         sign: Sign | None = None,
         database: asyncpg.Pool | None = None,
+        last_resort: LastResort | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
     ) -> None:
         settings = settings or WorkerSettings()
-        self._agent, self._bus, self._settings, self._schedules = agent, bus, settings, schedules
+        self._agent, self._bus, self._settings, self._schedules, self._database = (
+            agent,
+            bus,
+            settings,
+            schedules,
+            database,
+        )
         self._sessions = sessions = KnownSessions(agent.agent_id)
         contract, acknowledgements = contract or load_contract(settings.contract), Acknowledgements()
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
@@ -153,8 +161,11 @@ class Worker:
             on_failure=on_failure,
             on_invocation=on_invocation,
         )
-        self._health, self._database, self._last_resort = Health(), database, LastResort(settings.data_dir)
-        self._is_stopping = False
+        self._is_stopping, self._health, self._last_resort = (
+            False,
+            Health(),
+            last_resort or LastResort(settings.data_dir),
+        )
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 

@@ -178,6 +178,7 @@ class ShardServer:
         ring = KeyRing.of(resources.settings)
         for denial in await unanswered_denials(pool, shard, batch.now, self._limits, ring):
             self._judge.answer_denial(batch, denial)
+        batch.outgoing = [outgoing.repeated() for outgoing in batch.outgoing]
         await self._pipeline.deliver(batch)
         _log.info("shard_recovered", shard=shard, deliveries=len(batch.outgoing))
 

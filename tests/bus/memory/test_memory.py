@@ -3,7 +3,7 @@
 import pytest
 
 from apc_bus.errors import QueueMissing
-from apc_bus.in_memory import InMemoryBroker, InMemoryStream, topic_matches
+from apc_bus.in_memory import InMemoryBroker, InMemoryStream, fingerprint_of, topic_matches
 from apc_bus.port import Message, Publication
 from apc_bus.topology import INTER_AGENT, AgentQueues, Queue, QueueKind, agent_queue, build_topology
 from apc_contracts.vocabulary import PacketType
@@ -47,3 +47,21 @@ def test_a_stream_drops_its_oldest() -> None:
     for index in range(30):
         stream.append(Message(b"x" * 10, str(index)), "")
     assert len(stream) == 10
+
+
+async def test_what_a_former_process_may_have_handed_over_comes_as_redelivered() -> None:
+    """It is the same message in each process, though the headers tell another epoch."""
+    fingerprints = set()
+    for epoch in (1, 2):
+        broker = InMemoryBroker(build_topology(1, [AgentQueues("a", "red", frozenset({PacketType.IDEA}))]))
+        bus = broker.connect("orchestrator")
+        message = Message(b"{}", "m", headers={"apc-epoch": epoch})
+        await bus.publish(Publication(INTER_AGENT, "idea.red.a", message, is_repeated=True))
+        await bus.publish(Publication(INTER_AGENT, "idea.red.a", Message(b"{}", "n")))
+        async with bus.subscribe(agent_queue("a", urgent=False)) as inbox:
+            repeated, new = await inbox.receive()
+        assert (repeated.is_redelivered, new.is_redelivered) == (True, False)
+        assert "x-delivery-count" not in repeated.message.headers, "nobody has counted"
+        fingerprints.add(fingerprint_of(repeated))
+        assert fingerprint_of(new) not in fingerprints
+    assert len(fingerprints) == 1

@@ -19,9 +19,10 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep, time
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -78,7 +79,7 @@ def _descriptor(file: Path) -> int:
 
 
 def _place(name: str) -> int:
-    return int(name[:10], 16)
+    return int.from_bytes(sha256(name.encode()).digest()[:5])
 
 
 ATTEMPTS = 3
@@ -93,6 +94,8 @@ FILE = "last-resort.sqlite"
 _CLAIMS = "last-resort.lock"
 _BUSY_SECONDS = 5.0
 """How long the file may be locked while others make it."""
+
+_EXPLAINED = (ApcError, OSError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
 
 T = TypeVar("T")
 _SET_ASIDE = Counter(
@@ -241,10 +244,14 @@ class LastResort:
         explained: errors beside those of apc-bus and of the operating system that explain the end of a consumer.
     """
 
+    is_torn_down: ClassVar[bool] = False
+    """Whether the event loop of this process ends though nobody told it to, as by sys.exit in a task that a handler
+    began: what is cancelled then has no explanation. `apc_cli.system.running.run` notes it."""
+
     def __init__(self, folder: Path | None, explained: tuple[type[BaseException], ...] = ()) -> None:
         self.records = EndRecords(folder)
         self._local = EndRecords(None)
-        self._explained: tuple[type[BaseException], ...] = (ApcError, OSError, *explained)
+        self._explained: tuple[type[BaseException], ...] = (*_EXPLAINED, *explained)
         self._at_risk: list[tuple[EndRecords, str, bytes]] = []
         self._turn = asyncio.Lock()
 
@@ -255,7 +262,7 @@ class LastResort:
 
     def explains(self, error: BaseException | None) -> bool:
         """Return whether a consumer ends in this way without being at fault."""
-        return error is None or isinstance(error, self._explained) or not isinstance(error, Exception)
+        return error is None or (isinstance(error, self._explained) and not LastResort.is_torn_down)
 
     @contextmanager
     def at_risk(self, records: EndRecords, queue: str, message: bytes) -> Iterator[None]:

@@ -1,9 +1,12 @@
 """The records of the last resort: what outlives a process, and who is blamed for its end."""
 
+import asyncio
 import os
 import signal
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import time
 
@@ -11,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, LastResort, RedeliveryWatch, Risk
+from apc_cli.system.running import run
 
 QUEUE = "inbox"
 
@@ -176,6 +180,50 @@ async def test_a_folder_that_cannot_be_used_costs_the_records_alone(tmp_path: Pa
             assert not watch(resort).risk(b"message").is_too_high()
         assert [line["event"] for line in logs] == ["ends_not_kept"]
         assert watch(resort).is_careful
+
+
+async def test_a_run_of_any_name_is_one_that_has_ended(tmp_path: Path) -> None:
+    assert not redelivered(LastResort(tmp_path)).is_careful
+    with closing(sqlite3.connect(tmp_path / FILE)) as database, database:
+        database.execute("INSERT INTO runs VALUES (?, 'zz', 9e15)", (f"{Broker.scope} {QUEUE}",))
+    assert watch(LastResort(tmp_path)).is_careful
+
+
+class _Defect(BaseException):
+    """What no `except Exception` sees."""
+
+
+def _exit() -> None:
+    sys.exit(0)
+
+
+def _raise() -> None:
+    raise _Defect
+
+
+def _stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+@pytest.mark.parametrize("how", [_exit, _stop_the_loop])
+def test_an_end_of_the_loop_that_nobody_asked_for_is_no_explanation(tmp_path: Path, how: Callable[[], None]) -> None:
+    async def consume() -> None:
+        with redelivered(LastResort(tmp_path)).until_end():
+            asyncio.get_running_loop().call_soon(how)
+            await asyncio.Event().wait()
+
+    for _ in range(2):
+        with pytest.raises((SystemExit, RuntimeError)):
+            run(consume())
+    LastResort.is_torn_down = False
+    assert watch(LastResort(tmp_path)).is_careful
+
+
+async def test_an_exception_that_nobody_catches_is_no_explanation(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(_Defect), redelivered(LastResort(tmp_path)).until_end():
+            _raise()
+    assert watch(LastResort(tmp_path)).is_careful
 
 
 def test_many_processes_make_the_file_at_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from apc_bus.concurrency import reason_of, unasked_cancel_fails
 from apc_bus.errors import TaskEnded
+from apc_bus.last_resort import LastResort
 from apc_bus.telemetry import configure_logs
 from apc_contracts.errors import ApcError
 
@@ -46,11 +47,23 @@ def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop."""
     _collect_rarely()
+    LastResort.is_torn_down = False
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            return runner.run(_whole(coroutine))
+        except (ApcError, OSError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
+            raise
+        except BaseException:  # such as sys.exit in a task of a handler; the runner then cancels what is open
+            LastResort.is_torn_down = True
+            raise
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
-        import uvloop
+        from uvloop import new_event_loop
     except ImportError:
-        return asyncio.run(_whole(coroutine))
-    return uvloop.run(_whole(coroutine))
+        return None
+    return new_event_loop
 
 
 def run_service(name: str, coroutine: Coroutine[Any, Any, None]) -> None:

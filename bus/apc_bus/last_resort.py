@@ -407,13 +407,18 @@ class Risk:
         self._queue = queue
         self._message = message
 
-    def is_too_high(self) -> bool:
-        """Return whether the message is to be set aside; say so."""
+    def is_too_high(self, message_id: str | None = None) -> bool:
+        """Return whether the message is to be set aside; say so, with its id if its properties can be read."""
         ends = self._records.ends(self._queue, self._message)
         if ends < ATTEMPTS:
             return False
-        fingerprint = self._message.hex()
-        _log.error("message_set_aside", queue=self._name, fingerprint=fingerprint, ended_its_consumer=ends)
+        _log.error(
+            "message_set_aside",
+            queue=self._name,
+            message_id=message_id,
+            fingerprint=self._message.hex(),
+            ended_its_consumer=ends,
+        )
         _SET_ASIDE.labels(self._name).inc()
         return True
 

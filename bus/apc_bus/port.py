@@ -67,7 +67,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     def checked(self) -> "Delivery":
         """Return it as it is, or one to be set aside when its risk is too high."""
-        if self.risk is None or not self.risk.is_too_high():
+        if self.risk is None or not self.risk.is_too_high(self.message.message_id):
             return self
         return replace(self, risk=None, set_aside=SetAside())
 

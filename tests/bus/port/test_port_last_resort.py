@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from apc_bus.consuming import handle
 from apc_bus.errors import DeadLetter, SubscriptionLost
@@ -73,8 +74,11 @@ async def test_a_message_that_ends_its_consumer_is_set_aside_and_no_other(
 ) -> None:
     await fill(bus, message, *BODIES)
     consumer = Consumer(bus, LastResort(tmp_path), lambda delivery: delivery.message.body == POISON)
-    assert await consumer.runs_until_all_is_over(10) == 1 + ATTEMPTS + 1
+    with capture_logs() as logs:
+        assert await consumer.runs_until_all_is_over(10) == 1 + ATTEMPTS + 1
     assert consumer.done == INNOCENTS
+    (said,) = (one for one in logs if one["event"] == "message_set_aside")
+    assert said["message_id"] == consumer.set_aside[0].message_id
     assert [one.body for one in consumer.set_aside] == [POISON]
     assert (await bus.depth(INBOX)).messages == 0
 

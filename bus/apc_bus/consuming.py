@@ -24,6 +24,8 @@ until the consumer ends, any other error gives it back (requeue) after it was lo
 """
 Handler = Callable[[Delivery], Awaitable[None]]
 """Handles one delivery. Returning and raising mean what the end of a `Take` means."""
+Tell = Callable[[Delivery, asyncio.Future[None], DeadLetter], None]
+"""Reports a delivery that is set aside, and ends the future with the error once that is confirmed."""
 Pending = tuple[Delivery, asyncio.Future[None]]
 
 FIRST_WAIT = 0.1
@@ -66,6 +68,7 @@ async def consume(
     grace: float = 0.0,
     last_resort: LastResort | None = None,
     one_at_a_time: bool = True,
+    tell: Tell | None = None,
 ) -> AsyncIterator["Consumer"]:
     """Consume with `take`; leaving waits at most `grace` seconds for what was taken.
 
@@ -73,11 +76,12 @@ async def consume(
         last_resort: sets aside what ends its consumer while it is alone; what runs in the future of `take` has to be
             wrapped in the delivery's `risk`.
         one_at_a_time: whether messages that are taken one at a time wait until the former is settled, too.
+        tell: reports a message that is set aside before it becomes a dead letter.
 
     Raises:
         QueueMissing, BusUnavailable: the queue cannot be consumed.
     """
-    consumer = Consumer(bus, queue, take, prefetch, grace, last_resort, one_at_a_time)
+    consumer = Consumer(bus, queue, take, prefetch, grace, last_resort, one_at_a_time, tell)
     running = asyncio.create_task(consumer.run(), name=f"consume {queue}")
     try:
         await first_of(running, consumer.started.wait())
@@ -99,7 +103,9 @@ class Consumer:
         grace: float = 0.0,
         last_resort: LastResort | None = None,
         one_at_a_time: bool = True,
+        tell: Tell | None = None,
     ) -> None:
+        self._tell = tell
         self._last_resort = last_resort
         self._one_at_a_time = one_at_a_time
         self._bus = bus
@@ -186,7 +192,7 @@ class Consumer:
 
     def _begin(self, delivery: Delivery) -> asyncio.Future[None]:
         if delivery.set_aside is not None:
-            return _set_aside(delivery)
+            return _set_aside(delivery, self._tell)
         with read_alone(delivery):
             return self._take(delivery)
 
@@ -226,9 +232,19 @@ async def _call(handler: Handler, delivery: Delivery) -> None:
         await handler(delivery)
 
 
-def _set_aside(delivery: Delivery) -> asyncio.Future[None]:
+def _set_aside(delivery: Delivery, tell: Tell | None) -> asyncio.Future[None]:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    done.set_exception(DeadLetter(f"message {delivery.message.message_id} ended its consumers while it was alone"))
+    error = DeadLetter(f"message {delivery.message.message_id} ended its consumers while it was alone")
+    reading = None if delivery.set_aside is None else delivery.set_aside.reading
+    if tell is not None and reading is not None:
+        try:
+            with reading.at_once():
+                tell(delivery, done, error)
+        except Exception:
+            _log.exception("set_aside_not_told", message_id=delivery.message.message_id)
+        else:
+            return done
+    done.set_exception(error)
     return done
 
 

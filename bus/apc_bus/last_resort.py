@@ -422,6 +422,10 @@ class Risk:
         _SET_ASIDE.labels(self._name).inc()
         return True
 
+    def may_be_read(self) -> bool:
+        """Return whether a message that is set aside may be read once, to tell its sender: no process ended at that."""
+        return self._records.ends(self._queue, self._message) == ATTEMPTS
+
     def taken(self) -> AbstractAsyncContextManager[None]:
         """Handle the message alone in this process."""
         return self._resort.alone(self._records, self._queue, self._message)

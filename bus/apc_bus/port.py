@@ -49,6 +49,8 @@ class SetAside(msgspec.Struct, frozen=True):
 
     properties: bytes | None = None
     """The AMQP properties as they came, when it was not read at all: `message` then has its body and user_id alone."""
+    reading: "Risk | None" = None
+    """What reading it once more is wrapped in, to tell its sender; None = it is not read."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -67,9 +69,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
     def checked(self) -> "Delivery":
         """Return it as it is, or one to be set aside when its risk is too high."""
-        if self.risk is None or not self.risk.is_too_high(self.message.message_id):
+        risk = self.risk
+        if risk is None or not risk.is_too_high(self.message.message_id):
             return self
-        return replace(self, risk=None, set_aside=SetAside())
+        return replace(self, risk=None, set_aside=SetAside(reading=risk if risk.may_be_read() else None))
 
 
 class QueueDepth(msgspec.Struct, frozen=True):

@@ -29,6 +29,7 @@ from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import NackPacket, Packet
 from apc_contracts.vocabulary import Channel
+from apc_contracts.wire.receipts import SET_ASIDE, Receipt, ReceiptKind
 
 _log = structlog.get_logger("apc_agents")
 
@@ -228,6 +229,25 @@ class Intake:
         inbound.rights = told.rights if told else frozenset()
         inbound.risk = delivery.risk
         return inbound, True
+
+    def set_aside(self, delivery: Delivery) -> tuple[int, Receipt] | None:
+        """Return the shard and the receipt of a delivery that is set aside; None for what has no receipts.
+
+        Raises:
+            DeadLetter: as `take`.
+        """
+        packet, told = self._read(delivery)
+        if told is None or is_refusal(packet):
+            return None
+        return told.shard, Receipt(
+            packet_id=packet.packet_id,
+            session_id=packet.trace.session_id,
+            recipient=self._agent_id,
+            kind=ReceiptKind.DEAD_LETTERED,
+            attempt=told.attempt,
+            at=datetime.now(UTC),
+            error=SET_ASIDE,
+        )
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:
         return told.mark is not None and self._fencing_tokens[told.shard].is_fenced(

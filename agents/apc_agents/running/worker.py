@@ -34,7 +34,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Health, cancelled, first_of, keep_running, running
 from apc_bus.consuming import Consumer, Take, consume
 from apc_bus.database import problems_of
-from apc_bus.errors import GiveBack, TaskEnded
+from apc_bus.errors import DeadLetter, GiveBack, TaskEnded
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
@@ -295,6 +295,7 @@ class Worker:
                     grace=MIDDLEWARE_GRACE_SECONDS,
                     last_resort=self._last_resort,
                     one_at_a_time=not is_urgent,
+                    tell=self._tell_set_aside,
                 )
                 self._consumers[is_urgent] = await stack.enter_async_context(consuming)
             yield
@@ -328,6 +329,13 @@ class Worker:
             inbound.done.add_done_callback(partial(self._intake.end, inbound))
             self._inbox.put(inbound)
         return inbound.done
+
+    def _tell_set_aside(self, delivery: Delivery, done: asyncio.Future[None], error: DeadLetter) -> None:
+        """Report a delivery that ended its workers: no handler can, and the sender has to hear of it."""
+        told = self._intake.set_aside(delivery)
+        if told is not None:
+            self._outbox.add(*told)
+        self._outbox.settle(done, error)
 
     async def _handle_next(self) -> None:
         while (inbound := await self._inbox.get()) is not None:

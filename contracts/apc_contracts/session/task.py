@@ -32,6 +32,7 @@ from apc_contracts.vocabulary import (
     PacketType,
     Signal,
 )
+from apc_contracts.wire.receipts import SET_ASIDE
 
 _KIND = "ask:"
 
@@ -144,7 +145,7 @@ def end_all(moment: Advance) -> None:
 
 # How an accepted packet counts in a session of the coordinator `task`, whatever round its parent is of.
 
-_FAILED = ("handler_error", "delivery_limit")
+_FAILED = ("handler_error", "delivery_limit", SET_ASIDE)
 _FAILED_OFTEN = "retry_limit "
 """How the reason begins when the retries that a handler asked for have run out."""
 _LONGEST_REASON = 200

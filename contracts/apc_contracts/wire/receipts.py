@@ -46,6 +46,9 @@ class ReceiptKind(StrEnum):
 OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 """What an operator sends, not the recipient."""
 
+SET_ASIDE = "set aside: it ended its consumer three times while alone"
+"""The error of a `dead_lettered` that the recipient reports itself, as its handler cannot (`apc_bus.last_resort`)."""
+
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN.replace("$", r"\Z"))]
 """Python's `$` would let a line end pass."""
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -187,6 +190,7 @@ class ReceiptFields(Model):
 __all__ = [
     "OPERATOR_KINDS",
     "RECEIPT_LIMITS",
+    "SET_ASIDE",
     "Receipt",
     "ReceiptKind",
     "Usage",

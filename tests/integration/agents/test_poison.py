@@ -24,6 +24,7 @@ from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import INTER_AGENT, agent_queue, build_topology
 from apc_contracts import IdeaPayload, Packet, PacketType
+from apc_contracts.wire.receipts import SET_ASIDE
 
 INBOX = agent_queue("red-1", urgent=False)
 DELIVERY_LIMIT = 3
@@ -192,7 +193,7 @@ async def test_more_crashes_than_the_delivery_limit_cost_no_neighbour(
         rows = await house.pool.fetch(DEAD)
     assert deaths > 25
     assert {row["packet_id"] for row in rows} == poisons
-    assert {row["reason"] for row in rows} == {"handler_error"}, "set aside, before the delivery limit was reached"
+    assert {row["reason"] for row in rows} == {SET_ASIDE}, "before the delivery limit was reached"
     lines = set(map(UUID, (tmp_path / "handled").read_text().split()))
     assert lines == {one.packet_id for one in sent} - poisons
 
@@ -210,8 +211,12 @@ async def test_a_packet_that_kills_its_worker_is_dead_lettered_alone(
         await until(house.is_logged(*(one.packet_id for one in sent)))
         deaths, _ = await restart_until_over(house, worker, len(sent))
         rows = await house.pool.fetch(DEAD)
+        (error,) = await errors_to(house, "librarian", 1)
+        assert not await house.count("packet_conflicts"), "the broker's dead letter says it once more"
     assert deaths == 2 + ATTEMPTS
-    assert [(row["packet_id"], row["reason"]) for row in rows] == [(sent[2].packet_id, "handler_error")]
+    assert [(row["packet_id"], row["reason"]) for row in rows] == [(sent[2].packet_id, SET_ASIDE)]
+    assert (error["sender"], error["error_code"]) == ("orchestrator", "DELIVERY_FAILED")
+    assert error["details"]["reason"] == SET_ASIDE
     lines = set(map(UUID, (tmp_path / "handled").read_text().split()))
     assert lines == {one.packet_id for one in sent if one is not sent[2]}
 

@@ -1,18 +1,25 @@
 """What a dead letter says of a delivery, and which ones say nothing."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
+from tests.contracts.session.conftest import REGISTRY
 
 from apc_bus import headers
 from apc_bus.port import Delivery, Message, SetAside
 from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.limits import DEFAULT_LIMITS
+from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import seal
+from apc_contracts.wire.receipts import SET_ASIDE, Receipt, ReceiptKind
 from apc_orchestrator.dead_letters import DEATH_QUEUE, DEATH_REASON, receipt_of, reports_of, unread_reports_of
+from apc_orchestrator.judging.inputs import is_authentic
+from apc_orchestrator.judging.registry import Registry
 
 Build = Callable[..., Packet]
 
@@ -98,3 +105,28 @@ def test_what_is_set_aside_unread_keeps_its_receipts_and_properties(
     found = unread_reports_of(dead, "orchestrator")
     assert [one.message.body for one in found] == [dead.message.body, *kept]
     assert {one.message.headers[headers.DIED_USER] for one in found} == {"agent.red-1"}
+
+
+@pytest.mark.parametrize(
+    ("error", "user", "counts"),
+    [
+        (SET_ASIDE, "agent.red-1", True),
+        (SET_ASIDE, "agent.librarian", False),
+        ("delivery_limit", "agent.red-1", False),
+        ("delivery_limit", ORCHESTRATOR, True),
+    ],
+)
+def test_a_recipient_reports_a_dead_letter_only_when_it_has_set_the_packet_aside(
+    error: str, user: str, counts: bool
+) -> None:
+    receipt = Receipt(
+        packet_id=UUID(int=1),
+        session_id="s-1",
+        recipient="red-1",
+        kind=ReceiptKind.DEAD_LETTERED,
+        attempt=1,
+        at=datetime.now(UTC),
+        error=error,
+    )
+    registry = Registry(ORCHESTRATOR, REGISTRY, set())
+    assert is_authentic(receipt, user, registry, ORCHESTRATOR) is counts

@@ -26,7 +26,7 @@ from apc_contracts import (
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, RunPhase, Signal
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
+from apc_contracts.wire.receipts import SET_ASIDE, Receipt, ReceiptKind, encode_receipts
 
 TRANSITIONS = "SELECT event, facts FROM apc_log.coordination_events WHERE session_id = $1 ORDER BY seq"
 MEMBERS = ("red-1", "blue-1", "sentinel")
@@ -207,6 +207,7 @@ async def test_who_may_not_end_the_work(house: House) -> None:
     [
         ("halt", "handler_error", "HALTED"),
         ("halt", "delivery_limit", "HALTED"),
+        ("halt", SET_ASIDE, "HALTED"),
         ("halt", "retry_limit 3 reached: the model is away", "HALTED"),
         ("halt", "overflow", "WORKING"),
         ("continue", "handler_error", "WORKING"),

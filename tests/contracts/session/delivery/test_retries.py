@@ -17,7 +17,7 @@ from apc_contracts.contract.file import RetryBackoff
 from apc_contracts.packet import MAX_TTL_MS
 from apc_contracts.session.receipts import backoff_ms
 from apc_contracts.vocabulary import PacketType
-from apc_contracts.wire.receipts import ReceiptKind
+from apc_contracts.wire.receipts import SET_ASIDE, ReceiptKind
 
 from ..path.way import brief
 
@@ -164,7 +164,13 @@ def test_the_sender_hears_of_a_delivery_that_failed_permanently(simulation: Simu
 
 @pytest.mark.parametrize(
     ("reason", "count", "is_retryable"),
-    [("handler_error", 0, None), ("overflow", 1, True), ("delivery_limit", 1, False), (None, 1, False)],
+    [
+        ("handler_error", 0, None),
+        ("overflow", 1, True),
+        ("delivery_limit", 1, False),
+        (SET_ASIDE, 1, False),
+        (None, 1, False),
+    ],
 )
 def test_who_has_heard_from_the_recipient_is_not_told_again(
     simulation: Simulation, reason: str | None, count: int, is_retryable: bool | None

@@ -259,12 +259,14 @@ class Client:
                 earlier runs of this broker user. Default a new session.
 
         Raises:
-            InputUnusable: the entry does not take this model; the key was used, and its input cannot be decrypted.
+            InputUnusable: the entry does not take this model; the key is empty, or was used, and its input cannot be
+                decrypted.
             SessionRefused: the gate refuses, or would refuse the input by its form; says code, place and remedy.
             KeyConflict: the key was used for another input, or its session is not this client's.
             ServiceAway: orchestrator or persister do not answer.
             BusError: the broker does not take it.
         """
+        check_key(key)
         payload = _input(team, content)
         if key is None:
             attempt = Attempt(str(new_packet_id()), new_packet_id(), new_packet_id())
@@ -324,6 +326,14 @@ class Client:
             raise SessionRefused(error.code, error.path, error.message, remedy_of(error.code)) from error
         if answer.code is not None:
             raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
+
+
+def check_key(key: str | None) -> None:
+    """Raise InputUnusable for the empty key: all who give one by mistake would share it."""
+    if key == "":
+        raise InputUnusable(
+            "the key of a start is empty: name the work by it, or leave the key out for a new session each time"
+        )
 
 
 def _input(team: Team, content: BaseModel) -> MessagePayload:

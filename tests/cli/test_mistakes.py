@@ -75,6 +75,20 @@ def test_a_file_that_is_missing_is_named_once(tmp_path: Path, capsys: pytest.Cap
     assert str(refused.value) == f"cannot read {missing}: No such file or directory"
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["desk:team", "--key", "nn"], "--key is of a team, which needs its input: give --input FILE"),
+        (["desk:team"], "there is no file desk:team; a team needs its input: give --input FILE"),
+        (["desk:team", "--input", "input.json", "--key", ""], "the key of a start is empty: "),
+    ],
+)
+def test_what_a_start_lacks_is_named(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["session", "start", *given])
+    assert capsys.readouterr().err.startswith(f"apc: {says}")
+
+
 async def test_a_folder_without_a_log_is_named_in_full_with_the_ways_to_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,11 @@ def team(**options: Any) -> Team:
     return Team("jobs", agents=[agent], entry="red-1", **options)
 
 
+async def test_an_empty_key_is_no_key_and_nothing_is_sent(house: House) -> None:
+    with pytest.raises(InputUnusable, match="the key of a start is empty: "):
+        await client(house).start(team(), Job(text="a"), key="")
+
+
 def client(house: House) -> Client:
     librarian = Registration("librarian", "agent.librarian", "role", "library", rights=frozenset({Right.OPERATE}))
     return Client(house.client("agent.librarian"), house.pool, librarian, 1)

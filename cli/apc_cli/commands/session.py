@@ -204,6 +204,8 @@ async def start(
 
     if file is not None:
         echo(await start_team(what, file, key, sender))
+    elif key is not None:
+        raise InputUnusable("--key is of a team, which needs its input: give --input FILE, or - for standard input")
     else:
         echo(await start_session(StartForm(Path(what), session_id, run_id, task_id, sender, reason)))
 

@@ -17,6 +17,7 @@ from apc_cli.output.files import read_bytes
 from apc_cli.output.output import print_json, wants_json
 from apc_cli.output.tables import show
 from apc_cli.output.terminal import BlockPrinter, echo
+from apc_client.client import check_key
 from apc_client.connecting import connect
 from apc_client.errors import StillRunning
 from apc_client.operator import first_operator
@@ -305,10 +306,11 @@ async def start_team(name: str, file: Path, key: str | None, operator: str | Non
 
     Raises:
         AgentNotFound, AgentInvalid: no such team.
-        InputUnusable: no broker is configured, the input does not fit, or nobody may start sessions.
+        InputUnusable: the key is empty, no broker is configured, the input does not fit, or nobody may start sessions.
         SessionRefused, KeyConflict: the gate refuses, or the key has another input.
         ServiceAway: broker, database or orchestrator do not answer.
     """
+    check_key(key)
     team = load_team(name)
     content = read_input(team, read_bytes(file))
     require_broker(BusSettings())
@@ -351,6 +353,10 @@ def read_spec(file: Path) -> SessionSpec | TaskSessionSpec:
 
     With a contract and without swarms it is a TaskSessionSpec, else a SessionSpec.
     """
+    if ":" in str(file) and not file.exists():
+        raise InputUnusable(
+            f"there is no file {file}; a team needs its input: give --input FILE, or - for standard input"
+        )
     try:
         document = read_strict_json(body := read_bytes(file))
         is_task = isinstance(document, dict) and "contract" in document and "swarms" not in document

@@ -118,6 +118,10 @@ def test_a_question_that_nobody_can_answer_says_what_to_do(monkeypatch: pytest.M
     ("name", "value", "sentence"),
     [
         ("APC_DATABASE_URL", "gopher://x", "must begin with postgresql:// or postgres:// (got gopher://)"),
+        ("APC_DATABASE_URL", "postgresql://u:p@h:5432,[::1]:99999/d", "must have ports from 1 to 65535 (got 99999)"),
+        ("APC_DATABASE_URL", "postgresql:///d?host=h&port=99999", "must have ports from 1 to 65535 (got 99999)"),
+        ("APC_DATA_DIR", "/dev/null", "must be a folder (/dev/null is none)"),
+        ("APC_DATA_DIR", f"{__file__}/data", f"must be a folder ({__file__} is none)"),
         (
             "APC_ARTIFACTS_URL",
             "gopher://x",
@@ -133,7 +137,7 @@ def test_a_question_that_nobody_can_answer_says_what_to_do(monkeypatch: pytest.M
         ("APC_LLM_BASE_URL", "gopher://x", "must begin with https:// or http:// (got gopher://)"),
     ],
 )
-def test_a_url_of_another_kind_is_refused_by_apc_config(
+def test_a_place_that_is_none_is_refused_by_apc_config(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str
 ) -> None:
     monkeypatch.setenv(name, value)

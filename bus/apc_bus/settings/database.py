@@ -7,7 +7,15 @@ from typing import Self
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
-from apc_bus.settings.sources import ApcSettings, DeploymentSettings, Duration, Interval, ServedShards, check_scheme
+from apc_bus.settings.sources import (
+    ApcSettings,
+    DeploymentSettings,
+    Duration,
+    Interval,
+    ServedShards,
+    check_ports,
+    check_scheme,
+)
 from apc_bus.tls import with_query
 
 
@@ -35,6 +43,7 @@ class DatabaseSettings(ApcSettings):
     def _check_database_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             check_scheme(value.get_secret_value(), ("postgresql", "postgres"))
+            check_ports(value.get_secret_value())
         return value
 
     @property

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from os.path import exists, isdir  # a folder that we may not enter is no error, as it is one of Path
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _TIMEDELTA = TypeAdapter(timedelta)
@@ -80,6 +81,20 @@ def check_scheme(url: str, schemes: Sequence[str], *, or_folder: bool = False) -
     raise ValueError(f"must begin with {wanted} (got {f'{scheme}://' if is_url else 'no URL'})")
 
 
+def check_ports(url: str) -> None:
+    """Check the ports of all servers that a URL of a database names.
+
+    Raises:
+        ValueError: one is out of range.
+    """
+    parts = urlsplit(url)
+    servers = parts.netloc.rpartition("@")[2].split(",")
+    named = [port for server in servers for port in re.findall(r":(\d+)\Z", server)]
+    for port in [*named, *",".join(parse_qs(parts.query).get("port", [])).split(",")]:
+        if port.isdecimal() and not 1 <= int(port[:6]) <= 65535:
+            raise ValueError(f"must have ports from 1 to 65535 (got {port})")
+
+
 def variable_of(kind: type[BaseSettings], field: str) -> str:
     """Return the environment variable of a field."""
     return f"{kind.model_config.get('env_prefix', '')}{field}".upper()
@@ -98,6 +113,14 @@ class DeploymentSettings(ApcSettings):
     register` does; a START of apc/1.1 names one by the `name` in it. Orchestrators do not read it."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database, the artifacts and the keys."""
+
+    @field_validator("data_dir")
+    @classmethod
+    def _check_data_dir(cls, value: Path) -> Path:
+        for place in (value, *value.parents):
+            if exists(place) and not isdir(place):
+                raise ValueError(f"must be a folder ({place} is none)")
+        return value
 
 
 class ServedShards(DeploymentSettings):

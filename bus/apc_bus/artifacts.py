@@ -146,7 +146,8 @@ class ArtifactStore:
             )
         except (BaseError, OSError, ValueError) as error:
             raise ArtifactError(
-                f"cannot open the artifact store {location}: {_reason(error)}; check APC_ARTIFACTS_URL"
+                f"cannot open the artifact store {location}: {_reason(error)}; check APC_ARTIFACTS_URL, or without it "
+                "APC_DATA_DIR"
             ) from error
 
     @classmethod

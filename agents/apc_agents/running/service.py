@@ -21,10 +21,10 @@ from apc_agents.scheduling import InMemoryScheduleStore, PostgresScheduleStore, 
 from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.store import TaskStore
-from apc_bus.artifacts import open_artifacts
+from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import Backoff, unasked_cancel_fails
-from apc_bus.errors import BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
+from apc_bus.errors import ArtifactError, BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
 from apc_bus.settings import BusSettings, WorkerSettings
 
 FIRST_WAIT = 0.5
@@ -71,7 +71,7 @@ async def _serve(
 ) -> None:
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
-    artifacts = open_artifacts(bus_settings)
+    artifacts = _artifacts(bus_settings)
     async with _stores(settings) as (pool, states, tasks, effects, memory, schedules):
         connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}", shards=settings.shards)
         bus = disturb(connected, agent.agent_id, bus_settings)
@@ -95,6 +95,17 @@ async def _serve(
             raise QueueMissing(f"{error}; if the agent is not registered: {registration_line(agent)}") from error
         finally:
             await bus.close()
+
+
+def _artifacts(settings: BusSettings) -> ArtifactStore | None:
+    """Return the artifact store; None when it would be in a data folder that cannot be written to."""
+    try:
+        return open_artifacts(settings)
+    except ArtifactError as error:
+        if settings.artifacts_url is not None:
+            raise
+        _log.warning("artifacts_not_kept", reason=str(error))
+        return None
 
 
 def registration_line(agent: Agent) -> str:

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from tests.agents.conftest import MakeIdea, MakePacket
 
-from apc_agents import Agent, AgentError, HandlerContext, WorkerSettings, run_worker
+from apc_agents import Agent, AgentError, HandlerContext, Worker, WorkerSettings, run_worker
 from apc_bus import headers
+from apc_bus.concurrency import first_of
 from apc_bus.port import Delivery, Message, Publication
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
@@ -52,6 +54,36 @@ def delivery_of(packet: Packet) -> Publication:
         headers={headers.SHARD: 0, headers.EPOCH: 1, headers.BATCH: 1, headers.MARK: "0.0", headers.ATTEMPT: 1},
     )
     return Publication(INTER_AGENT, routing_key(packet.packet_type, "hybrid", "sentinel-1", False), message)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder in which not even root can write")
+async def test_a_worker_whose_data_folder_cannot_be_written_to_works_without_it(
+    agent: Agent, settings: BusSettings
+) -> None:
+    url, nowhere = settings.amqp_nodes[0], Path("/proc/apc")
+    await apply_rabbit(url, build_topology(1, [AgentQueues("sentinel-1", "hybrid", agent.handles)]))
+    stop, made, is_made = asyncio.Event(), list[Worker](), asyncio.Event()
+
+    def note(worker: Worker) -> None:
+        made.append(worker)
+        is_made.set()
+
+    running = asyncio.create_task(
+        run_worker(
+            agent,
+            WorkerSettings(data_dir=nowhere),
+            bus_settings=settings.model_copy(update={"data_dir": nowhere}),
+            stop=stop,
+            on_worker=note,
+        )
+    )
+    async with asyncio.timeout(PATIENCE):
+        with capture_logs() as logs:
+            await first_of(running, is_made.wait())
+            await first_of(running, made[0].ready.wait())
+        stop.set()
+        await running
+    assert [one["log_level"] for one in logs if one["event"] == "artifacts_not_kept"] == ["warning"]
 
 
 async def test_a_worker_waits_for_its_queues_handles_and_leaves_at_sigterm(

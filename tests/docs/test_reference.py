@@ -33,6 +33,11 @@ def test_every_refusal_code_has_a_cause_and_a_remedy() -> None:
     assert codes == list(dict.fromkeys(refusal_order()))
 
 
+def test_the_remedy_of_what_cannot_be_read_speaks_of_body_and_headers() -> None:
+    remedy = REMEDIES["MALFORMED"]
+    assert "the body with a JCS library" in remedy and "properties and headers by" in remedy
+
+
 def test_a_log_line_and_the_page_name_the_same_remedy() -> None:
     page = (DOCS / "reference/refusals.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \| ([^|]+) \|$", page, re.MULTILINE)

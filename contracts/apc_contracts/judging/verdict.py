@@ -61,7 +61,9 @@ class Verdict(msgspec.Struct, frozen=True):
 REMEDIES: Mapping[str, str] = {
     "TOO_LARGE": "put long texts into the artifact store and send their hash; split the session",
     "TOO_DEEP": "flatten the payload, or send it as an artifact",
-    "MALFORMED": "serialize with a JCS library (RFC 8785)",
+    "MALFORMED": (
+        "serialize the body with a JCS library (RFC 8785); write properties and headers by `docs/reference/protocol.md`"
+    ),
     "SCHEMA_INVALID": "compare with `contracts/schemas/packet.schema.json`, or run `apc packet validate`",
     "SENDER_MISMATCH": "publish as the agent's own broker user with user_id set, without CC and BCC",
     "UNKNOWN_SENDER": "register it with `apc agent add`",

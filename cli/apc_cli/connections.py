@@ -22,7 +22,7 @@ from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
 from apc_log.placement import objection_to, read_open_sessions
-from apc_log.registry import registered_agents
+from apc_log.registry import read_registry, registered_agents
 
 # The database of a command: the one of APC_DATABASE_URL, or the embedded one of the data folder.
 
@@ -72,6 +72,12 @@ async def open_log() -> AsyncIterator[asyncpg.Pool]:
     """
     async with open_log_with_url() as (pool, _):
         yield pool
+
+
+async def require_agent(pool: asyncpg.Pool, agent_id: str | None) -> None:
+    """Raise InputUnusable when the log knows no such agent; None is any."""
+    if agent_id is not None and agent_id not in await read_registry(pool):
+        raise InputUnusable(f"--agent: no agent {agent_id!r} was ever registered: `apc agent list` shows who was")
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
 from apc_cli.commands.group import Commands
-from apc_cli.connections import Door, find_door, open_log
+from apc_cli.connections import Door, find_door, open_log, require_agent
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
 from apc_contracts.errors import PacketRefused
@@ -86,11 +86,12 @@ def _print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
 
 
 async def matching(pool: asyncpg.Pool, narrowed: Filter, *, limit: int | None = None) -> list[DeadDelivery]:
-    """Return the dead deliveries that match. Raises InputUnusable for a session that the log does not hold."""
+    """Return the dead deliveries that match. Raises InputUnusable for a session or agent that the log does not hold."""
     if narrowed.session_id is not None and await get_session(pool, narrowed.session_id) is None:
         raise InputUnusable(
             f"--session: the log holds no session {narrowed.session_id!r}: `apc session list` shows them"
         )
+    await require_agent(pool, narrowed.recipient)
     return await list_dead(
         pool, session_id=narrowed.session_id, recipient=narrowed.recipient, reason=narrowed.reason, limit=limit
     )

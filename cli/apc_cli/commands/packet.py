@@ -22,7 +22,7 @@ from apc_bus.settings import BusSettings
 from apc_cli.commands.group import After, Commands, ContractFile
 from apc_cli.commands.packet_lineage import impact, lineage_summary, retract, tree
 from apc_cli.commands.packet_replay import print_lines, print_verified
-from apc_cli.connections import open_bus, open_log
+from apc_cli.connections import open_bus, open_log, require_agent
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes, read_cursor, write_cursor, write_output
 from apc_cli.output.output import AsJson, opened, print_json, print_rows, tell, to_json, wants_json
@@ -401,6 +401,8 @@ async def refused(
             rows = await list_refused(
                 pool, passage, session_id=session_id, agent_id=agent, with_heartbeats=heartbeats, limit=most
             )
+            if most is not None and not rows:
+                await require_agent(pool, agent)  # what a stranger sent was refused, and is listed
             if most is not None and not heartbeats:
                 await _tell_left_out(pool, passage, session_id, agent)
             if not follow:

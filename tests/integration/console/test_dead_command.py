@@ -117,6 +117,7 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch
         ),
         (settle_dead(REQUEUE, [str(gone.packet_id)], ANY), "so nobody would handle it"),
         (dead_rows(Filter("elsewhere"), limit=1), "the log holds no session 'elsewhere'"),
+        (dead_rows(Filter(recipient="ghost"), limit=1), "--agent: no agent 'ghost' was ever registered"),
         (settle_dead(DISCARD, [], ANY, is_all=True, note="n" * 301), "--note has 301 characters"),
     ):
         with pytest.raises(InputUnusable) as raised:

@@ -131,6 +131,13 @@ async def test_the_commands_name_field_and_remedy(bench: LogBench, postgres_url:
         "apc: rerun: packet" in traced.stderr
         and f"another payload. Remedy: {CONFLICT_REMEDIES['rerun']}" in traced.stderr
     )
+    ghost = await asyncio.to_thread(
+        apc, "packet", "refused", "--agent", "ghost", given={"APC_DATABASE_URL": postgres_url}
+    )
+    assert (ghost.returncode, ghost.stderr) == (
+        2,
+        "apc: --agent: no agent 'ghost' was ever registered: `apc agent list` shows who was\n",
+    )
     unknown = await asyncio.to_thread(apc, "tail", "no-such", given={"APC_DATABASE_URL": postgres_url})
     assert (unknown.returncode, unknown.stderr) == (
         2,

@@ -5,6 +5,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+import structlog
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import Sentinel
 from tests.support.waiting import until
@@ -49,6 +50,7 @@ async def test_a_failure_is_logged_without_local_variables(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a program that has not set structlog up either, whose default shows them and needs half a second to do so."""
+    structlog.reset_defaults()  # a test that captures logs sets it up
     agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
 
     @agent.on(PacketType.IDEA)

@@ -11,6 +11,7 @@ import pytest
 import typer
 from pydantic import ValidationError
 from pydantic_settings.sources.providers import dotenv
+from tests.support.apc_command import ApcCommand
 
 from apc_bus.settings import BusSettings
 from apc_cli.commands import main
@@ -83,10 +84,9 @@ def test_a_file_that_is_missing_is_named_once(tmp_path: Path, capsys: pytest.Cap
         (["desk:team", "--input", "input.json", "--key", ""], "the key of a start is empty: "),
     ],
 )
-def test_what_a_start_lacks_is_named(given: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["session", "start", *given])
-    assert capsys.readouterr().err.startswith(f"apc: {says}")
+def test_what_a_start_lacks_is_named(apc: ApcCommand, given: list[str], says: str) -> None:
+    refused = apc("session", "start", *given)
+    assert (refused.returncode, refused.stderr[: len(says) + 5]) == (2, f"apc: {says}")
 
 
 async def test_a_folder_without_a_log_is_named_in_full_with_the_ways_to_the_log(

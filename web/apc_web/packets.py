@@ -222,7 +222,8 @@ CAUSES: Mapping[str, str] = {
         "too long (limits.list_items, limits.parents)"
     ),
     "TOO_DEEP": "more than 32 levels of nesting, or more than 20,000 nodes",
-    "MALFORMED": "the body is not JSON in UTF-8, or contains NaN, NUL, a number out of range or a duplicate key",
+    "MALFORMED": "the body is not JSON in UTF-8, or contains NaN, NUL, a number out of range or a duplicate key; "
+    "or the AMQP properties or a header cannot be read",
     "SCHEMA_INVALID": "a field is missing, unknown or of the wrong type; the path names it",
     "SENDER_MISMATCH": (
         "the AMQP user_id is missing or belongs to another agent, the sender claims to be orchestrator, or "

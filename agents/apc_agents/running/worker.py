@@ -128,13 +128,8 @@ class Worker:
         on_invocation: InvocationListener | None = None,
     ) -> None:
         settings = settings or WorkerSettings()
-        self._agent, self._bus, self._settings, self._schedules, self._database = (
-            agent,
-            bus,
-            settings,
-            schedules,
-            database,
-        )
+        self._agent, self._bus, self._settings = agent, bus, settings
+        self._schedules, self._database = schedules, database
         self._sessions = sessions = KnownSessions(agent.agent_id)
         contract, acknowledgements = contract or load_contract(settings.contract), Acknowledgements()
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
@@ -144,28 +139,18 @@ class Worker:
         self._intake, self._inbox = Intake(agent.agent_id, sessions, acknowledgements, settings.shards), Inbox()
         self._tasks = tasks or (InMemoryTaskStore() if agent.tools is not None else None)
         self._effects = _effect_maker(effects or InMemoryEffectStore(), agent.agent_id, settings)
-        self._dispatcher = Dispatcher(
-            Resources(
-                agent=agent,
-                emitter=self._emitter,
-                effects=self._effects,
-                memory=memory or InMemoryMemoryStore(),
-                artifacts=artifacts,
-                tasks=self._tasks,
-            ),
-            self._outbox,
-            self._states,
-            sessions,
-            contract,
-            claim_checks,
-            on_failure=on_failure,
-            on_invocation=on_invocation,
+        resources = Resources(
+            agent=agent,
+            emitter=self._emitter,
+            effects=self._effects,
+            memory=memory or InMemoryMemoryStore(),
+            artifacts=artifacts,
+            tasks=self._tasks,
         )
-        self._is_stopping, self._health, self._last_resort = (
-            False,
-            Health(),
-            last_resort or LastResort(settings.data_dir),
-        )
+        told = partial(Dispatcher, on_failure=on_failure, on_invocation=on_invocation)
+        self._dispatcher = told(resources, self._outbox, self._states, sessions, contract, claim_checks)
+        self._is_stopping, self._health = False, Health()
+        self._last_resort = last_resort or LastResort(settings.data_dir)
         self.ready = asyncio.Event()
         """Set while handlers run: after on_start, until the worker stops."""
 

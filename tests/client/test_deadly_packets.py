@@ -36,7 +36,9 @@ def test_a_packet_that_kills_the_process_is_set_aside_alone(postgres_url: str, t
     became = json.loads(done.stdout.splitlines()[-1])
     assert (became["a"], became["b"]) == ("a", "b")
     assert "HANDLER_FAILED" in became["poison"]
-    assert asyncio.run(dead_letters(postgres_url)) == [("clerk", "handler_error")]
+    assert asyncio.run(dead_letters(postgres_url)) == [
+        ("clerk", "set aside: it ended its consumer three times while alone")
+    ]
 
 
 async def dead_letters(url: str) -> list[tuple[str, str]]:

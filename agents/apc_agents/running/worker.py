@@ -139,20 +139,30 @@ class Worker:
         self._intake, self._inbox = Intake(agent.agent_id, sessions, acknowledgements, settings.shards), Inbox()
         self._tasks = tasks or (InMemoryTaskStore() if agent.tools is not None else None)
         self._effects = _effect_maker(effects or InMemoryEffectStore(), agent.agent_id, settings)
-        resources = Resources(
-            agent=agent,
+        self._dispatcher = Dispatcher(
+            self._make_resources(memory, artifacts),
+            self._outbox,
+            self._states,
+            sessions,
+            contract,
+            claim_checks,
+            on_failure=on_failure,
+            on_invocation=on_invocation,
+        )
+        self._is_stopping, self._health = False, Health()
+        self._last_resort = last_resort or LastResort(settings.data_dir)
+        self.ready = asyncio.Event()
+        """Set while handlers run: after on_start, until the worker stops."""
+
+    def _make_resources(self, memory: BaseMemoryStore | None, artifacts: ArtifactStore | None) -> Resources:
+        return Resources(
+            agent=self._agent,
             emitter=self._emitter,
             effects=self._effects,
             memory=memory or InMemoryMemoryStore(),
             artifacts=artifacts,
             tasks=self._tasks,
         )
-        told = partial(Dispatcher, on_failure=on_failure, on_invocation=on_invocation)
-        self._dispatcher = told(resources, self._outbox, self._states, sessions, contract, claim_checks)
-        self._is_stopping, self._health = False, Health()
-        self._last_resort = last_resort or LastResort(settings.data_dir)
-        self.ready = asyncio.Event()
-        """Set while handlers run: after on_start, until the worker stops."""
 
     def _make_emitter(
         self, acknowledgements: Acknowledgements, contract: Contract, claim_checks: ClaimChecks, sign: Sign | None

@@ -11,8 +11,7 @@ from uuid import UUID
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from apc_agents.errors import AgentError, EmitRefused
-from apc_agents.running.delivery import is_refusal
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import KnownSessions, is_refusal
 from apc_agents.typed import payload_of
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract.machines import Machine

@@ -21,10 +21,9 @@ from apc_agents.errors import AgentError, HandlerFailed
 from apc_agents.handling.state import InMemoryStateStore, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
-from apc_agents.running.delivery import DeliveryKey
+from apc_agents.running.delivery import DeliveryKey, KnownSessions, SessionPosition
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import Tick, tick_id
-from apc_agents.session_phase import KnownSessions, SessionPosition
 from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore

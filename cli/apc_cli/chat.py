@@ -13,7 +13,7 @@ from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
 from apc_agents.llm import Dialogue, LLMAgent
 from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import KnownSessions
 from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_agents.tasks.runner import TaskRunner

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from apc_agents.emission import Builder, Draft, KnownParent
 from apc_agents.keys import AgentKey
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import KnownSessions
 from apc_agents.team import Team
 from apc_agents.typed import payload_of
 from apc_bus.port import Bus

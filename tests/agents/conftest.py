@@ -12,7 +12,7 @@ from tests.agents.workshop import Workshop
 
 from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle

@@ -22,8 +22,7 @@ from apc_agents.handling.journal import CallJournal, Suspended
 from apc_agents.handling.state import StateCache, StateDocument
 from apc_agents.metrics import time_handler
 from apc_agents.outbox import ReceiptOutbox
-from apc_agents.running.delivery import Inbound
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import Inbound, KnownSessions
 from apc_agents.typed import AnyHandler, payloads_of
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.crash_points import crash_point

@@ -26,7 +26,7 @@ from apc_agents.handling.journal import Asked, CallJournal, barred
 from apc_agents.handling.state import StateDocument
 from apc_agents.memory.conversation import ConversationMessage, MemoryUnavailable, NewMessages, StaleRevision
 from apc_agents.memory.store import BaseMemoryStore
-from apc_agents.session_phase import SessionKnowledge
+from apc_agents.running.delivery import SessionKnowledge
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext

@@ -14,12 +14,12 @@ from apc_agents.running.delivery import (
     DeliveryKey,
     FencingTokens,
     Inbound,
+    KnownSessions,
     RecentKeys,
     is_refusal,
     read_body,
     read_headers,
 )
-from apc_agents.session_phase import KnownSessions
 from apc_bus.errors import DeadLetter
 from apc_bus.last_resort import ATTEMPTS
 from apc_bus.port import Bus, Delivery

@@ -23,10 +23,9 @@ from apc_agents.handling.state import InMemoryStateStore, StateCache, StateStore
 from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.outbox import ReceiptOutbox
-from apc_agents.running.delivery import Inbound
+from apc_agents.running.delivery import Inbound, KnownSessions
 from apc_agents.running.intake import Inbox, Intake, SubstrateListener
 from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
-from apc_agents.session_phase import KnownSessions
 from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_agents.tasks.runner import TaskRunner, announce_with
 from apc_agents.tasks.store import TaskStore

@@ -9,7 +9,7 @@ from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import ALL, ROOT, SUBSTRATE, EmitRefused
 from apc_agents.emission import Builder, Draft
-from apc_agents.session_phase import KnownSessions, SessionPosition
+from apc_agents.running.delivery import KnownSessions, SessionPosition
 from apc_contracts import (
     ORCHESTRATOR,
     Actor,

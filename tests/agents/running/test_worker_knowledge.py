@@ -6,7 +6,7 @@ from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
 
 from apc_agents import Agent, HandlerContext
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_contracts import (
     ORCHESTRATOR,
     AckPayload,

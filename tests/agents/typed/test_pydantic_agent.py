@@ -19,7 +19,7 @@ from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, InMemorySta
 from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import PydanticAgent
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import KnownSessions
 from apc_contracts import Actor, Packet, ReceiptKind, RunPhase
 from apc_contracts.payloads.by_type import DecisionPayload
 

@@ -16,7 +16,7 @@ from tests.agents.conftest import PATIENCE, Gate, _idea, _make_packet
 
 from apc_agents import Agent, HandlerContext, InMemoryStateStore, Role, Worker, WorkerSettings, message
 from apc_agents.effects import InMemoryEffectStore
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_bus.consuming import handle
 from apc_bus.in_memory import InMemoryBus
 from apc_bus.topology import gate_queue

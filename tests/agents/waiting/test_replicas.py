@@ -7,7 +7,7 @@ from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.agents.waiting.pipelines import HOUR, answer_to
 
 from apc_agents import Agent, HandlerContext, InMemoryStateStore, Role, Worker, WorkerSettings
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_contracts import IdeaPayload, Packet, PacketType, SignalPayload
 
 POSITION = SessionPosition(contract="task")

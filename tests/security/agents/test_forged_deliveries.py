@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apc_agents.emitter import Acknowledgements
+from apc_agents.running.delivery import KnownSessions
 from apc_agents.running.intake import Intake
-from apc_agents.session_phase import KnownSessions
 from apc_bus import headers
 from apc_bus.errors import DeadLetter, PublishRefused, TopologyInvalid
 from apc_bus.in_memory import InMemoryBroker

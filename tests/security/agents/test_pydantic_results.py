@@ -18,7 +18,7 @@ from apc_agents.clearance import PROVENANCE, Clearance, Trigger
 from apc_agents.emission import Builder, Draft
 from apc_agents.memory import InMemoryMemoryStore
 from apc_agents.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
-from apc_agents.session_phase import KnownSessions
+from apc_agents.running.delivery import KnownSessions
 from apc_contracts import Actor, Packet, RunPhase
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.payloads.by_type import AgentRequest, SignalPayload

@@ -1,4 +1,4 @@
-"""What is new in the log: passages between two looks, news, refusals, conflicts; and what surrounds a session."""
+"""What is new in the log: passages between two looks, news, refusals; and what surrounds a session."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -15,7 +15,6 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
 from apc_log.heads import read_ends
 from apc_log.queries.dead import list_dead
 from apc_log.queries.sessions import list_held_packets
-from apc_log.queries.trace import ConflictRow, columns, to_row
 from apc_log.registry import read_registry
 
 
@@ -57,30 +56,6 @@ async def passages(pool: asyncpg.Pool, *, poll: timedelta, back: int | None = No
         passage = passage.next(await read_ends(pool))
         if not passage.is_empty:
             yield passage
-
-
-_COLUMNS = columns(ConflictRow, "one")
-_OF_SESSION = f"""
-SELECT {_COLUMNS} FROM apc_log.packet_conflicts AS one
-WHERE one.session_id = $1 AND ($2::uuid IS NULL OR one.packet_id = $2) ORDER BY one.shard, one.seq LIMIT $3
-"""
-_OF_PACKET = f"""
-SELECT {_COLUMNS} FROM apc_log.packet_conflicts AS one
-WHERE one.packet_id = $1 ORDER BY one.shard, one.seq LIMIT $2
-"""
-
-
-async def list_conflicts(
-    pool: asyncpg.Pool, *, session_id: str | None, packet_id: UUID | None, limit: int
-) -> list[ConflictRow]:
-    """Return the first conflicts of a session, of a packet id, or of both; nothing when neither is given."""
-    if session_id is not None:
-        rows = await pool.fetch(_OF_SESSION, session_id, packet_id, limit)
-    elif packet_id is not None:
-        rows = await pool.fetch(_OF_PACKET, packet_id, limit)
-    else:
-        rows = []
-    return [to_row(ConflictRow, row) for row in rows]
 
 
 # `apc tail`: what happens, one row for each entry that a person wants to see.

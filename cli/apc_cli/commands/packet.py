@@ -48,6 +48,7 @@ from apc_log.queries import (
     PacketTimeline,
     Position,
     TransitionRow,
+    list_conflicts,
     replay_page,
 )
 from apc_log.queries import (
@@ -56,7 +57,7 @@ from apc_log.queries import (
 from apc_log.queries import (
     trace as recorded_trace,
 )
-from apc_log.watching import Passage, RefusedRow, count_late_heartbeats, list_conflicts, list_refused, passages
+from apc_log.watching import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 

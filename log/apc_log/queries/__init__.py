@@ -60,6 +60,7 @@ from apc_log.queries.trace import (
     TransitionRow,
     get_packet_timeline,
     list_agent_packets,
+    list_conflicts,
     list_packet_events,
     trace,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "get_transfer_refusals",
     "list_agent_packets",
     "list_arbitrations",
+    "list_conflicts",
     "list_dead",
     "list_held_packets",
     "list_invocations",

@@ -310,6 +310,15 @@ FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
 """
 
+CONFLICTS_OF_SESSION = f"""
+SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
+WHERE one.session_id = $1 AND ($2::uuid IS NULL OR one.packet_id = $2) ORDER BY one.shard, one.seq LIMIT $3
+"""
+CONFLICTS_OF_PACKET = f"""
+SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
+WHERE one.packet_id = $1 ORDER BY one.shard, one.seq LIMIT $2
+"""
+
 
 # Bodies of packets as they were received: those that the log holds encrypted are opened while their key exists.
 
@@ -417,6 +426,19 @@ async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dic
         )
         for row in await pool.fetch(STALE, sessions, ids)
     }
+
+
+async def list_conflicts(
+    pool: asyncpg.Pool, *, session_id: str | None, packet_id: UUID | None, limit: int
+) -> list[ConflictRow]:
+    """Return the first conflicts of a session, of a packet id, or of both; nothing when neither is given."""
+    if session_id is not None:
+        rows = await pool.fetch(CONFLICTS_OF_SESSION, session_id, packet_id, limit)
+    elif packet_id is not None:
+        rows = await pool.fetch(CONFLICTS_OF_PACKET, packet_id, limit)
+    else:
+        rows = []
+    return [to_row(ConflictRow, row) for row in rows]
 
 
 async def _states_of(pool: asyncpg.Pool, packets: Iterable[PacketRow]) -> list[str]:

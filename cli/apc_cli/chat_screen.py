@@ -21,8 +21,8 @@ from apc_agents.context import ArgumentInvalid
 from apc_agents.llm import Dialogue, DialogueOutput, Props
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import StandardInput
+from apc_cli.output.output import show
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import show
 from apc_cli.output.terminal import echo
 from apc_contracts.text import numbered, printable, printable_json
 

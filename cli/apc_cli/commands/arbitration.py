@@ -8,9 +8,8 @@ import typer
 
 from apc_cli.commands.group import Commands
 from apc_cli.connections import open_log
-from apc_cli.output.output import AsJson, print_json, wants_json
+from apc_cli.output.output import AsJson, print_json, print_table, wants_json
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import print_table
 from apc_cli.output.terminal import echo
 from apc_log.queries import ArbitrationRow, list_arbitrations
 from apc_log.queries.arbitrations import ArbitrationCandidate

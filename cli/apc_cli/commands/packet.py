@@ -25,9 +25,8 @@ from apc_cli.commands.packet_replay import print_lines, print_verified
 from apc_cli.connections import open_bus, open_log, require_agent
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes, read_cursor, write_cursor, write_output
-from apc_cli.output.output import AsJson, opened, print_json, print_rows, tell, to_json, wants_json
+from apc_cli.output.output import AsJson, opened, print_json, print_rows, show, tell, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import show
 from apc_cli.output.terminal import BlockPrinter, echo, place_of, refusal_sentences
 from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import load_contract

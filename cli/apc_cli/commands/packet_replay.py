@@ -10,9 +10,8 @@ from rich.text import Text
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable, LogDiffers
 from apc_cli.output.files import read_bytes, write_bytes
-from apc_cli.output.output import print_json, print_rows, to_json, wants_json
+from apc_cli.output.output import print_json, print_rows, show, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import show
 from apc_cli.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.text import numbered

@@ -14,8 +14,7 @@ from apc_cli.commands.session_control import operator_packet
 from apc_cli.connections import broker_user, open_bus, open_log, require_broker
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
-from apc_cli.output.output import print_json, wants_json
-from apc_cli.output.tables import show
+from apc_cli.output.output import print_json, show, wants_json
 from apc_cli.output.terminal import BlockPrinter, echo
 from apc_client.client import check_key
 from apc_client.connecting import connect

@@ -11,8 +11,7 @@ import typer
 
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
-from apc_cli.output.output import AsJson, wants_json
-from apc_cli.output.tables import show
+from apc_cli.output.output import AsJson, show, wants_json
 from apc_cli.output.terminal import BlockPrinter, echo, place_of, refusal_sentences
 from apc_contracts.text import printable_json
 from apc_contracts.vocabulary import PacketType

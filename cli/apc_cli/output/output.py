@@ -1,21 +1,25 @@
-"""Print results: a Rich table at a terminal, JSON with `--json` or when the output is piped."""
+"""Print results: a Rich table at a terminal, with whole ids; JSON with `--json` or when the output is piped."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import orjson
 import typer
 from pydantic import ValidationError
+from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 
 from apc_bus.settings import all_settings, variable_of
 from apc_cli.errors import InputUnusable
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import as_text, print_table
 from apc_cli.output.terminal import echo, standard_output
-from apc_contracts.text import one_line, printable_json
+from apc_contracts.text import one_line, printable, printable_json
 
 # Turn an unusable setting into one sentence.
 
@@ -90,3 +94,170 @@ def opened(out: Path | None) -> Any:
         return out.open("wb")
     except OSError as error:
         raise InputUnusable(f"cannot write {out}: {error.strerror}") from error
+
+
+# The text of one value in a table.
+
+
+def show(value: Any) -> str:
+    """Return the text of one table cell."""
+    match value:
+        case None:
+            return ""
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.6g}"
+        case list() | tuple() | set() | frozenset():
+            return ", ".join(sorted(map(show, value)) if isinstance(value, set | frozenset) else map(show, value))
+        case dict():
+            return orjson.dumps(value, default=as_text).decode()
+        case bytes():
+            return value.hex()
+        case _:
+            return str(value)
+
+
+def as_text(value: Any) -> Any:
+    """Return a value that JSON does not know as text, a set as a list."""
+    match value:
+        case bytes():
+            return value.hex()
+        case set() | frozenset():
+            return sorted(value)
+        case _:
+            return str(value)
+
+
+GAP = 2
+"""Columns between two cells."""
+LONGEST_WORD, LONGEST_WHERE_NARROW = 40, 20
+"""A longer word may be broken, unless it stands in the first column or is an id; the second, before a column goes."""
+
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+Cells = Mapping[str, Sequence[str]]
+"""Column -> its cells, from the first row to the last."""
+
+
+def print_table(console: SafeConsole, rows: Sequence[Mapping[str, Any]], title: str, least: Sequence[str] = ()) -> None:
+    """Print rows of equal keys as a table, without the columns for which the terminal is too narrow.
+
+    Empty columns go first, then those that repeat an earlier one, those in `least`, and the last ones. Where fewer
+    than a third would stay, and for one row that does not fit, each row is printed as a record: a line for each value.
+    """
+    console.print(Text(title, style="italic"))
+    if not rows:
+        return
+    cells = {name: [printable(_cell(row[name])) for row in rows] for name in rows[0]}
+    kept = _fitting(cells, console.width, least)
+    if len(kept) < len(cells) and (len(rows) == 1 or 3 * len(kept) < len(cells)):
+        _print_records(console, cells, len(rows))
+        return
+    _print_columns(console, kept)
+    left_out = [_heading(name) for name in cells if name not in kept]
+    if left_out:
+        console.print(Text(f"left out: {', '.join(left_out)} (a wider terminal or --json shows them)", style="dim"))
+
+
+def _fitting(cells: Cells, width: int, least: Sequence[str]) -> Cells:
+    """Return the columns that fit, in their order."""
+    if _total(cells, LONGEST_WHERE_NARROW) <= width:
+        return cells
+    kept = dict(cells)
+    for name in _dispensable(cells, least):
+        if _total(kept, LONGEST_WORD) <= width:
+            break
+        del kept[name]
+    return kept
+
+
+def _dispensable(cells: Cells, least: Sequence[str]) -> list[str]:
+    """Return the columns in the order in which they can be left out; the first column always stays."""
+    names = list(cells)
+    empty = [name for name in names[1:] if not any(cells[name])]
+    repeated = [
+        name
+        for place, name in enumerate(names)
+        if name not in empty and cells[name] in [cells[earlier] for earlier in names[:place]]
+    ]
+    known = dict.fromkeys([*empty, *repeated, *(name for name in least if name in cells)])
+    return list(known | dict.fromkeys(reversed(names[1:])))
+
+
+def _print_columns(console: SafeConsole, cells: Cells) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for name, width in zip(cells, _widths(cells, console.width), strict=True):
+        table.add_column(_heading(name), width=width, overflow="fold")
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _print_records(console: SafeConsole, cells: Cells, count: int) -> None:
+    names = [_heading(name) for name in cells]
+    for number in range(count):
+        record = Table.grid(padding=(0, GAP, 0, 0))
+        record.add_column(style="bold", no_wrap=True)
+        record.add_column(overflow="fold")
+        for name, texts in zip(names, cells.values(), strict=True):
+            record.add_row(name, Text(texts[number]))
+        if number:
+            console.print()
+        console.print(record)
+
+
+def _widths(cells: Cells, width: int) -> list[int]:
+    """Return the width of each column: what its words need, and of the rest what its longest line needs."""
+    longest = LONGEST_WORD if _total(cells, LONGEST_WORD) <= width else LONGEST_WHERE_NARROW
+    widths = _narrowest(cells, longest)
+    rest = max(0, width - _total(cells, longest))
+    wanted = [
+        max(cell_len(line) for text in (_heading(name), *texts) for line in text.split("\n"))
+        for name, texts in cells.items()
+    ]
+    while rest and (short := [place for place, one in enumerate(widths) if one < wanted[place]]):
+        for place in short[:rest]:
+            widths[place] += 1
+        rest -= len(short[:rest])
+    return widths
+
+
+def _total(cells: Cells, longest: int) -> int:
+    """Return how wide the table must be."""
+    return sum(_narrowest(cells, longest)) + GAP * (len(cells) - 1)
+
+
+def _narrowest(cells: Cells, longest: int) -> list[int]:
+    """Return how wide each column must be, when words over `longest` columns may be broken that are no ids."""
+    return [
+        max(_of_words(texts, None if place == 0 or name.endswith(("id", "ids")) else longest), _of_heading(name))
+        for place, (name, texts) in enumerate(cells.items())
+    ]
+
+
+def _of_words(texts: Sequence[str], longest: int | None) -> int:
+    words = [word for text in texts for word in text.split()]
+    return max((_of_word(word, longest) for word in words), default=0)
+
+
+def _of_word(word: str, longest: int | None) -> int:
+    width = cell_len(word)
+    return width if longest is None or _UUID.search(word) else min(width, longest)
+
+
+def _of_heading(name: str) -> int:
+    return max(map(len, _heading(name).split()))
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _cell(value: Any) -> str:
+    """Return the text of a cell; the members of an object are words, so that they wrap."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_cell(one) if isinstance(one, dict) else show(one)}" for name, one in value.items())
+    return show(value)

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from apc_cli.output.output import print_table
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.tables import print_table
 
 FIRST, SECOND = (UUID(int=number) for number in (1, 2))
 WIDTHS = (60, 80, 100, 120)

@@ -27,8 +27,8 @@ from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import get_session
+from apc_log.queries.packets import PacketRow, list_agent_packets, opened_bodies
 from apc_log.queries.questions import QuestionRow, list_questions
-from apc_log.queries.trace import PacketRow, list_agent_packets, opened_bodies
 
 # A start under a key: its ids follow from the key, and a repeated one finds the session of the first.
 #

@@ -22,7 +22,7 @@ from apc_contracts.payloads.by_type import DecisionPayload, Result
 from apc_contracts.vocabulary import CommitmentLevel, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import SessionRow, get_session
-from apc_log.queries.trace import PacketRow, Position, list_agent_packets, opened_bodies
+from apc_log.queries.packets import PacketRow, Position, list_agent_packets, opened_bodies
 
 PAUSE_SECONDS: Final = 0.05
 """Between two looks at the log."""

@@ -15,7 +15,7 @@ import orjson
 
 from apc_contracts.packet import ARTIFACT_PREFIX
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
-from apc_log.queries.trace import PacketRow, list_agent_packets
+from apc_log.queries.packets import PacketRow, list_agent_packets
 
 PRODUCER = "urn:apc-bus"
 """Who says so: the project has no public address."""

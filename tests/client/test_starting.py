@@ -26,7 +26,7 @@ from apc_contracts import MessagePayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Registration, Right
 from apc_log.queries import get_session
-from apc_log.queries.trace import PacketRow
+from apc_log.queries.packets import PacketRow
 
 __all__ = ["house"]
 

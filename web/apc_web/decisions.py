@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from apc_log.queries import ArbitrationRow
 from apc_log.queries import list_protocols as logged_protocols
 from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
-from apc_log.queries.trace import ScopeFilters
+from apc_log.queries.packets import ScopeFilters
 from apc_web.access import AccountRole
 from apc_web.cursors import After, Limit, OfRun, OfSession, OfTask, microseconds, read_cursor, time_of, write_cursor
 from apc_web.models import NEXT, ApiModel, NamedCount, Shown

@@ -12,8 +12,8 @@ from apc_agents.tasks.store import TaskStatus
 from apc_log.queries import DeadDelivery, delivery_history
 from apc_log.queries import list_dead as logged_dead
 from apc_log.queries.dead import DeliveryHop
+from apc_log.queries.packets import Position
 from apc_log.queries.questions import list_questions
-from apc_log.queries.trace import Position
 from apc_web.access import AccountRole, caller
 from apc_web.acts import (
     ApprovalList,

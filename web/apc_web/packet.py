@@ -20,7 +20,7 @@ from apc_log.queries.packet_pages import (
     sessions_of_packet,
     stored_body,
 )
-from apc_log.queries.trace import Position, list_packet_events, stale_packets
+from apc_log.queries.packets import Position, list_packet_events, stale_packets
 from apc_log.session_loading import contract_of_session
 from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
 from apc_web import packets

@@ -12,7 +12,7 @@ import asyncpg
 from apc_contracts.judging.verdict import remedy_of
 from apc_log.queries import PacketRow, TransitionRow
 from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_packets, search_packets
-from apc_log.queries.trace import Position
+from apc_log.queries.packets import Position
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.errors import invalid
 from apc_web.models import NEXT, ApiModel, LogPlace, Sender, Shown, column

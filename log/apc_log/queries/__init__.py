@@ -21,6 +21,22 @@ from apc_log.queries.lineage import (
     get_packet_impact,
     get_packet_tree,
 )
+from apc_log.queries.packets import (
+    ConflictRow,
+    CoordinationRow,
+    LogRow,
+    PacketRow,
+    PacketTimeline,
+    Position,
+    Staleness,
+    TracePage,
+    TransitionRow,
+    get_packet_timeline,
+    list_agent_packets,
+    list_conflicts,
+    list_packet_events,
+    trace,
+)
 from apc_log.queries.replay import (
     PostgresRecords,
     Records,
@@ -47,22 +63,6 @@ from apc_log.queries.summary import (
     get_transfer_refusals,
     list_protocol_propagation,
     list_protocols,
-)
-from apc_log.queries.trace import (
-    ConflictRow,
-    CoordinationRow,
-    LogRow,
-    PacketRow,
-    PacketTimeline,
-    Position,
-    Staleness,
-    TracePage,
-    TransitionRow,
-    get_packet_timeline,
-    list_agent_packets,
-    list_conflicts,
-    list_packet_events,
-    trace,
 )
 
 __all__ = [

@@ -15,7 +15,7 @@ import orjson
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.body_encryption import is_sealed
-from apc_log.queries.trace import ScopeFilters, narrowed
+from apc_log.queries.packets import ScopeFilters, narrowed
 
 SELECTED = "selected:"
 """Prefix of the keys of `scoring` in an arbitration of TRANSFERs; the value is the rank, from 1."""

@@ -10,7 +10,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.vocabulary import CONTROL_TYPES
-from apc_log.queries.trace import Position
+from apc_log.queries.packets import Position
 
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
 DEAD = """

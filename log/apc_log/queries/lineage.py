@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import PacketType
-from apc_log.queries.trace import PacketHead, PacketRow, Position, list_agent_packets
+from apc_log.queries.packets import PacketHead, PacketRow, Position, list_agent_packets
 
 COLUMNS = """
     packet.packet_id, packet.packet_type, packet.sender_agent_id, packet.run_phase, packet.round, packet.generation,

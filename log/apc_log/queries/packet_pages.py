@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.queries.trace import FILTERS, PacketHead, Position, narrowed
+from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed
 
 RULING = """
 LEFT JOIN LATERAL (

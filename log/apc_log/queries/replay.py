@@ -24,7 +24,7 @@ from apc_contracts.replay.what_if import Change, WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
 from apc_log.heads import AnyConnection, read_ends
-from apc_log.queries.trace import (
+from apc_log.queries.packets import (
     BEGINNING,
     ConflictRow,
     CoordinationRow,

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
-from apc_log.queries.trace import Position
+from apc_log.queries.packets import Position
 
 _COLUMNS = "session_id, open_deliveries, updated_at, is_terminal, document"
 _LISTED = f"""

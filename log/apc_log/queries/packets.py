@@ -1,4 +1,4 @@
-"""`apc packet trace`: packets that match, with their states and transitions.
+"""Packets of the log, with their states and transitions; and the inputs that became none (`apc packet trace`).
 
 Other queries share what stands here: the rows that are returned, their columns in SQL, and bodies that are opened.
 """

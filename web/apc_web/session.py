@@ -9,10 +9,10 @@ from apc_contracts.session.document import SessionDocument, TaskDocument
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow, list_dead, list_held_packets
+from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.packet_pages import session_scores, session_transfers
 from apc_log.queries.session_pages import SessionPlace, page_of_moves, session_figures
 from apc_log.session_loading import contract_of_session
-from apc_log.watching import list_stale_decisions
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.models import NamedCount
 from apc_web.route_services import Services

@@ -26,8 +26,8 @@ from apc_contracts.session.document import SessionDocument
 from apc_contracts.text import one_line
 from apc_contracts.vocabulary import Signal
 from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
+from apc_log.queries.surroundings import read_surroundings
 from apc_log.session_loading import contract_of_session
-from apc_log.watching import read_surroundings
 
 Row = dict[str, Any]
 

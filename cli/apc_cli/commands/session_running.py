@@ -55,8 +55,8 @@ from apc_contracts.vocabulary import RunPhase, Signal
 from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.queries import get_session
+from apc_log.queries.lineage import list_stale_decisions
 from apc_log.registry import registered_agents
-from apc_log.watching import list_stale_decisions
 
 # What a packet says, in one line: the plain words of each type of payload.
 

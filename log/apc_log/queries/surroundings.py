@@ -1,0 +1,107 @@
+"""`apc session explain`: what the log knows around a session: agents, deliveries, held packets, refusals."""
+
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from apc_contracts.explanation import AgentPresence, HeldNote, OpenDelivery, RefusalCount, Surroundings
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
+from apc_log.queries.dead import list_dead
+from apc_log.queries.lineage import list_stale_decisions
+from apc_log.queries.sessions import list_held_packets
+from apc_log.registry import read_registry
+
+_NOW = "SELECT clock_timestamp()"
+# A live worker emits, reports receipts, or sends a HEARTBEAT into the presence session.
+_SEEN = """
+SELECT agent_id, max(at) AS last_seen FROM (
+    SELECT sender_agent_id AS agent_id, max(recorded_at) AS at FROM apc_log.agent_packets
+    WHERE session_id = ANY ($1) GROUP BY sender_agent_id
+    UNION ALL
+    SELECT actor, max(recorded_at) FROM apc_log.packet_events WHERE session_id = $2 GROUP BY actor
+) AS heard GROUP BY agent_id
+"""
+# A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
+_OPEN = """
+WITH own AS (
+    SELECT packet_id, recipient, max(attempt) AS attempt,
+           max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
+    FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' GROUP BY packet_id, recipient
+), shared AS (
+    SELECT DISTINCT ON (packet_id) packet_id, to_state, recorded_at FROM apc_log.packet_events
+    WHERE session_id = $1 AND recipient = '' AND to_state <> '' ORDER BY packet_id, seq DESC
+)
+SELECT packet.packet_id, packet.packet_type, recipient.name AS recipient, coalesce(own.attempt, 1) AS attempt,
+       last.error, last.retry_at, shared.recorded_at AS since,
+       packet.sender_agent_id = $3 AND packet.packet_type = 'SIGNAL' AS is_notice
+FROM apc_log.agent_packets AS packet
+JOIN shared USING (packet_id)
+CROSS JOIN LATERAL unnest(packet.recipients) AS recipient(name)
+LEFT JOIN own ON own.packet_id = packet.packet_id AND own.recipient = recipient.name
+LEFT JOIN LATERAL (
+    SELECT hop.metadata ->> 'error' AS error, (hop.metadata -> 'retry' ->> 'due_at')::timestamptz AS retry_at
+    FROM apc_log.packet_events AS hop
+    WHERE hop.session_id = $1 AND hop.packet_id = packet.packet_id AND hop.recipient = recipient.name
+    ORDER BY hop.seq DESC LIMIT 1
+) AS last ON true
+WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.channel <> 'INTRA_AGENT'
+  AND shared.to_state = 'ROUTED' AND coalesce(own.ended_attempt, 0) < coalesce(own.attempt, 1)
+ORDER BY packet.seq, recipient.name LIMIT $2
+"""
+_MOST = 100
+
+# What was refused in one session, counted by code, sender and type: the reason why nothing followed.
+
+# On arrival, or by the hop that ended the wait of a held packet.
+_COUNTS = """
+WITH refused AS (
+    SELECT packet.seq, packet.refusal_code AS code, packet.sender_agent_id, packet.packet_type
+    FROM apc_log.agent_packets AS packet WHERE packet.session_id = $1 AND packet.verdict = 'refused'
+    UNION ALL
+    SELECT hop.seq, hop.metadata -> 'refusal' ->> 'code', packet.sender_agent_id, packet.packet_type
+    FROM apc_log.packet_events AS hop
+    JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+    JOIN apc_log.agent_packets AS packet
+      ON packet.shard = named.shard AND packet.seq = named.seq AND packet.verdict = 'held'
+    WHERE hop.session_id = $1 AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
+      AND hop.metadata ? 'refusal'
+)
+SELECT code, sender_agent_id AS sender, packet_type, count(*) AS packets
+FROM refused GROUP BY code, sender_agent_id, packet_type ORDER BY max(seq) DESC LIMIT $2
+"""
+_MOST_CODES = 50
+
+
+async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCount, ...]:
+    """Return how many packets of a session were refused, by code, sender and type: at most 50, the latest first."""
+    return tuple(RefusalCount(**row) for row in await pool.fetch(_COUNTS, session_id, _MOST_CODES))
+
+
+async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
+    """Return what an explanation of this session needs; `silence` is the workers' setting heartbeat_silence."""
+    seen: dict[str, datetime] = {
+        row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, [session_id, PRESENCE_SESSION], session_id)
+    }
+    registry = await read_registry(pool)
+    dead = await list_dead(pool, session_id=session_id, limit=_MOST)
+    held = await list_held_packets(pool, session_id)
+    opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
+    died = [
+        OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
+        for one in dead
+    ]
+    gone = {(one.packet_id, one.recipient) for one in died}
+    return Surroundings(
+        now=await pool.fetchval(_NOW),
+        agents={name: _presence(one, seen.get(name)) for name, one in registry.items()},
+        deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *died),
+        held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
+        stale=await list_stale_decisions(pool, session_id),
+        refusals=await count_refusals(pool, session_id),
+        silence=silence,
+    )
+
+
+def _presence(registration: Registration, last_seen: datetime | None) -> AgentPresence:
+    return AgentPresence(registration.is_revoked, last_seen, registration.rights, registration.swarm_id)

@@ -56,7 +56,7 @@ from apc_log.queries import (
 from apc_log.queries import (
     trace as recorded_trace,
 )
-from apc_log.watching import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
+from apc_log.queries.news import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 

@@ -17,7 +17,7 @@ from apc_contracts.text import printable_json
 from apc_contracts.vocabulary import PacketType
 from apc_log.heads import read_ends
 from apc_log.queries import get_session
-from apc_log.watching import NewsRow, Passage, list_news, passages
+from apc_log.queries.news import NewsRow, Passage, list_news, passages
 
 POLL = timedelta(milliseconds=250)
 BACK = 10_000

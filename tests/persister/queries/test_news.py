@@ -18,7 +18,7 @@ from apc_log.batch import ConflictEntry, PacketEntry
 from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
 from apc_log.queries.health import recent_work
-from apc_log.watching import Passage, list_news, list_refused, passages
+from apc_log.queries.news import Passage, list_news, list_refused, passages
 
 
 async def fill(bench: LogBench) -> dict[str, PacketEntry]:

@@ -13,7 +13,7 @@ import structlog
 
 from apc_bus.concurrency import Backoff, failure_of, first_of, unasked_cancel_fails
 from apc_bus.errors import BusError, DeadLetter, GiveBack
-from apc_bus.last_resort import LastResort, read_alone, taken_alone
+from apc_bus.last_resort import LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 
 Take = Callable[[Delivery], asyncio.Future[None]]
@@ -193,7 +193,7 @@ class Consumer:
     def _begin(self, delivery: Delivery) -> asyncio.Future[None]:
         if delivery.set_aside is not None:
             return _set_aside(delivery, self._tell)
-        with read_alone(delivery):
+        with delivery.read_alone():
             return self._take(delivery)
 
     def _wake(self, done: asyncio.Future[None]) -> None:

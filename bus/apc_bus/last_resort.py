@@ -14,7 +14,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -445,8 +444,3 @@ def taken_alone(deliveries: Sequence[Risky]) -> AbstractAsyncContextManager[None
     """Return the context in which these deliveries are handled: the one of a careful subscription alone."""
     risk = deliveries[0].risk if deliveries else None
     return nullcontext() if risk is None else risk.taken()
-
-
-def read_alone(delivery: Risky) -> AbstractContextManager[None]:
-    """Return the context in which something is done with a delivery that does not wait."""
-    return nullcontext() if delivery.risk is None else delivery.risk.at_once()

@@ -1,7 +1,7 @@
 """The port to a message broker; `rabbit/` and `in_memory.py` are its adapters, one test suite runs over both."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -73,6 +73,10 @@ class Delivery(msgspec.Struct, frozen=True):
         if risk is None or not risk.is_too_high(self.message.message_id):
             return self
         return replace(self, risk=None, set_aside=SetAside(reading=risk if risk.may_be_read() else None))
+
+    def read_alone(self) -> AbstractContextManager[None]:
+        """Return the context in which something is done with it that does not wait."""
+        return nullcontext() if self.risk is None else self.risk.at_once()
 
 
 class QueueDepth(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from structlog.contextvars import bind_contextvars
 from apc_bus.concurrency import Backoff, cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line, note_failure
 from apc_bus.errors import BusError
-from apc_bus.last_resort import LastResort, read_alone, taken_alone
+from apc_bus.last_resort import LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
 from apc_bus.telemetry import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
@@ -306,7 +306,7 @@ class Writer:
                 if stop.is_set():
                     left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not forever
                 for delivery in deliveries:
-                    with read_alone(delivery):
+                    with delivery.read_alone():
                         waiting.append(read_message(self.shard, delivery))
                 interval.begin()
                 while waiting:

@@ -1,17 +1,13 @@
-"""The registry as the log holds it: agents, schemas, contracts; and the evidence that protocols are judged by."""
+"""The registry as the log holds it: agents, people, schemas, contracts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
 import orjson
 
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
-from apc_contracts.protocol.effectiveness import DecayDecision, DecayKind, EvalTally, RunTask, read_decision
-from apc_contracts.protocol.ledger import JudgedTransfer, ProtocolLedger
 from apc_contracts.schemas import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType
 
@@ -116,112 +112,3 @@ def _registration(row: asyncpg.Record) -> Registration:
         via=frozenset(row["via"]),
         speaks=frozenset(orjson.loads(row["speaks"] or "[]")) or SPEAKS_OLDEST,
     )
-
-
-# What protocols are measured by, for the gate and for the queries: the views of migrations/sql/0105_analytics.sql and
-# what the persister keeps of them, in the order in which the verdicts were given.
-
-HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
-# EVALs matter in runs with transfers, and in those that may still have some.
-SCORES = """
-SELECT run_id, task_id, sum(evals)::bigint AS evals, sum(outcome_billionths)::bigint AS outcome,
-       sum(drift_evals)::bigint AS drift_evals, sum(drift_billionths)::bigint AS drift
-FROM apc_log.task_tallies
-WHERE run_id IN (
-    SELECT run_id FROM apc_log.task_tallies WHERE transfers > 0 UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
-GROUP BY run_id, task_id
-HAVING sum(evals) > 0
-"""
-TRANSFERS = """
-SELECT judged_at, shard, seq, protocol_id, parent_protocol_ids, run_id, task_id, refusal_code
-FROM apc_log.transfer_rulings
-"""
-DECISIONS = "SELECT judged_at, shard, seq, decay::text AS decay FROM apc_log.decay_decisions"
-EVALS = "SELECT run_id, task_id, outcome, drift_risk FROM apc_log.eval_metrics"
-MEASURED = " AND outcome IS NOT NULL"
-"""Open metrics of apc/1.1 say nothing of protocols."""
-LATER = " WHERE shard = $1 AND seq > $2 AND seq <= $3"
-
-Positions = dict[int, int]
-"""shard -> the last seq that was read."""
-
-
-class EvidencePosition(NamedTuple):
-    """Where an event stands among those of all shards. `rank` puts a recovery before the verdicts of its moment: it is
-    logged after the TRANSFER that touched the protocol, but that one counts after it already."""
-
-    at: datetime
-    rank: int
-    shard: int
-    seq: int
-
-
-async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
-    """Return the EVALs of every (run, task) with transfers, and of open runs."""
-    return {
-        (row["run_id"], row["task_id"]): EvalTally(row["evals"], row["outcome"], row["drift_evals"], row["drift"])
-        for row in await connection.fetch(SCORES)
-    }
-
-
-async def read_transfers(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Read final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or a shard's behind `after` up to `last`."""
-    rows = await _rows(connection, TRANSFERS, shard, after, last)
-    return [(EvidencePosition(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
-
-
-async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Yield blocks and recoveries as (Place, DecayDecision), like `read_transfers`."""
-    decisions = []
-    for row in await _rows(connection, DECISIONS, shard, after, last):
-        decision = read_decision(orjson.loads(row["decay"]))
-        rank = 0 if decision.kind is DecayKind.RECOVERED else 2
-        decisions.append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
-    return decisions
-
-
-def recall(ledger: ProtocolLedger, events: Iterable[tuple[EvidencePosition, JudgedTransfer | DecayDecision]]) -> None:
-    """Feed a ledger in order; it decides nothing."""
-    for _, event in sorted(events, key=lambda event: event[0]):
-        if isinstance(event, JudgedTransfer):
-            ledger.recall_transfer(event)
-        else:
-            ledger.apply(event)
-
-
-async def read_ledger(pool: asyncpg.Pool, ledger: ProtocolLedger) -> Positions:
-    """Feed an empty ledger everything that the log holds; how far that was."""
-    async with (
-        pool.acquire() as connection,
-        connection.transaction(isolation="repeatable_read", readonly=True),
-    ):
-        positions = {row["shard"]: row["last"] for row in await connection.fetch(HEADS)}
-        for task, scores in (await read_scores(connection)).items():
-            ledger.recall_scores(task, scores)
-        recall(ledger, [*await read_transfers(connection), *await read_decisions(connection)])
-    return positions
-
-
-async def read_shard(connection: Any, ledger: ProtocolLedger, shard: int, after: int, last: int) -> None:
-    """Feed a ledger what a shard judged behind `after`, up to `last`."""
-    evals = await connection.fetch(EVALS + LATER + MEASURED, shard, after, last)
-    transfers = await read_transfers(connection, shard=shard, after=after, last=last)
-    decisions = await read_decisions(connection, shard=shard, after=after, last=last)
-    # Nothing is awaited from here on: anyone who asks the ledger meanwhile finds all of it or nothing.
-    for row in evals:
-        ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
-    recall(ledger, [*transfers, *decisions])
-
-
-async def _rows(connection: Any, query: str, shard: int | None, after: int, last: int) -> list[Any]:
-    rows: list[Any]
-    if shard is None:
-        rows = await connection.fetch(query)
-    else:
-        rows = await connection.fetch(query + LATER, shard, after, last)
-    return rows
-
-
-def _transfer(row: Any) -> JudgedTransfer:
-    task = (row["run_id"], row["task_id"])
-    return JudgedTransfer(row["protocol_id"], tuple(row["parent_protocol_ids"]), task, row["refusal_code"])

@@ -23,7 +23,7 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
 from apc_log.heads import read_given_epoch, read_head
-from apc_log.registry import HEADS, Positions, read_ledger, read_shard
+from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry

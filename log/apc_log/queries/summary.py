@@ -14,7 +14,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.effectiveness import DecayDecision, EvalTally, ProtocolTally, measure
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.heads import AnyConnection
-from apc_log.registry import read_ledger
+from apc_log.protocol_evidence import read_ledger
 
 # What the persister keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
 # verdicts. Of counted TRANSFERs alone (apc_contracts.protocol.effectiveness.is_counted).

@@ -15,7 +15,7 @@ from tests.support.traffic.packets import make_packet
 from apc_contracts import OpenEvalPayload, Packet, PacketRefused, parse_packet, seal
 from apc_contracts.payloads.by_type import MetricLimit
 from apc_contracts.vocabulary import ORCHESTRATOR
-from apc_log.registry import EVALS, LATER, MEASURED
+from apc_log.protocol_evidence import EVALS, LATER, MEASURED
 
 EVENTS = "SELECT events FROM apc_log.packet_events WHERE packet_id = $1 AND recipient = $2 ORDER BY seq"
 FAST = {"latency_ms": MetricLimit(max=200.0), "recall": MetricLimit(min=0.9)}

@@ -19,7 +19,7 @@ HERE: Table = {
     "web/test_verification.py": {
         "test_one_verification_runs_however_many_are_started": "the next one starts",
         "test_a_stranger_starts_ends_and_sees_no_verification": "client.post(PATH, headers=BEARER)",
-        "test_the_address_of_the_database_is_in_no_process_list": "python -m apc_web.verification",
+        "test_the_address_of_the_database_is_in_no_process_list": "python -m apc_web.verification_process",
     },
     "agents/test_forged_deliveries.py": {
         "test_what_another_user_published_is_read_strictly": "assert taken(body, ORCHESTRATOR)",

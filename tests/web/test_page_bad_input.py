@@ -19,7 +19,7 @@ from apc_contracts.vocabulary import RunPhase, Signal
 from apc_web.app import make_app
 from apc_web.guard import AccessGuard
 from apc_web.http import make_server
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 WORD = "w" * (DEFAULT_LIMITS.size_bytes - 8_192)
 """One word as long as a packet can be: 256 KiB with its envelope; the gate refuses 1 MB."""

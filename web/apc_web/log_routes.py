@@ -31,7 +31,7 @@ from apc_web.models import (
 from apc_web.packet import consistency_of
 from apc_web.roles import RoleRoute, narrowed, needs
 from apc_web.route_services import Services, Serving
-from apc_web.verifier import verifier_of
+from apc_web.verification_job import verifier_of
 
 
 async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:

@@ -17,7 +17,7 @@ from apc_log.queries import DeliveryId
 from apc_web.access import Accounts
 from apc_web.fold import Snapshots
 from apc_web.live import Feed
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 if TYPE_CHECKING:
     from apc_web.chats import Chats

@@ -59,7 +59,7 @@ from apc_web.local_names import is_loopback
 from apc_web.pool import open_reader, open_state_reader
 from apc_web.queue_looks import CachedProbe
 from apc_web.route_services import ActResult, KeyOf, Services
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 if TYPE_CHECKING:
     from apc_web.chats import Chats

@@ -16,7 +16,7 @@ from apc_web import roles
 from apc_web.access import AccountRole, make_token
 from apc_web.app import make_app
 from apc_web.guard import AccessGuard
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 PATH = "/api/v1/log/verify"
 PATIENCE = 60.0
@@ -49,7 +49,7 @@ def _processes() -> list[str]:
                 line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            if "apc_web.verification" in line:
+            if "apc_web.verification_process" in line:
                 lines.append(line)
     return lines
 
@@ -105,12 +105,12 @@ async def test_the_address_of_the_database_is_in_no_process_list(
     await verifier.start("local")
     lines = _processes()
     assert lines and not any(postgres_url in line for line in lines)
-    assert any(postgres_url in line for line in [*lines, f"python -m apc_web.verification {postgres_url}"])
+    assert any(postgres_url in line for line in [*lines, f"python -m apc_web.verification_process {postgres_url}"])
 
 
 async def test_a_verification_ends_with_its_server(postgres_url: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "apc_web.verification", stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "apc_web.verification_process", stdin=PIPE, stdout=PIPE
     )
     assert process.stdin is not None
     process.stdin.close()

@@ -16,7 +16,7 @@ from apc_client.sending import until
 from apc_web import guard
 from apc_web.guard import AccessGuard
 from apc_web.http import CheckedRequests
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 __all__ = ["verifier"]
 PATIENCE = timedelta(seconds=90)

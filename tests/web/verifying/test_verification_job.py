@@ -8,7 +8,7 @@ import pytest
 from tests.support.log.tampering import disable_guards
 from tests.web.conftest import WebBench
 
-from apc_web.verifier import LogVerifier
+from apc_web.verification_job import LogVerifier
 
 PATIENCE = 90.0
 

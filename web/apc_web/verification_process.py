@@ -24,7 +24,7 @@ from apc_persister.verification.sessions import compare_sessions
 from apc_persister.verification.verify import verify_shard
 from apc_web.pool import READER
 from apc_web.problems import error_of
-from apc_web.verifier import LONGEST_MESSAGE, LONGEST_PLACE, MOST_FINDINGS
+from apc_web.verification_job import LONGEST_MESSAGE, LONGEST_PLACE, MOST_FINDINGS
 
 _SETTINGS = {"role": READER, "default_transaction_read_only": "on", "application_name": "apc-web-verify"}
 _BEHIND = 10

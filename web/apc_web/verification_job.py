@@ -87,7 +87,13 @@ class LogVerifier:
         self._is_cancelled = False
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "apc_web.verification", stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=_LINE_LIMIT
+                sys.executable,
+                "-m",
+                "apc_web.verification_process",
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                limit=_LINE_LIMIT,
             )
         except OSError as error:
             self._finish("failed", words=f"the verification could not start: {error.strerror}")

@@ -6,7 +6,7 @@ from tests.web.conftest import WebBench
 
 from apc_contracts import IdeaPayload, SignalPayload
 from apc_contracts.vocabulary import Signal
-from apc_web import fold, session_routes
+from apc_web import fold, timeline
 from apc_web.fold import Folded, SessionSnapshots, Snapshots
 
 SESSION = "s-1"
@@ -28,9 +28,9 @@ async def test_counted_ranges_fold_to_the_same_states(
 
     for width in (1, 3, 7):
         told.services.snapshots._sessions.clear()
-        monkeypatch.setattr(session_routes, "EVERY", width)
-        monkeypatch.setattr(session_routes, "_ENTRIES_A_PACKET", 1_000)
-        monkeypatch.setattr(session_routes, "_FAR", 0)
+        monkeypatch.setattr(timeline, "EVERY", width)
+        monkeypatch.setattr(timeline, "_ENTRIES_A_PACKET", 1_000)
+        monkeypatch.setattr(timeline, "_FAR", 0)
         counted = [await told.get(f"/sessions/{SESSION}/at/{seq}") for seq in positions]
         assert len(told.services.snapshots.of(SESSION).seqs) >= last // (2 * width)
         assert counted == alone

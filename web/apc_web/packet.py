@@ -39,7 +39,7 @@ from apc_web.packets import (
 )
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
-from apc_web.session import PACKET_MACHINE, machine_of
+from apc_web.sessions import PACKET_MACHINE, machine_of
 
 _HINT = "take an id that `GET /packets` lists"
 _LARGEST_SHARD = (1 << 31) - 1

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from apc_contracts import load_contract
-from apc_web.packets import CAUSES
+from apc_web.verdict_words import CAUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "refusals.md"
 _ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*) \| .* \|$", re.MULTILINE)

@@ -27,9 +27,9 @@ from apc_web.acts import (
     TaskSummary,
 )
 from apc_web.cursors import After, Limit, OfAgent, OfSession, read_cursor, write_cursor
-from apc_web.packets import dead_words
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
+from apc_web.verdict_words import dead_words
 
 _LARGEST_SHARD = (1 << 31) - 1
 

@@ -28,7 +28,7 @@ from apc_web.models import (
     StreamReset,
     StreamState,
 )
-from apc_web.packet import consistency_of
+from apc_web.packets import consistency_of
 from apc_web.roles import RoleRoute, narrowed, needs
 from apc_web.route_services import Services, Serving
 from apc_web.verification_job import verifier_of

@@ -1,22 +1,57 @@
-"""Packets as the API returns them; verdicts and dead letters in words; pages of packets."""
+"""Packets as the API returns them: pages of them, one with everything that the log has on it, proofs, and routes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import asyncpg
+import orjson
+from fastapi import APIRouter, Query, Response
 
-from apc_contracts.judging.verdict import remedy_of
-from apc_log.queries import PacketRow, TransitionRow
-from apc_log.queries.packet_pages import SCOPES, UNINDEXED, PacketLine, page_of_packets, search_packets
-from apc_log.queries.packets import Position
-from apc_web.cursors import read_cursor, write_cursor
-from apc_web.errors import invalid
-from apc_web.models import NEXT, ApiModel, LogPlace, Sender, Shown, column
+from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_log.body_encryption import is_sealed
+from apc_log.offline_verifier import PublicKey
+from apc_log.queries import PacketRow, get_packet_impact, get_packet_tree, list_agent_packets
+from apc_log.queries.health import list_shard_ends
+from apc_log.queries.packet_pages import (
+    SCOPES,
+    UNINDEXED,
+    PacketLine,
+    links_above,
+    links_below,
+    packet_at,
+    page_of_packets,
+    search_packets,
+    sessions_of_packet,
+    stored_body,
+)
+from apc_log.queries.packets import Position, list_packet_events, stale_packets
+from apc_log.session_loading import contract_of_session
+from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
+from apc_web.access import AccountRole
+from apc_web.cursors import (
+    After,
+    Code,
+    InSession,
+    Limit,
+    OfRun,
+    OfSession,
+    OfTask,
+    Order,
+    PacketName,
+    read_cursor,
+    write_cursor,
+)
+from apc_web.errors import ApiError, invalid, not_found
+from apc_web.models import NEXT, ApiModel, ConsistencyProof, LogPlace, Sender, Shown, column
+from apc_web.roles import RoleRoute, needs
+from apc_web.route_services import Services, Serving
 from apc_web.runs import SessionMachine
+from apc_web.sessions import PACKET_MACHINE, machine_of
+from apc_web.verdict_words import VerdictWords, ruling_of
 
 
 class PacketSummary(ApiModel):
@@ -73,25 +108,6 @@ class PacketHop(ApiModel):
     at: Annotated[Shown[datetime], column("at", "occurred_at")]
     actor: Shown[str]
     metadata: dict[str, Any] | None
-
-
-class VerdictWords(ApiModel):
-    """The verdict and why."""
-
-    verdict: Shown[str]
-    code: Shown[str | None]
-    rule: Shown[str | None]
-    path: str | None
-    """Place in the packet."""
-    message: str | None
-    """What the gate told the sender."""
-    words: Shown[str]
-    """What the verdict means, one sentence."""
-    remedy: Shown[str | None]
-    """What would have let it pass."""
-    retry_after_ms: Shown[int | None]
-    judged_at: Shown[datetime]
-    contract_hash: Shown[str]
 
 
 class PacketLink(ApiModel):
@@ -214,131 +230,6 @@ class InclusionProof(ApiModel):
     """The stored bytes in base64; null when they were erased."""
 
 
-# The cause of each refusal code, as docs/reference/refusals.md has it; a test compares the two.
-
-CAUSES: Mapping[str, str] = {
-    "TOO_LARGE": (
-        "the body is larger than 256 KiB, a SessionSpec has more than 256 swarms, or a list in the packet is "
-        "too long (limits.list_items, limits.parents)"
-    ),
-    "TOO_DEEP": "more than 32 levels of nesting, or more than 20,000 nodes",
-    "MALFORMED": "the body is not JSON in UTF-8, or contains NaN, NUL, a number out of range or a duplicate key; "
-    "or the AMQP properties or a header cannot be read",
-    "SCHEMA_INVALID": "a field is missing, unknown or of the wrong type; the path names it",
-    "SENDER_MISMATCH": (
-        "the AMQP user_id is missing or belongs to another agent, the sender claims to be orchestrator, or "
-        "the message has CC or BCC headers"
-    ),
-    "UNKNOWN_SENDER": "the agent is not registered, or it was revoked",
-    "BAD_SIGNATURE": "the contract requires a signature for this type and it is missing, or the signature is invalid",
-    "DUPLICATE_CONFLICT": (
-        "the packet_id is taken by other content, or a version 5 id cannot be recomputed from cause and ordinal"
-    ),
-    "EXPIRED": "the packet expired before the gate judged it",
-    "CLOCK_SKEW": "created_at is more than 5 minutes in the future",
-    "UNKNOWN_SESSION": "no such session in this shard",
-    "UNKNOWN_CONTRACT": (
-        "a START of apc/1.1 names a contract that the gate does not have, or one for another kind of session"
-    ),
-    "SESSION_TERMINAL": "the session is CLOSED or HALTED",
-    "SESSION_PAUSED": "the session is paused and already holds 1,000 packets",
-    "NOT_AUTHORIZED": (
-        "role or swarm differ from the registration, the sender is no member of the session, or a right is missing"
-    ),
-    "UNROUTABLE": (
-        "a recipient does not exist, is revoked or does not handle the type or the schema; or an ASK or a "
-        "MULTICAST names the client of a run; or the recipient of a TRANSFER is not in to_swarm"
-    ),
-    "PHASE_MISMATCH": "run_phase is neither the session's nor the parent's",
-    "GENERATION_MISMATCH": "trace.generation is above the session's, or a TRANSFER's differs from it",
-    "PHASE_FORBIDS_TYPE": "the phase does not allow this packet type",
-    "CONTENT_INVALID": "the schema is not registered, or the content does not fit it; the path names the place",
-    "LINEAGE_REQUIRED": "the contract requires a lineage block for this type",
-    "PROOF_REQUIRED": "the contract requires a proof bundle for this type",
-    "TRANSFER_WINDOW_CLOSED": "the generation is in a closed window, or below min_generation",
-    "THROTTLE_MODE": "the mode is not allowed in this phase",
-    "THROTTLE_CROSS_USE_CASE": "cross-use-case transfer is not allowed in this window",
-    "THROTTLE_SCORE": "the sender's score does not exceed the receiver's by the required factor",
-    "THROTTLE_TOP_K": "top_k is missing or above the limit, or better transfers were selected at this barrier",
-    "PROTOCOL_DECAYED": "the protocol, or an ancestor of it, is blocked",
-    "NOT_RETRACTABLE": "the target is unknown, in another session, or already retracted",
-    "DRIFT_CHECK_FAILED": "an anti-drift check in mode enforce failed; rule and message name it",
-    "LOOP_DETECTED": "the sender repeated the same content too often, or answers added nothing new",
-    "QUOTA_EXCEEDED": "the sender used up its packets per second; the NACK is DEFERRED",
-    "OVERLOADED": (
-        "too many deliveries are outstanding at a recipient, or the open packets of the session have too many"
-        " bytes; the NACK is DEFERRED"
-    ),
-    "BUDGET_EXHAUSTED": (
-        "the budget of the task or of the session is spent, a TASK_IR asks for more than is left, or the "
-        "session has taken as many packets as a gate remembers (limits.session_items)"
-    ),
-}
-
-
-# Verdicts and dead letters in words. The long form of each code is docs/reference/refusals.md.
-
-_HELD = "held: it is judged at the barrier of its generation, or when the session is resumed"
-_ACCEPTED = "accepted: every rule of the contract let it pass"
-
-
-def ruling_of(row: PacketRow, hops: Sequence[TransitionRow]) -> VerdictWords:
-    """Return the verdict on a packet; of a held one the final verdict, when it has one."""
-    verdict, refusal, at = row.verdict, row.refusal or {}, row.judged_at
-    if verdict == "held":
-        ruling = next((hop for hop in hops if hop.recipient == "" and hop.from_state == "SCHEMA_VALIDATED"), None)
-        if ruling is not None:
-            refusal = (ruling.metadata or {}).get("refusal") or {}
-            verdict = "refused" if refusal or ruling.to_state == "REJECTED_POLICY" else "accepted"
-            at = ruling.occurred_at
-    code = _text(refusal, "code") or (row.refusal_code if verdict == "refused" else None)
-    retry_after = refusal.get("retry_after_ms")
-    return VerdictWords(
-        verdict=verdict,
-        code=code,
-        rule=_text(refusal, "rule"),
-        path=_text(refusal, "path"),
-        message=_text(refusal, "message"),
-        words=_words(verdict, code, CAUSES.get(code or "")),
-        remedy=remedy_of(code) or None if code else None,
-        retry_after_ms=retry_after if isinstance(retry_after, int) else None,
-        judged_at=at,
-        contract_hash=row.contract_hash.hex(),
-    )
-
-
-def dead_words(reason: str | None) -> str:
-    """Return why a delivery is dead, one sentence."""
-    text = reason or ""
-    for beginning, words in _DEAD.items():
-        if text.startswith(beginning):
-            rest = text[len(beginning) :].lstrip(" :")
-            return f"{words}: {rest}" if rest else words
-    return text or "the log does not say why"
-
-
-_DEAD = {
-    "handler_error": "the handler of the recipient failed",
-    "delivery_limit": "the recipient died with it too often",
-    "overflow": "the inbox of the recipient was full",
-    "no_route": "the recipient has no inbox",
-    "retry_limit": "the handler asked for too many further attempts",
-}
-
-
-def _words(verdict: str, code: str | None, cause: str | None) -> str:
-    if verdict == "accepted":
-        return _ACCEPTED
-    if verdict == "held":
-        return _HELD
-    return f"refused: {cause}" if cause else f"refused with {code}"
-
-
-def _text(refusal: Mapping[str, Any], name: str) -> str | None:
-    value = refusal.get(name)
-    return value if isinstance(value, str) else None
-
-
 # Pages of packets: filters that are safe for a large log, and text search with a limit.
 
 _SEARCHED = 20_000
@@ -415,3 +306,254 @@ def _cursor(query: PacketQuery, shard: int, seq: int) -> str:
 def _position(values: list[Any]) -> Position:
     shard, seq = values
     return Position(max(min(shard, (1 << 31) - 1), -1), seq)
+
+
+# One packet with everything that the log has on it, and what follows from it.
+
+_HINT = "take an id that `GET /packets` lists"
+_LARGEST_SHARD = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PacketKey:
+    """Which packet is meant: ids are unique within a session."""
+
+    packet_id: UUID
+    session_id: str
+
+
+async def find_key(services: Services, name: str, session: str | None) -> PacketKey:
+    """Return the packet that a name means; of several sessions the oldest. Raises ApiError when there is none."""
+    shard, _, seq = name.partition("-")
+    if seq.isdecimal() and name.count("-") == 1:
+        if int(shard) > _LARGEST_SHARD or int(seq) > (1 << 63) - 1:
+            raise not_found(f"packet at {name}", _HINT, "packet_id")
+        found = await packet_at(services.pool, Position(int(shard), int(seq)))
+        if found is None or session not in (None, found[1]):
+            raise not_found(f"packet at {name}", _HINT, "packet_id")
+        return PacketKey(*found)
+    packet_id = UUID(name)
+    sessions = await sessions_of_packet(services.pool, packet_id)
+    named = [one for one in sessions if session in (None, one)]
+    if not named:
+        raise not_found(f"packet {packet_id}", _HINT, "packet_id")
+    return PacketKey(packet_id, named[0])
+
+
+async def packet_detail(services: Services, name: str, session: str | None) -> PacketDetail:
+    """Return one packet. Raises ApiError when there is none."""
+    pool = services.pool
+    key = await find_key(services, name, session)
+    row = (await list_agent_packets(pool, packet_id=key.packet_id, session_id=key.session_id, limit=1))[0]
+    line = (
+        await page_of_packets(
+            pool, {"session_id": key.session_id}, newest=False, after=Position(row.shard, row.seq - 1), limit=1
+        )
+    )[0]
+    hops = await list_packet_events(pool, key.packet_id, session_id=key.session_id)
+    stale = (await stale_packets(pool, [row])).get((key.session_id, key.packet_id))
+    sealed = is_sealed(row.body)
+    contract = await contract_of_session(pool, row.contract_hash.hex(), services.contract)
+    return PacketDetail.of(
+        line,
+        row,
+        ruling=ruling_of(row, hops),
+        document=None if sealed else _document(row),
+        is_sealed=sealed,
+        body_bytes=len(row.body),
+        packet_hash=row.packet_hash.hex(),
+        has_signature=row.signature is not None,
+        hops=hops,
+        lifecycle=machine_of(contract, PACKET_MACHINE),
+        causes=await links_above(pool, key.session_id, key.packet_id),
+        effects=await links_below(pool, key.session_id, key.packet_id),
+        stale_because=None if stale is None else stale.because_packet_id,
+        other_sessions=[one for one in await sessions_of_packet(pool, key.packet_id) if one != key.session_id],
+    )
+
+
+async def packet_body(services: Services, name: str, session: str | None) -> bytes:
+    """Return the bytes of a packet as they are stored. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    body = await stored_body(services.pool, key.session_id, key.packet_id)
+    if body is None:
+        raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    return body
+
+
+def _document(row: PacketRow) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(row.body)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:
+    """Return what a packet has caused. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    tree = await get_packet_tree(services.pool, key.packet_id, session_id=key.session_id, limit=limit)
+    if tree is None:
+        raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    depths: dict[UUID, int] = {}
+    nodes = []
+    for row in tree.rows:
+        depths[row.packet_id] = 0 if row.above is None else depths[row.above] + 1
+        nodes.append(TreeNode.of(row, depth=depths[row.packet_id]))
+    return CausalTree(items=nodes, is_cut=tree.is_cut)
+
+
+async def impact_of(services: Services, name: str, session: str | None, limit: int) -> ImpactAnswer:
+    """Return what rests on a packet. Raises ApiError when there is none."""
+    key = await find_key(services, name, session)
+    rests_on_nothing = services.contract.retraction.rests_on_nothing
+    impact = await get_packet_impact(
+        services.pool, key.packet_id, session_id=key.session_id, rests_on_nothing=rests_on_nothing
+    )
+    if impact is None:
+        raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    return ImpactAnswer.of(impact, items=impact.resting[:limit], total=len(impact.resting))
+
+
+# Proofs as files: that a packet is in the log, and that the log extends an earlier checkpoint of it.
+
+
+async def proof_of(services: Services, name: str, session: str | None) -> InclusionProof:
+    """Return the proof that a packet is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
+    key = await find_key(services, name, session)
+    async with services.pool.acquire() as connection:
+        shard, seq = await find_packet(connection, key.packet_id, key.session_id)
+        document = await prove_entry(connection, _key(services, shard), shard, seq)
+    return InclusionProof.model_validate(document)
+
+
+async def consistency_of(services: Services, shard: int, old: int | None, new: int | None) -> ConsistencyProof:
+    """Return the proof that the log of a shard extends an earlier one.
+
+    By default the newest checkpoint extends the exported one. Raises ApiError, ProofImpossible, TreeBroken.
+    """
+    end = next((one for one in await list_shard_ends(services.pool) if one.shard == shard), None)
+    if end is None:
+        raise not_found(f"shard {shard}", "take one that `GET /log/checkpoints` lists", "shard")
+    first, last = old or end.exported, new or end.tree_size
+    if not first or last is None:  # 0: an export has begun
+        raise ApiError(409, "NO_CHECKPOINT", "no checkpoint was exported yet: name an `old` size", "old")
+    async with services.pool.acquire() as connection:
+        document = await prove_consistency(connection, _key(services, shard), shard, first, last)
+    return ConsistencyProof.model_validate(document)
+
+
+def _key(services: Services, shard: int) -> PublicKey:
+    found = services.key_of(shard)
+    if found is None:
+        words = "this server does not know the log's public key: set APC_LOG_KEY_FILE, or use `apc log prove --key`"
+        raise ApiError(409, "NO_LOG_KEY", words)
+    return found
+
+
+# Routes.
+
+router = APIRouter(tags=["packets"], route_class=RoleRoute)
+_NAME = r"^[^\x00]{1,256}$"
+_UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
+_MOST = 2_147_483_647
+
+
+@router.get("/packets", response_model=PacketPage)
+@needs(AccountRole.VIEWER)
+async def list_packets(
+    services: Serving,
+    *,
+    run_id: OfRun = None,
+    session_id: OfSession = None,
+    task_id: OfTask = None,
+    packet_type: Annotated[PacketType | None, Query(description="Only of this type.")] = None,
+    run_phase: Annotated[RunPhase | None, Query(description="Only of this phase.")] = None,
+    trace_id: Annotated[str | None, Query(pattern=_UUID, description="Only of the chain of this root packet.")] = None,
+    sender: Annotated[str | None, Query(pattern=_NAME, description="Only of this agent. Needs a scope.")] = None,
+    recipient: Annotated[str | None, Query(pattern=_NAME, description="Only for this agent. Needs a scope.")] = None,
+    verdict: Annotated[
+        Literal["accepted", "refused", "held"] | None, Query(description="Only with this verdict. Needs a scope.")
+    ] = None,
+    refusal_code: Code = None,
+    generation: Annotated[int | None, Query(ge=0, le=_MOST, description="Needs a scope.")] = None,
+    round: Annotated[int | None, Query(ge=0, le=_MOST, description="Needs a scope.")] = None,
+    text: Annotated[
+        str | None, Query(min_length=2, max_length=200, pattern=_NAME, description="Only with this text in the packet.")
+    ] = None,
+    order: Order = "oldest",
+    after: After = None,
+    limit: Limit = 100,
+) -> PacketPage:
+    """Return packets that match every filter.
+
+    A filter that needs a scope wants `run_id`, `session_id` or `task_id` beside it. A search looks at 20,000 packets
+    or for 2 s at most, says when it stopped, and goes on from `next`.
+    """
+    given = {
+        "run_id": run_id,
+        "session_id": session_id,
+        "task_id": task_id,
+        "packet_type": packet_type,
+        "run_phase": run_phase,
+        "trace_id": trace_id,
+        "sender": sender,
+        "recipient": recipient,
+        "verdict": verdict,
+        "refusal_code": refusal_code,
+        "generation": generation,
+        "round": round,
+    }
+    query = PacketQuery.of(given, text=text, newest=order == "newest")
+    return await packets_page(services.pool, query, after, limit)
+
+
+@router.get("/packets/{packet_id}", response_model=PacketDetail)
+@needs(AccountRole.VIEWER)
+async def get_packet(services: Serving, packet_id: PacketName, session: InSession = None) -> PacketDetail:
+    """Return one packet with its verdict in words, the facts it was judged by, hops, causes and effects."""
+    return await packet_detail(services, packet_id, session)
+
+
+@router.get(
+    "/packets/{packet_id}/body",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}, "description": "The stored bytes."}},
+)
+@needs(AccountRole.READER)
+async def get_body(services: Serving, packet_id: PacketName, session: InSession = None) -> Response:
+    """Return the bytes of a packet exactly as they are stored; encrypted ones stay encrypted."""
+    body = await packet_body(services, packet_id, session)
+    headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
+    return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/packets/{packet_id}/tree", response_model=CausalTree)
+@needs(AccountRole.VIEWER)
+async def get_tree(
+    services: Serving,
+    packet_id: PacketName,
+    session: InSession = None,
+    limit: Annotated[int, Query(ge=1, le=2_000, description="At most this many packets.")] = 300,
+) -> CausalTree:
+    """Return what a packet has caused, level by level."""
+    return await causal_tree(services, packet_id, session, limit)
+
+
+@router.get("/packets/{packet_id}/impact", response_model=ImpactAnswer)
+@needs(AccountRole.VIEWER)
+async def get_impact(
+    services: Serving,
+    packet_id: PacketName,
+    session: InSession = None,
+    limit: Annotated[int, Query(ge=1, le=2_000, description="At most this many packets.")] = 500,
+) -> ImpactAnswer:
+    """Return what rests on a packet: what its retraction would mark stale."""
+    return await impact_of(services, packet_id, session, limit)
+
+
+@router.get("/packets/{packet_id}/proof", response_model=InclusionProof)
+@needs(AccountRole.READER)
+async def get_proof(services: Serving, packet_id: PacketName, session: InSession = None) -> InclusionProof:
+    """Return the proof that the packet is in the log, as `apc log check` reads it."""
+    return await proof_of(services, packet_id, session)

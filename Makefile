@@ -67,7 +67,7 @@ $(PAGE): $(FRONTEND)/node_modules/.package-lock.json $(OPENAPI) $(shell find $(F
 test-page: $(PAGE)  ## The tests of the page: reducer, formats, proofs, and a browser over a real log
 	$(NPM) run --silent test
 	.ci/broker
-	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/console
+	$(BIN)/pytest -m page --numprocesses 2 --dist loadfile --durations 20 tests/web tests/integration/web
 
 demo: $(STAMP)  ## Find the best model of a sample table with a swarm of agents, in one process
 	@test -f $(PAGE) || $(or $(PAGE_MISSING),$(MAKE) page) || echo "make demo: the page of the web console is not built (see above); the run goes on without it"

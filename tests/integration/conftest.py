@@ -12,14 +12,14 @@ import asyncpg
 import pytest
 from pydantic import SecretStr
 from tests.support.log import replay_everything
-from tests.support.traffic import ScriptedAgents, make_start, until
+from tests.support.traffic import ScriptedAgents, make_idea, make_packet, make_start, until
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
-from apc_bus.topology import build_topology
+from apc_bus.topology import agent_queue, build_topology
 from apc_contracts import Packet, parse_packet
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
@@ -84,6 +84,17 @@ class House:
             (signal,) = await self.agents.receive(recipient, urgent=True)
             await self.agents.report(recipient, [UUID(signal.message.message_id)])
         await until(self.has_nothing_open)
+
+    async def dead_letter(self, *recipients: str, **fields: Any) -> Packet:
+        """Return an IDEA that its recipients have given to the dead-letter exchange."""
+        sent = make_packet("red-1", make_idea(), recipients, parent=self.opening, **fields)
+        await self.agents.publish(sent)
+        for recipient in recipients:
+            async with self.agents.bus.subscribe(agent_queue(recipient, urgent=False)) as inbox:
+                (delivery,) = await inbox.receive()
+                await inbox.nack(delivery, requeue=False)
+                await until(self.has_come_to("DEAD_LETTERED", sent.packet_id, recipient))
+        return sent
 
     async def has_nothing_open(self) -> bool:
         """A condition: every delivery has ended."""

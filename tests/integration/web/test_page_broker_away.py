@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from pydantic import SecretStr
 from tests.integration.conftest import House
-from tests.integration.console.test_web_broker_away import cable
+from tests.integration.web.test_broker_away import cable
 from tests.support.servers import Proxy
 from tests.support.web.browser import browse, require_page, served
 from tests.web.conftest import TOKEN

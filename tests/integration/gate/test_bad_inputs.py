@@ -1,16 +1,12 @@
-"""What people get wrong at a running system: each mistake has one answer that names the place, and moves nothing."""
+"""What agents get wrong at a running gate: each mistake has one answer that names the place, and moves nothing."""
 
-import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import pytest
 from tests.integration.conftest import House
-from tests.support.apc_command import ApcCommand
-from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
+from tests.support.traffic import make_idea, make_packet, make_start, until
 
 from apc_contracts import AckPayload, Packet, RetractionPayload, SignalPayload, TaskIrPayload
 from apc_contracts.payloads.by_type import SignalFields
@@ -132,20 +128,3 @@ async def test_what_names_nothing_is_recorded_and_moves_nothing(house: House) ->
         (row,) = await house.pool.fetch(STANDS)
         assert (row["state"], row["parts"]) == ("SESSION_OPEN", "{}")
         assert await house.pool.fetchval(NOTE, ack.packet_id) == "unknown"
-
-
-@pytest.mark.long
-async def test_commands_that_name_what_is_not_there(house: House, postgres_url: str, tmp_path: Path) -> None:
-    apc = ApcCommand(tmp_path)
-    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
-
-    async def fails(words: str, *arguments: str) -> None:
-        done = await asyncio.to_thread(apc, *arguments, given=given)
-        assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1, done
-
-    nobody = str(UUID(int=7))
-    async with house.persister(), house.gate():
-        await house.open_session()
-        await fails("the log holds no session 'elsewhere'", "session", "show", "elsewhere")
-        await fails("nobody is not registered", "session", "stop", SESSION, "--as", "nobody")
-        await fails(f"the log holds no packet {nobody}", "packet", "impact", nobody)

@@ -7,7 +7,6 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 from tests.integration.conftest import House
-from tests.integration.console.test_dead_command import die
 from tests.support.traffic import SESSION
 
 from apc_bus.settings import BusSettings
@@ -50,7 +49,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert (await act(f"/sessions/{SESSION}/pause", reason="lunch"))["detail"]["state"] == "paused in SESSION_OPEN"
         assert (await client.get(f"/sessions/{SESSION}")).json()["waits"][0]["kind"] == "paused"
         assert (await act(f"/sessions/{SESSION}/resume"))["detail"]["state"] == "SESSION_OPEN"
-        await die(house, "blue-1")
+        await house.dead_letter("blue-1")
         (dead,) = (await client.get("/dead")).json()["items"]
         assert dead["words"] == "the handler of the recipient failed" and dead["can_requeue"]
         name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
@@ -68,7 +67,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert again["code"] == "NOT_POSSIBLE" and "is not dead" in again["detail"]
         assert (await act("/sessions/elsewhere/stop", 404))["code"] == "NOT_FOUND"
         assert (await act("/dead/discard", 409, deliveries=[name], note="n" * 301))["code"] == "NOT_POSSIBLE"
-        kept = await die(house, "sentinel")
+        kept = await house.dead_letter("sentinel")
         assert (await client.get("/dead")).json()["items"][0]["can_requeue"]
         await act(f"/sessions/{SESSION}/stop", reason="enough")
         (dead,) = (await client.get("/dead")).json()["items"]

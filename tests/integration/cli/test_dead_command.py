@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -13,7 +12,6 @@ from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, until
 
-from apc_bus.topology import agent_queue
 from apc_cli.commands.dead_letter import Filter, dead_documents, dead_rows, settle_dead
 from apc_cli.errors import InputUnusable
 from apc_contracts import SignalPayload
@@ -37,20 +35,8 @@ async def running(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPat
         yield house
 
 
-async def die(house: House, *recipients: str, **fields: Any) -> Any:
-    """Return an IDEA that its recipients give to the dead-letter exchange."""
-    sent = make_packet("red-1", make_idea(), recipients, parent=house.opening, **fields)
-    await house.agents.publish(sent)
-    for recipient in recipients:
-        async with house.agents.bus.subscribe(agent_queue(recipient, urgent=False)) as inbox:
-            (delivery,) = await inbox.receive()
-            await inbox.nack(delivery, requeue=False)
-            await until(house.has_come_to("DEAD_LETTERED", sent.packet_id, recipient))
-    return sent
-
-
 async def test_an_operator_requeues_and_discards(running: House) -> None:
-    first, both = await die(running, "blue-1"), await die(running, "blue-1", "sentinel")
+    first, both = await running.dead_letter("blue-1"), await running.dead_letter("blue-1", "sentinel")
     limited = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, retry_limit=0)
     await running.agents.publish(limited)
     await running.agents.receive("blue-1")
@@ -91,7 +77,7 @@ async def test_an_operator_requeues_and_discards(running: House) -> None:
 
 
 async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead, gone = await die(running, "blue-1"), await die(running, "blue-1", ttl_ms=2_000)
+    dead, gone = await running.dead_letter("blue-1"), await running.dead_letter("blue-1", ttl_ms=2_000)
     alive = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)
     await running.agents.publish(alive)
     await until(running.is_logged(alive.packet_id))
@@ -134,7 +120,7 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch
 
 async def test_nothing_is_requeued_in_a_session_that_has_halted(running: House) -> None:
     """Its handler would run, and all that it sends would be refused."""
-    dead = await die(running, "blue-1")
+    dead = await running.dead_letter("blue-1")
     stop = make_packet("librarian", SignalPayload(signal=Signal.STOP), parent=running.opening)
     await running.agents.publish(stop)
     await until(running.is_logged(stop.packet_id))
@@ -150,7 +136,7 @@ async def test_nothing_is_requeued_in_a_session_that_has_halted(running: House) 
 async def test_the_command_prints_json_and_one_line_of_error(running: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": running.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
-    dead = await die(running, "blue-1")
+    dead = await running.dead_letter("blue-1")
     discarded = await asyncio.to_thread(apc, "dead-letter", "discard", str(dead.packet_id), "--json", given=given)
     assert json.loads(discarded.stdout) == [
         {

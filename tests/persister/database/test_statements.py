@@ -10,16 +10,20 @@ import asyncpg
 import apc_agents
 import apc_bus
 import apc_cli
+import apc_client
+import apc_log
 import apc_orchestrator
 import apc_persister
+import apc_web
 
+PACKAGES = (apc_agents, apc_bus, apc_cli, apc_client, apc_log, apc_orchestrator, apc_persister, apc_web)
 _STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
 _UNFILLED = re.compile(r"\{\w*\}")
 
 
 def _statements() -> Iterator[tuple[str, str]]:
     """Yield every module-level string that is a whole statement: `module.name`, and its text."""
-    for package in (apc_agents, apc_bus, apc_cli, apc_orchestrator, apc_persister):
+    for package in PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if module.name.endswith("__main__"):
                 continue

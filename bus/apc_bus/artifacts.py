@@ -209,7 +209,7 @@ class ArtifactStore:
         return data
 
     async def check(self, artifact_hash: str) -> None:
-        """Return when the stored bytes have this hash; they are read in parts, however large they are.
+        """Check that the stored bytes have this hash; they are read in parts, however large they are.
 
         Raises:
             ArtifactMissing, ArtifactCorrupt, ArtifactTooLarge, ArtifactError: as `get`.
@@ -332,9 +332,9 @@ def _remote(url: str, allow_http: bool) -> ObjectStore:
     return from_url(url, client_options={**_TIMEOUTS, "allow_http": allow_http}, retry_config=_RETRIES)
 
 
-def _check(artifact_hash: str, found: str) -> None:
-    if found != artifact_hash:
-        raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash {found}")
+def _check(artifact_hash: str, actual: str) -> None:
+    if actual != artifact_hash:
+        raise ArtifactCorrupt(f"artifact {artifact_hash} holds bytes with hash {actual}")
 
 
 def _failed(what: str, error: Exception) -> ArtifactError:
@@ -343,8 +343,8 @@ def _failed(what: str, error: Exception) -> ArtifactError:
 
 def _reason(error: Exception) -> str:
     """Return what a store says, without the request's whole history."""
-    if (told := _S3_ERROR.search(str(error))) is not None:
-        return f"{told[1]}: {told[2].rstrip('.')}"
+    if (answer := _S3_ERROR.search(str(error))) is not None:
+        return f"{answer[1]}: {answer[2].rstrip('.')}"
     return " ".join(_REQUEST.sub("", str(error).partition("\n\nDebug source")[0]).split()).rstrip(":")
 
 

@@ -182,13 +182,13 @@ class Score:
             self.unknown.add(message_id)
 
     def merge(self, other: "Score") -> None:
-        """Add another one's."""
+        """Add the counts of another score."""
         self.struck += other.struck
         self.confirmed |= other.confirmed
         self.unknown = (self.unknown | other.unknown) - self.confirmed
 
     def write(self, folder: Path, name: str) -> None:
-        """Leave it for `apc up`, which adds up those of all processes."""
+        """Write it for `apc up`, which adds up the scores of all processes."""
         folder.mkdir(parents=True, exist_ok=True)
         document = {
             "struck": self.struck,
@@ -199,7 +199,7 @@ class Score:
 
     @classmethod
     def read(cls, folder: Path) -> "Score":
-        """Return all that the processes left there, added up."""
+        """Return the sum of the scores that the processes wrote there."""
         total = cls()
         for path in sorted(folder.glob("*.json")):
             document = orjson.loads(path.read_bytes())
@@ -236,12 +236,12 @@ class ChaosSubscription:
 
     @property
     def last_read(self) -> float:
-        """As of the inner one."""
+        """That of the inner one."""
         return self._inner.last_read
 
     @property
     def longest_silence(self) -> float:
-        """As of the inner one."""
+        """That of the inner one."""
         return self._inner.longest_silence
 
     async def receive(self, max_messages: int = 256, max_bytes: int = 1 << 20) -> list[Delivery]:
@@ -298,8 +298,8 @@ class ChaosSubscription:
         patience = max(0.0, min(dues) - loop.time()) if dues else None
         await asyncio.wait({self._receiving}, timeout=patience)
         if self._receiving.done():
-            found, self._receiving = self._receiving.result(), None
-            for delivery in found:
+            deliveries, self._receiving = self._receiving.result(), None
+            for delivery in deliveries:
                 await self._take(delivery)
         self._release(loop.time())
 
@@ -365,17 +365,17 @@ class ChaosBus:
 
     @property
     def user(self) -> str:
-        """Return the depth of the inner bus."""
+        """The broker user of the inner bus."""
         return self._inner.user
 
     @property
     def scope(self) -> str | None:
-        """As of the inner one."""
+        """That of the inner one."""
         return self._inner.scope
 
     @property
     def problems(self) -> list[str]:
-        """As of the inner one: what chaos does is no problem of the bus."""
+        """Those of the inner bus: what chaos does is no problem of the bus."""
         return self._inner.problems
 
     async def publish(self, publication: Publication) -> None:
@@ -390,17 +390,17 @@ class ChaosBus:
         await asyncio.sleep(max((_delay(faults, chance) for faults, chance in throws), default=0))
         lost_before = [_is_lost(faults) and chance.random() < 0.5 for faults, chance in throws]
         sent = [one for one, is_lost in zip(publications, lost_before, strict=True) if not is_lost]
-        results = iter(await self._inner.publish_all(sent) if sent else [])
-        found: list[BusError | None] = []
+        outcomes = iter(await self._inner.publish_all(sent) if sent else [])
+        results: list[BusError | None] = []
         for publication, (faults, chance), is_lost in zip(publications, throws, lost_before, strict=True):
-            result = None if is_lost else next(results)
+            result = None if is_lost else next(outcomes)
             if result is None:
                 await self._follow_up(publication, faults, chance)
             if result is None and _is_lost(faults):
                 result = PublishUnknown("chaos: the message or its confirm was lost; publishing it again is safe")
             self.score.note_publish(publication.exchange, publication.message.message_id, is_confirmed=result is None)
-            found.append(result)
-        return found
+            results.append(result)
+        return results
 
     @asynccontextmanager
     async def subscribe(
@@ -423,7 +423,7 @@ class ChaosBus:
         return await self._inner.depth(queue)
 
     async def close(self) -> None:
-        """Close the inner one, and leave the score."""
+        """Close the inner bus, and write the score."""
         await self._inner.close()
         if self._scores is not None:
             self.score.write(self._scores, self._agent_id)
@@ -464,7 +464,7 @@ def _delay(faults: Sequence[Fault], chance: Random) -> float:
 
 
 def _corrupted(publication: Publication, chance: Random) -> Publication:
-    """Return a copy with its own id and a wound in its body that no reader of JSON can miss."""
+    """Return a copy with a new id and bytes in its body that no reader of JSON accepts."""
     message = publication.message
     start = chance.randrange(len(message.body) + 1)
     body = message.body[:start] + b"\xff" + chance.randbytes(3) + message.body[start + 4 :]

@@ -27,7 +27,7 @@ ApcError
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
     TaskEnded             a task that runs until it is told to stop has ended without that
   SettingMisspelled       the environment has a name that is nearly a setting's
-  TracingUnavailable      traces shall be exported, and the extra `otel` is not installed
+  TracingUnavailable      traces are to be exported, and the extra `otel` is not installed
 """
 
 from apc_contracts.errors import ApcError

@@ -163,7 +163,7 @@ class InMemorySubscription:
         self._note_settled()
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
-        """Return a delivery to the queue, or to the dead-letter exchange."""
+        """Give a delivery back to the queue, or to the dead-letter exchange."""
         if self._source.is_stream:
             raise BusError("a stream takes nothing back: acknowledge the message")
         stored = self._take(delivery.tag)
@@ -175,7 +175,7 @@ class InMemorySubscription:
         self._note_settled()
 
     async def extend(self) -> None:
-        """Count what is unacknowledged no more."""
+        """Stop counting what is unacknowledged against the prefetch."""
         self._check()
         self._beyond.update(self._unacked)
         self._source.refill(self)
@@ -518,7 +518,7 @@ class InMemoryBus:
 
     @property
     def problems(self) -> list[str]:
-        """That it is closed; nothing else can befall it."""
+        """That it is closed: nothing else can go wrong."""
         return ["this bus is closed"] if self._is_closed else []
 
     async def publish(self, publication: Publication) -> None:

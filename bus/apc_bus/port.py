@@ -168,7 +168,7 @@ class Bus(Protocol):
 
     @property
     def problems(self) -> list[str]:
-        """What stands against relying on this bus now, a sentence each; empty = nothing. From any thread."""
+        """Why this bus cannot be relied on now, a sentence each; empty = it can. From any thread."""
         ...
 
     async def publish(self, publication: Publication) -> None:

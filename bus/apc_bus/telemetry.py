@@ -240,19 +240,19 @@ def start_span(
     """Return a span that the caller ends; None while tracing is off. Without a parent it begins its own trace."""
     if _tracer is None:
         return None
-    found = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]
-    return _tracer.start_span(name, _context_of(parent), kind, attributes, found)
+    linked = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]
+    return _tracer.start_span(name, _context_of(parent), kind, attributes, linked)
 
 
 def headers_of(span: Span) -> TraceHeaders:
-    """Return what a message carries that this span sends."""
+    """Return the trace headers of a message that this span sends."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, trace.set_span_in_context(span))
     return carrier
 
 
 def current_trace() -> TraceHeaders:
-    """Return what a message carries that is sent here and now."""
+    """Return the trace headers of a message that the current span sends."""
     if _tracer is None:
         return _handed_on.get()
     return headers_of(trace.get_current_span())

@@ -34,7 +34,7 @@ _REASONS = {
 
 
 class TlsSpoken(ConnectionError):
-    """That port answered with TLS to plain text."""
+    """The port answered plain text with TLS."""
 
 
 def tls_problem(error: BaseException, settings: str) -> str | None:
@@ -61,13 +61,13 @@ def tls_problem(error: BaseException, settings: str) -> str | None:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield each once: a library that raises a stored error again can close the chain to a ring."""
-    found, seen = [error], {id(error)}
-    for one in found:
+    causes, seen = [error], {id(error)}
+    for one in causes:
         yield one
         before = one.__cause__ or one.__context__
         if before is not None and id(before) not in seen:
             seen.add(id(before))
-            found.append(before)
+            causes.append(before)
 
 
 def with_query(url: str, additions: Mapping[str, Path | str | None]) -> str:

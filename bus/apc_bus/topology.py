@@ -227,8 +227,8 @@ def inbox_capacity(bound: int) -> int:
 
 def agent_of_queue(name: str) -> str | None:
     """Return the agent whose queue this is; None when it is no agent's."""
-    found = _AGENT_QUEUE.fullmatch(name)
-    return None if found is None else found["agent"]
+    match = _AGENT_QUEUE.fullmatch(name)
+    return None if match is None else match["agent"]
 
 
 @lru_cache(4096)

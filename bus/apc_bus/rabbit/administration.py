@@ -47,7 +47,7 @@ from apc_contracts.vocabulary import PacketType
 
 
 async def queue_depth(link: Link, queue: str, patience: float) -> QueueDepth:
-    """Ask now. Raises QueueMissing, BusUnavailable."""
+    """Ask the broker for the depth of a queue. Raises QueueMissing, BusUnavailable."""
     try:
         with unasked_cancel_fails():
             channel = await open_channel(link, patience)
@@ -71,12 +71,12 @@ async def check_shards(bus: Bus, shards: int) -> None:
     is_there, is_beyond = [await _has(bus, gate_queue(shard)) for shard in (shards - 1, shards)]
     if is_there and not is_beyond:
         return
-    found = 0
-    while await _has(bus, gate_queue(found)):
-        found += 1
-    if found:
+    count = 0
+    while await _has(bus, gate_queue(count)):
+        count += 1
+    if count:
         raise ShardsDiffer(
-            f"APC_SHARDS is {shards}, and the broker has the queues of {found} shards: set APC_SHARDS={found} for "
+            f"APC_SHARDS is {shards}, and the broker has the queues of {count} shards: set APC_SHARDS={count} for "
             "every process, or change the number as docs/how-to/operations.md says"
         )
 
@@ -353,7 +353,7 @@ class _Inspector:
         return True
 
     async def _compare(self, item: Exchange | Queue) -> None:
-        """Declare what is there once more: the broker refuses it when anything differs, and else does nothing."""
+        """Declare an existing object again: the broker refuses it if anything differs, and otherwise does nothing."""
         channel = await self._open()
         try:
             if isinstance(item, Exchange):
@@ -381,7 +381,7 @@ NO_KEY = "apc.doctor"
 
 @dataclass(frozen=True, slots=True)
 class BrokerRights:
-    """What was not refused. Reading cannot be asked for: only consuming tells, and that takes messages."""
+    """What the broker did not refuse. Reading cannot be probed: only consuming would show it, and takes messages."""
 
     may_configure: bool
     may_write: frozenset[str]
@@ -439,7 +439,7 @@ _REFUSED = (ProbableAuthenticationError, AuthenticationError, ConnectionNotAllow
 
 
 async def _leave(connection: AbstractConnection, patience: float) -> None:
-    """Close the connection; the answer is known, whatever becomes of it."""
+    """Close the connection; a failure does not matter, because the answer is known."""
     try:
         with unasked_cancel_fails():
             async with asyncio.timeout(patience):

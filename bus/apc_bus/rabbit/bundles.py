@@ -79,7 +79,7 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
         PublishRefused: messages that belong together do not fit into one.
     """
     growing: dict[tuple[str, str | None], _Group] = {}
-    found: list[_Group] = []
+    groups: list[_Group] = []
     for position, publication in enumerate(publications):
         message = publication.message
         key = publication.routing_key, message.user_id
@@ -87,16 +87,16 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
         is_followed = bool(publication.followed_by)
         part = _written(message) if is_ingress and len(publications) > 1 and not is_followed else None
         if part is None:
-            found.append(_Group([position], _together(publication) if is_followed else []))
+            groups.append(_Group([position], _together(publication) if is_followed else []))
             if is_ingress:
                 growing.pop(key, None)  # what follows it goes out after it
             continue
         group = growing.get(key)
         if group is None or not group.has_room(part):
             group = growing[key] = _Group([])
-            found.append(group)
+            groups.append(group)
         group.add(position, part)
-    return [Sending(_publication(publications[one.positions[0]], one.parts), one.positions) for one in found]
+    return [Sending(_publication(publications[group.positions[0]], group.parts), group.positions) for group in groups]
 
 
 def unbundled(message: Message) -> list[Message]:

@@ -69,7 +69,7 @@ class RabbitBus:
 
     @property
     def problems(self) -> list[str]:
-        """What stands against relying on this bus now, a sentence each; empty = nothing. From any thread."""
+        """Why this bus cannot be relied on now, a sentence each; empty = it can. From any thread."""
         return self.health.problems + self._tasks.problems
 
     async def start(self) -> None:

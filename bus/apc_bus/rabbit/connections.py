@@ -409,8 +409,8 @@ class BulkChannel(aiormq.Channel):
         tags: Iterable[int] = (tag,)
         if is_multiple:
             tags = list(takewhile(lambda sent: sent <= tag, self._in_flight))
-        for one in tags:
-            self._settle(one, is_stored=is_stored)
+        for answered in tags:
+            self._settle(answered, is_stored=is_stored)
         if self._progress is not None and not self._progress.done():
             self._progress.set_result(None)
 

@@ -177,21 +177,21 @@ def _take_other(headers: dict[str, HeaderValue], name: str, kind: int, value: by
 
 def _texts(array: bytes) -> list[str]:
     """Return the texts in an array. RabbitMQ passes over what else is in a CC, and routes by them: so they count."""
-    found: list[str] = []
+    texts: list[str] = []
     position = 4
     while position < len(array):
         kind, start = array[position], position + 1
         position = _end_of(kind, array, start)
         if kind == _TEXT:
-            found.append(array[start + 4 : position].decode(errors="replace"))
-    return found
+            texts.append(array[start + 4 : position].decode(errors="replace"))
+    return texts
 
 
 def _unreadable(header: bytes, body: bytes) -> Message:
     """Return a message with what is left of its properties: who sent it, its id, and what brokers say of it."""
-    found = _properties_of(header)
-    message_id = found.get(_MESSAGE_ID, b"\0")[1:]
-    headers = _said_by_brokers(found.get(_HEADERS, b""))
+    properties = _properties_of(header)
+    message_id = properties.get(_MESSAGE_ID, b"\0")[1:]
+    headers = _said_by_brokers(properties.get(_HEADERS, b""))
     headers[UNREADABLE] = header[_FLAGS_AT:]
     return Message(
         body,
@@ -211,7 +211,7 @@ def user_id_of(header: bytes) -> str | None:
 def _properties_of(header: bytes) -> dict[int, bytes]:
     """Return the bytes of each property by its flag, found by their lengths alone, as far as they are complete."""
     flags = int.from_bytes(header[_FLAGS_AT:_PROPERTIES_AT], "big")
-    found: dict[int, bytes] = {}
+    properties: dict[int, bytes] = {}
     position = _PROPERTIES_AT
     for flag in _PROPERTIES:
         if not flags & flag:
@@ -223,14 +223,14 @@ def _properties_of(header: bytes) -> dict[int, bytes]:
             size = 4 + int.from_bytes(header[position : position + 4], "big")
         if position + size > len(header):
             break
-        found[flag] = header[position : position + size]
+        properties[flag] = header[position : position + size]
         position += size
-    return found
+    return properties
 
 
 def _said_by_brokers(table: bytes) -> dict[str, HeaderValue]:
     """Return the headers `x-...` of a table in which others cannot be read."""
-    found: dict[str, HeaderValue] = {}
+    headers: dict[str, HeaderValue] = {}
     position = 4
     while position < len(table):
         start, position = position, position + 1 + table[position]
@@ -241,8 +241,8 @@ def _said_by_brokers(table: bytes) -> dict[str, HeaderValue]:
         if table.startswith(_BROKERS, start + 1):
             entry = table[start:position]
             with suppress(*_FAILURES):
-                found |= _table(len(entry).to_bytes(4, "big") + entry, 0)[0]
-    return found
+                headers |= _table(len(entry).to_bytes(4, "big") + entry, 0)[0]
+    return headers
 
 
 def _text_or_nothing(data: bytes) -> str:

@@ -68,7 +68,7 @@ class Expected:
         return self.consumer is not None and self.consumer.is_live
 
     def compare(self, messages: int, consumers: int) -> bool:
-        """Take what the broker says of the queue. True: ours starved and was given up.
+        """Compare with the broker's figures; return whether our consumer starved and was given up.
 
         It starves when the broker knows no consumer, or when messages wait and ours, which is idle, gets none.
         Measured with 3.10: a queue that is deleted and made again within some 20 ms never tells its consumer. The
@@ -134,7 +134,7 @@ class ConsumerHealth:
 
 @dataclass(frozen=True, slots=True)
 class BusHealth:
-    """How a bus is now."""
+    """The health of a bus at this moment."""
 
     is_connected: bool
     """There is a connection to publish on."""
@@ -146,22 +146,22 @@ class BusHealth:
 
     @property
     def problems(self) -> list[str]:
-        """What stands against being ready, a sentence each; empty = ready."""
-        found = []
+        """Why the bus is not ready, a sentence each; empty = ready."""
+        reasons = []
         if not self.is_connected:
-            found.append("no broker node can be reached")
+            reasons.append("no broker node can be reached")
         if self.blocked is not None:
-            found.append(f"the broker blocks publishers: {self.blocked}")
+            reasons.append(f"the broker blocks publishers: {self.blocked}")
         if self.oldest_unconfirmed > LONGEST_UNCONFIRMED_SECONDS:
-            found.append(f"a publish waits for its confirm since {self.oldest_unconfirmed:.1f} s")
-        return found + [f"queue {one.queue} has no live consumer" for one in self.consumers if not one.is_live]
+            reasons.append(f"a publish waits for its confirm since {self.oldest_unconfirmed:.1f} s")
+        return reasons + [f"queue {one.queue} has no live consumer" for one in self.consumers if not one.is_live]
 
 
 # The gauges of the buses of a process, read when somebody asks for /metrics (docs/how-to/operations.md).
 
 
 class Healthy(Protocol):
-    """A bus."""
+    """A bus that tells its health."""
 
     @property
     def health(self) -> BusHealth: ...
@@ -172,17 +172,17 @@ class _Buses(Collector):
         self.open: WeakSet[Healthy] = WeakSet()
 
     def collect(self) -> Iterator[Metric]:
-        found = [bus.health for bus in list(self.open)]
-        consumers = [consumer for health in found for consumer in health.consumers]
+        states = [bus.health for bus in list(self.open)]
+        consumers = [consumer for health in states for consumer in health.consumers]
         yield GaugeMetricFamily(
             "apc_bus_oldest_unconfirmed_seconds",
             "Age of the oldest publish that the broker has not answered; 0 when there is none.",
-            max((health.oldest_unconfirmed for health in found), default=0.0),
+            max((health.oldest_unconfirmed for health in states), default=0.0),
         )
         yield GaugeMetricFamily(
             "apc_bus_blocked",
             "1 = the broker takes no publishes from this process (memory or disk alarm).",
-            int(any(health.blocked is not None for health in found)),
+            int(any(health.blocked is not None for health in states)),
         )
         yield GaugeMetricFamily(
             "apc_bus_consumers_expected", "Queues that this process should consume.", len(consumers)
@@ -204,10 +204,10 @@ REGISTRY.register(_buses)
 
 
 def follow_bus(bus: Healthy) -> None:
-    """Show a bus until `forget_bus`, or as long as it lives."""
+    """Include a bus in the metrics until `forget_bus`, or as long as it lives."""
     _buses.open.add(bus)
 
 
 def forget_bus(bus: Healthy) -> None:
-    """Record that the connection is closed."""
+    """Leave a bus out of the metrics: its connection is closed."""
     _buses.open.discard(bus)

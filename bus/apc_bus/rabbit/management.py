@@ -126,7 +126,7 @@ def _word(name: str) -> str:
     return quote(name, safe="")
 
 
-def _tags(found: list[str] | str) -> frozenset[str]:
+def _tags(tags: list[str] | str) -> frozenset[str]:
     """Return a list; before RabbitMQ 3.9 a text with commas."""
-    words = found.split(",") if isinstance(found, str) else found
+    words = tags.split(",") if isinstance(tags, str) else tags
     return frozenset(word.strip() for word in words if word.strip())

@@ -33,7 +33,7 @@ class RawMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_redelivered(self) -> bool:
-        """Whether somebody had it before."""
+        """Whether it was delivered before."""
         method = self.method
         return (method[method[_ARGUMENTS_AT] + _FLAG_BEHIND_IT] & 1) == 1  # asked for each message: a bool() is slower
 

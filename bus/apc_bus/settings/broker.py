@@ -82,8 +82,8 @@ class BrokerSettings(ApcSettings):
     def broker_login(self) -> tuple[str, str] | None:
         """Our user at the broker and its password; None for the in-process broker, and where the URL names no user."""
         parts = [urlsplit(url) for url in self.amqp_nodes[:1]]
-        found = [(unquote(one.username), unquote(one.password)) for one in parts if one.username and one.password]
-        return found[0] if found else None
+        logins = [(unquote(url.username), unquote(url.password)) for url in parts if url.username and url.password]
+        return logins[0] if logins else None
 
     def with_certificates(self, url: str) -> str:
         """Return an AMQP URL with the places of the certificates, if it is one of TLS; what it says itself stays."""
@@ -94,7 +94,7 @@ class BrokerSettings(ApcSettings):
 
     @property
     def warnings(self) -> list[str]:
-        """What is allowed and yet no good idea, a sentence each."""
+        """Why a setting that is allowed is a risk, a sentence each."""
         if self.heartbeat >= PROMISED_HEARTBEAT:
             return []
         return [

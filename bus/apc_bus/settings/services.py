@@ -197,7 +197,7 @@ def _installed() -> tuple[Readers, list[str]]:
 
 def with_applications(readers: Readers, applications: Iterable[EntryPoint]) -> tuple[Readers, list[str]]:
     """Add the settings of applications to `readers`; say in a sentence each why others cannot be used."""
-    found, problems = dict(readers), []
+    extended, problems = dict(readers), []
     for application in sorted(applications, key=lambda one: (one.name, one.value)):
         try:
             kind = application.load()
@@ -205,11 +205,11 @@ def with_applications(readers: Readers, applications: Iterable[EntryPoint]) -> t
             reason = f"{type(error).__name__}: {error}"
         else:
             if isinstance(kind, type) and issubclass(kind, ApcSettings):
-                found[application.name] = (*found.get(application.name, ()), kind)
+                extended[application.name] = (*extended.get(application.name, ()), kind)
                 continue
             reason = "it is no class of settings"
         problems.append(f"no settings of {application.name}: {application.value} cannot be used: {reason}")
-    return found, problems
+    return extended, problems
 
 
 # Names of the environment that begin like ours and are no settings: misspelled ones are refused, others told.
@@ -265,8 +265,8 @@ def _sentence(name: str, known: Iterable[str]) -> str:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    found = get_close_matches(name.removeprefix(PREFIX).upper(), [one.removeprefix(PREFIX) for one in known], n=1)
-    return f"{PREFIX}{found[0]}" if found else None
+    matches = get_close_matches(name.removeprefix(PREFIX).upper(), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f"{PREFIX}{matches[0]}" if matches else None
 
 
 def _likeness(name: str, other: str) -> float:

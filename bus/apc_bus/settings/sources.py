@@ -64,7 +64,7 @@ class ApcSettings(BaseSettings):
 
 
 def _holds_an_example(secret: str) -> bool:
-    """Look at it as it is, and as the server gets it: in a URL `change%31me` is `change1me`."""
+    """Return whether it is an example, as it is or as the server gets it: in a URL `change%31me` is `change1me`."""
     return any(_OF_THE_EXAMPLE.search(text) for text in (secret, unquote(secret)))
 
 

@@ -381,10 +381,10 @@ class ActionReport:
     @property
     def status(self) -> str:
         """ERROR when an action failed or was cancelled, else TASK_STARTED when one goes on, else SUCCESS."""
-        found = {observation.status for observation in self.observations}
-        if found & {ObservationStatus.ERROR, ObservationStatus.CANCELLED}:
+        statuses = {observation.status for observation in self.observations}
+        if statuses & {ObservationStatus.ERROR, ObservationStatus.CANCELLED}:
             return STATUS_ERROR
-        return STATUS_TASK_STARTED if ObservationStatus.TASK_STARTED in found else STATUS_SUCCESS
+        return STATUS_TASK_STARTED if ObservationStatus.TASK_STARTED in statuses else STATUS_SUCCESS
 
     @property
     def results(self) -> dict[str, JsonValue]:
@@ -522,8 +522,8 @@ class _ResponseRun:
     def _level(self, action: CheckedAction) -> SecurityLevel:
         """Return the level of the response, or the lowest of the results that its params hold."""
         used = references_in(dict(action.planned.action.params))
-        found = (self.levels.get(one.head) for one in used if one.root == "results")
-        return lowest(self.checked.level, *(level for level in found if level is not None))
+        levels = (self.levels.get(one.head) for one in used if one.root == "results")
+        return lowest(self.checked.level, *(level for level in levels if level is not None))
 
     def _given(self, action: CheckedAction, level: SecurityLevel) -> Mapping[type, object]:
         context, action_id = self.context, action.planned.action_id

@@ -443,12 +443,12 @@ class Agent(TimedHandlers):
 
     @cached_property
     def _relevance(self) -> RelevanceSettings:
-        """Read once, when a message is weighed first."""
+        """The weights of relevance, read once, when the first message is weighed."""
         return RelevanceSettings()
 
     @cached_property
     def _language(self) -> str:
-        """Read with the weights."""
+        """The language of relevance, read together with its weights."""
         return LanguageSettings().language
 
     def min_relevance_for(self, packet: Packet) -> float | None:

@@ -208,9 +208,9 @@ class ContextAssembler:
 
     def _relevant(self, content: str, older: Sequence[ConversationMessage]) -> tuple[UUID, ...]:
         """Return the older messages most like this one, the likest first; none that have no word in common."""
-        found = [(similarity(content, one.content), number, one) for number, one in enumerate(older)]
-        found.sort(key=lambda item: (-item[0], -item[1]))
-        ids = (one.metadata.get("message_id") for likeness, _, one in found if likeness > 0)
+        ranked = [(similarity(content, one.content), number, one) for number, one in enumerate(older)]
+        ranked.sort(key=lambda item: (-item[0], -item[1]))
+        ids = (one.metadata.get("message_id") for likeness, _, one in ranked if likeness > 0)
         return tuple([UUID(one) for one in ids if isinstance(one, str)][: self._settings.relevant_messages])
 
 
@@ -246,13 +246,13 @@ def _narrative(
     packet: Packet, given: NarrativeState | None, recent: Sequence[ConversationMessage], focus: Sequence[str]
 ) -> NarrativeState:
     """Return task and phase as thread and realm, and the symbols in focus: those of the packet, or the newest."""
-    found = dict.fromkeys(focus)
+    symbols = dict.fromkeys(focus)
     for message in reversed(recent):
-        found |= dict.fromkeys(message.metadata.get("symbolic_keys", ()))
+        symbols |= dict.fromkeys(message.metadata.get("symbolic_keys", ()))
     ours = NarrativeState(
         current_thread_id=packet.trace.task_id,
         current_realm=packet.run_phase.value,
-        symbolic_focus=tuple(found)[:MAX_FOCUS],
+        symbolic_focus=tuple(symbols)[:MAX_FOCUS],
     )
     return ours.model_copy(update=given.model_dump(exclude_unset=True)) if given else ours
 

@@ -90,11 +90,11 @@ class Trigger:
         if before is None:
             return cls((sender,), level)
         try:
-            told = Provenance.model_validate(before, strict=False)
+            provenance = Provenance.model_validate(before, strict=False)
         except ValidationError:
             return cls((sender, Sender("_unknown")), LOWEST)
-        chain = tuple(Sender(agent_id) for agent_id in told.senders if agent_id != sender.agent_id)
-        levels = (level, told.security_level, *(clearance.agents.get(one.agent_id, level) for one in chain))
+        chain = tuple(Sender(agent_id) for agent_id in provenance.senders if agent_id != sender.agent_id)
+        levels = (level, provenance.security_level, *(clearance.agents.get(one.agent_id, level) for one in chain))
         return cls((sender, *chain), lowest(*levels))
 
     def may_use(self, rule: SenderRule | None) -> bool:
@@ -104,8 +104,8 @@ class Trigger:
     def provenance(self, level: SecurityLevel) -> dict[str, JsonValue]:
         """Return what a packet says that is emitted at this level because of the trigger."""
         is_whole = len(self.senders) <= MAX_SENDERS
-        told = lowest(self.level, level) if is_whole else LOWEST
-        return {"security_level": told.value, "senders": [one.agent_id for one in self.senders[:MAX_SENDERS]]}
+        permitted = lowest(self.level, level) if is_whole else LOWEST
+        return {"security_level": permitted.value, "senders": [one.agent_id for one in self.senders[:MAX_SENDERS]]}
 
 
 def lowest(*levels: SecurityLevel) -> SecurityLevel:

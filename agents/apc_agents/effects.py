@@ -483,14 +483,14 @@ class InMemoryEffectStore:
     ) -> Sequence[EffectRecord]:
         """Return the newest effects."""
         seen = [self._now_of(kept) for kept in reversed(self._kept.values())]
-        found = [
+        records = [
             one
             for one in seen
             if agent_id in (None, one.effect_id.agent_id)
             and packet_id in (None, one.effect_id.packet_id)
             and (states is None or one.state in states)
         ]
-        return found[: min(limit, MAX_LISTED)]
+        return records[: min(limit, MAX_LISTED)]
 
     async def purge(self, agent_id: str, retention: timedelta) -> int:
         """Forget what is old."""

@@ -43,7 +43,7 @@ class AgentError(ApcError):
 
 
 class AgentKeyUnusable(AgentError):
-    """The key that an agent shall sign with cannot be read or written, or is no Ed25519 key."""
+    """The key with which an agent signs cannot be read or written, or is no Ed25519 key."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"the agent's signing key {where} cannot be used: {reason}; it must be Ed25519 in PEM (PKCS8)")

@@ -20,7 +20,7 @@ AGENT_ID = "{agent_id}"
 
 @dataclass(frozen=True, slots=True)
 class AgentKey:
-    """A private key, and what others know of it."""
+    """A private key, its public key, and the short name of that."""
 
     private_key: Ed25519PrivateKey = field(repr=False)
 

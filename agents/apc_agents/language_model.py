@@ -109,13 +109,13 @@ def make_model(settings: LLMSettings) -> Model:
 
 
 def model_settings(settings: LLMSettings) -> ModelSettings:
-    """Return what every request tells the provider."""
-    told = ModelSettings(timeout=settings.timeout.total_seconds())
+    """Return the options of every request to the provider: timeout, longest answer, temperature."""
+    options = ModelSettings(timeout=settings.timeout.total_seconds())
     if settings.answer_tokens is not None:
-        told["max_tokens"] = settings.answer_tokens
+        options["max_tokens"] = settings.answer_tokens
     if settings.temperature is not None:
-        told["temperature"] = settings.temperature
-    return told
+        options["temperature"] = settings.temperature
+    return options
 
 
 def _compatible_model(name: str, base_url: str, settings: LLMSettings) -> Model:
@@ -308,7 +308,7 @@ class Recording:
 
     @property
     def prefix(self) -> str:
-        """Of the ids of these records."""
+        """The beginning of the ids of these records."""
         return f"{RECORDS}{self.revision}/{self.origin}/"
 
     def next_key(self, digest: str) -> str:
@@ -375,9 +375,9 @@ class RecordedModel(WrapperModel):
             AnswerTooLong: of more bytes than are read. ModelAway: it took longer than it may.
         """
         key = self._recording.next_key(prompt_digest(messages, self.model_name))
-        found = await self._recording.find(key)
-        if found is not None:
-            return found
+        answer = await self._recording.find(key)
+        if answer is not None:
+            return answer
         seconds, limit = self._llm_settings.timeout.total_seconds(), self._llm_settings.answer_bytes
         try:
             async with asyncio.timeout(seconds):
@@ -448,8 +448,8 @@ def _given(part: Any) -> Any:
 
 
 def _size(part: Any) -> int:
-    told = getattr(part, "args", None) or getattr(part, "content", None) or ""
-    return len(told.encode(errors="surrogatepass") if isinstance(told, str) else _written(told))
+    content = getattr(part, "args", None) or getattr(part, "content", None) or ""
+    return len(content.encode(errors="surrogatepass") if isinstance(content, str) else _written(content))
 
 
 def _written(value: Any) -> bytes:

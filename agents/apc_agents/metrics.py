@@ -60,10 +60,10 @@ class _WorkerFigures(Collector):
             labels=("agent", "type"),
         )
         # Copies: the loop goes on counting while another thread asks.
-        for labels, found in list(self.handlers.items()):
+        for labels, counted in list(self.handlers.items()):
             ends = [*map(str, map(float, BOUNDS)), "+Inf"]
-            buckets = list(zip(ends, accumulate(found.buckets), strict=True))
-            times.add_metric(labels, buckets, found.seconds)
+            buckets = list(zip(ends, accumulate(counted.buckets), strict=True))
+            times.add_metric(labels, buckets, counted.seconds)
         yield times
         yield _counter(
             "apc_worker_packets",

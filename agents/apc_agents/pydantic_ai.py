@@ -90,7 +90,7 @@ def message_outputs(agent_id: str, output_type: Any, *, is_asked: bool = False) 
     Raises:
         AgentInvalid: a leaf is no decorated model nor None; DeferredToolRequests needs people who are asked.
     """
-    found = set()
+    models = set()
     for leaf in _leaves(output_type):
         if leaf in (None, type(None)) or (leaf is DeferredToolRequests and is_asked):
             continue
@@ -105,10 +105,10 @@ def message_outputs(agent_id: str, output_type: Any, *, is_asked: bool = False) 
                 f"agent {agent_id}: the output_type of the pydantic-ai agent has {name}: give models that are "
                 'decorated with @message("name/1")'
             )
-        found.add(leaf)
-    if not found:
+        models.add(leaf)
+    if not models:
         raise AgentInvalid(f'agent {agent_id}: the output_type has no model that is decorated with @message("name/1")')
-    return frozenset(found)
+    return frozenset(models)
 
 
 def may_defer(output_type: Any) -> bool:
@@ -460,16 +460,16 @@ class PydanticAgent(Agent):
             capabilities=[permitted, repeatable, marked, *self._unasked],
         )
         with spending(usage, "output"):
-            found = await run(fenced(_written(content), fence, _source(content, ctx)))
-        while self._approvers is not None and isinstance(found.output, DeferredToolRequests):
+            result = await run(fenced(_written(content), fence, _source(content, ctx)))
+        while self._approvers is not None and isinstance(result.output, DeferredToolRequests):
             # In the handler itself: a wait ends its run, and no other task may stand between.
-            results = await Asking(ctx, self._approvers, answered, marked).results(found.output)
+            results = await Asking(ctx, self._approvers, answered, marked).results(result.output)
             permitted.begin_turn()
             repeatable.begin_turn()
             with spending(usage, "output"):
-                found = await run(message_history=found.all_messages(), deferred_tool_results=results)
+                result = await run(message_history=result.all_messages(), deferred_tool_results=results)
         await self._forget(ctx, recording)
-        return found.output
+        return result.output
 
     def _joined_run(self) -> Callable[..., Awaitable[Any]]:
         """Return the run of the joined agent, which ends when calls wait for people, if anybody is asked."""
@@ -503,5 +503,5 @@ def _written(content: BaseModel) -> str:
 
 def _source(content: BaseModel, ctx: HandlerContext) -> dict[str, Any]:
     sender = ctx.packet.sender
-    told = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
-    return {"from": "packet", "schema": schema_of(type(content)), "sender": told}
+    origin = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
+    return {"from": "packet", "schema": schema_of(type(content)), "sender": origin}

@@ -113,8 +113,8 @@ def texts_of(content: str | None) -> list[str]:
 
 def stems_of(text: str, language: str) -> frozenset[str]:
     """Return the stems of a text that say what it is about: no common words, ids, digests or numbers."""
-    found = stemmer_of(language).stems(_OPAQUE.sub(" ", text)) - common_stems(language)
-    return frozenset(stem for stem in found if not stem.isdigit())
+    stems = stemmer_of(language).stems(_OPAQUE.sub(" ", text)) - common_stems(language)
+    return frozenset(stem for stem in stems if not stem.isdigit())
 
 
 def similarity(one: str | None, other: str | None, language: str = "english") -> float:
@@ -175,9 +175,9 @@ def _history(stems: frozenset[str], context: AgentContext, half_life: float, lan
     history = context.interaction_history
     recent = (history.recent_messages if history else None) or ()
     heard, count = dict[str, float](), Counter[str]()
-    for one in recent:
-        fresh = 0.5 ** (_age(one.timestamp_utc, context.timestamp_utc) / half_life)
-        for stem in frozenset[str]().union(*(stems_of(text, language) for text in texts_of(one.content))):
+    for message in recent:
+        fresh = 0.5 ** (_age(message.timestamp_utc, context.timestamp_utc) / half_life)
+        for stem in frozenset[str]().union(*(stems_of(text, language) for text in texts_of(message.content))):
             heard[stem] = max(heard.get(stem, 0.0), fresh)
             count[stem] += 1
     weights = {stem: log(1 + (len(recent) + 1) / (count[stem] + 1)) for stem in stems}
@@ -203,5 +203,5 @@ def _action(name: str) -> str:
 
 
 def _texts(value: JsonValue) -> frozenset[str]:
-    found: Iterable[JsonValue] = value if isinstance(value, list | tuple) else ()
-    return frozenset(one.casefold() for one in found if isinstance(one, str))
+    values: Iterable[JsonValue] = value if isinstance(value, list | tuple) else ()
+    return frozenset(one.casefold() for one in values if isinstance(one, str))

@@ -293,15 +293,15 @@ class InMemoryScheduleStore:
 
     async def fired_until(self, agent_id: str, name: str) -> datetime | None:
         """Return up to when."""
-        found = self._kept.get(agent_id, {}).get(name)
-        return None if found is None else found[1]
+        kept = self._kept.get(agent_id, {}).get(name)
+        return None if kept is None else kept[1]
 
     async def move(self, agent_id: str, schedule: Schedule, seen: datetime, until: datetime) -> None:
         """Account for firings."""
         kept = self._kept.get(agent_id, {})
-        found = kept.get(schedule.name)
-        if found is not None and found[1] == seen:
-            kept[schedule.name] = (found[0], until)
+        entry = kept.get(schedule.name)
+        if entry is not None and entry[1] == seen:
+            kept[schedule.name] = (entry[0], until)
 
 
 _FORGET = "DELETE FROM apc_app.schedules WHERE agent_id = $1 AND name <> ALL ($2)"
@@ -371,8 +371,8 @@ class PostgresScheduleStore:
 
     async def fired_until(self, agent_id: str, name: str) -> datetime | None:
         """Return up to when."""
-        found: datetime | None = await _patiently(lambda: self._pool.fetchval(_FIRED_UNTIL, agent_id, name))
-        return found
+        until: datetime | None = await _patiently(lambda: self._pool.fetchval(_FIRED_UNTIL, agent_id, name))
+        return until
 
     async def move(self, agent_id: str, schedule: Schedule, seen: datetime, until: datetime) -> None:
         """Account for firings."""

@@ -38,10 +38,10 @@ class SessionManager:
 
     async def conversation(self, session_id: str) -> ConversationContext:
         """Return the conversation of a session. Raises UnknownSession."""
-        found = await self._memory.retrieve_conversation(session_id)
-        if found is None:
+        conversation = await self._memory.retrieve_conversation(session_id)
+        if conversation is None:
             raise UnknownSession(session_id)
-        return found
+        return conversation
 
     async def end(self, session_id: str) -> None:
         """Forget the session's conversation. Raises UnknownSession."""

@@ -138,23 +138,23 @@ def load_agent(name: str) -> Agent:
             such member.
     """
     place, _, member = _split(name)
-    found = _load(place, name)
-    if isinstance(found, Team) and member:
-        return found.agent(member)
-    if isinstance(found, Team):
-        members = ", ".join(f"{name}:{agent.agent_id}" for agent in found.agents)
+    loaded = _load(place, name)
+    if isinstance(loaded, Team) and member:
+        return loaded.agent(member)
+    if isinstance(loaded, Team):
+        members = ", ".join(f"{name}:{agent.agent_id}" for agent in loaded.agents)
         raise AgentNotFound(f"{name} is a team: name one of its agents, {members}")
-    if not isinstance(found, Agent) or member:
-        raise AgentNotFound(f"{name} is of type {type(found).__name__}, not an apc_agents.Agent")
-    return found
+    if not isinstance(loaded, Agent) or member:
+        raise AgentNotFound(f"{name} is of type {type(loaded).__name__}, not an apc_agents.Agent")
+    return loaded
 
 
 def load_team(name: str) -> Team:
     """Return the Team under `package.module:attribute`. Raises as `load_agent`."""
-    found = _load(name, name)
-    if not isinstance(found, Team):
-        raise AgentNotFound(f"{name} is of type {type(found).__name__}, not an apc_agents.Team")
-    return found
+    loaded = _load(name, name)
+    if not isinstance(loaded, Team):
+        raise AgentNotFound(f"{name} is of type {type(loaded).__name__}, not an apc_agents.Team")
+    return loaded
 
 
 def load_members(name: str) -> dict[str, Agent]:
@@ -173,8 +173,8 @@ def load_documents(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _find_team(name: str) -> Team | None:
-    found = _load(name, name) if name.count(":") == 1 else None
-    return found if isinstance(found, Team) else None
+    loaded = _load(name, name) if name.count(":") == 1 else None
+    return loaded if isinstance(loaded, Team) else None
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -187,10 +187,10 @@ def _load(place: str, name: str) -> Any:
     if not (module_name and colon and attribute):
         raise AgentNotFound(f"{name!r} names no agent: write package.module:agent")
     module = _import(module_name)
-    found = getattr(module, attribute, None)
-    if found is None:
+    value = getattr(module, attribute, None)
+    if value is None:
         raise AgentNotFound(f"module {module_name} has no {attribute!r}{_suggestion(module)}")
-    return _make(name, found) if callable(found) and not isinstance(found, Agent | Team) else found
+    return _make(name, value) if callable(value) and not isinstance(value, Agent | Team) else value
 
 
 def _make(name: str, function: Callable[[], Any]) -> Any:

@@ -136,8 +136,8 @@ def response_of(given: Any) -> str | None:
             given = from_json(text, allow_partial="trailing-strings")
         except ValueError:
             return None
-    found = given.get("response") if isinstance(given, dict) else None
-    return found if isinstance(found, str) else None
+    response = given.get("response") if isinstance(given, dict) else None
+    return response if isinstance(response, str) else None
 
 
 # The words of a text, the same wherever texts are compared: folded, split, and reduced to their stems.
@@ -219,12 +219,12 @@ class Stemmer:
         """Return the stem of a folded word."""
         if self._stemmer is None:
             return word
-        found = self._known.get(word)
-        if found is None:
+        stem = self._known.get(word)
+        if stem is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-            found = self._known[word] = str(self._stemmer.stemWord(word))
-        return found
+            stem = self._known[word] = str(self._stemmer.stemWord(word))
+        return stem
 
     def stems(self, text: str) -> frozenset[str]:
         """Return the distinct stems of a text."""

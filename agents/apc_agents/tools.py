@@ -198,7 +198,7 @@ class Once(Protocol):
 
 
 class TaskHandle(Protocol):
-    """How a running task tells of itself."""
+    """How a running task reports its progress and makes its effects."""
 
     async def progress(self, fraction: float, note: str | None = None) -> None:
         """Report the progress of the task. Raises TaskLost."""

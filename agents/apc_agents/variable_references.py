@@ -65,7 +65,7 @@ def references_in(value: JsonValue) -> Iterator[Reference]:
         ReferenceUnknown: a `${{` that is no reference.
     """
     if isinstance(value, str):
-        yield from (found for found in map(_reference, _MARK.finditer(value)) if found is not None)
+        yield from (reference for reference in map(_reference, _MARK.finditer(value)) if reference is not None)
     elif isinstance(value, Mapping):
         for one in value.values():
             yield from references_in(one)

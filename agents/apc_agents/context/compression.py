@@ -39,7 +39,7 @@ def with_placeholder(window: ContextWindow, turns: Iterable[Turn], since: dateti
 
     Args:
         window: its folds tell what is paged out; its own placeholder is replaced.
-        turns: what it shall hold, in any order, the placeholder aside.
+        turns: what it is to hold, in any order, without the placeholder.
         since: the time of the placeholder.
     """
     held = {turn.ordinal: turn for turn in turns if not is_placeholder(turn)}
@@ -248,7 +248,7 @@ def compress(
 
 
 def compressing(window: ContextWindow, target_pressure: float, config: CompressionConfig) -> Compressing:
-    """Return the compression itself. Raises ArgumentInvalid."""
+    """Compress step by step: yield each text to be summarized, and return the result. Raises ArgumentInvalid."""
     target = checked_fraction("target_pressure", target_pressure)
     turns = window.all_turns()
     touchable = [(turn, window.class_of(turn)) for turn in turns[: max(0, len(turns) - config.keep_recent)]]
@@ -372,11 +372,11 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
 
 def merged_folds(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
     """Merge two rounds of folding: each turn as it was before the first round, with its end in the last."""
-    folded = {one.turn.resource_id: one for one in before}
-    for one in after:
-        first = folded.get(one.turn.resource_id)
-        folded[one.turn.resource_id] = one if first is None else replace(one, turn=first.turn, stored=first.stored)
-    return tuple(sorted(folded.values(), key=lambda one: one.turn.ordinal))
+    folded = {fold.turn.resource_id: fold for fold in before}
+    for fold in after:
+        first = folded.get(fold.turn.resource_id)
+        folded[fold.turn.resource_id] = fold if first is None else replace(fold, turn=first.turn, stored=first.stored)
+    return tuple(sorted(folded.values(), key=lambda fold: fold.turn.ordinal))
 
 
 def is_pinned(window: ContextWindow, turn: Turn) -> bool:
@@ -498,8 +498,8 @@ def _record(folded: FoldedTurn) -> FoldRecord:
 
 def audit_payload(metadata: Mapping[str, Any]) -> SignalPayload:
     """Build the payload for this metadata of an audit: its reason holds the SHA-256, without the session's id."""
-    told = {name: value for name, value in metadata["context"].items() if name != "session"}
-    digest = digest_of(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+    audited = {name: value for name, value in metadata["context"].items() if name != "session"}
+    digest = digest_of(orjson.dumps(audited, option=orjson.OPT_SORT_KEYS))
     return SignalPayload(signal=Signal.QUERY, reason=f"context compressed, metadata sha256:{digest}")
 
 

@@ -165,7 +165,7 @@ class Conversation:
     audits: list[CompressionAudit] = field(default_factory=list)
     """Of the changes made here, not yet told."""
     forgets: bool = False
-    """Whether what the store has of this session shall go when the changes are taken over."""
+    """Whether the store forgets what it has of this session when the changes are taken over."""
 
     def copy(self) -> "Conversation":
         """Return the same conversation, to be changed apart; nothing is copied that grows."""

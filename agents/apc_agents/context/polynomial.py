@@ -195,7 +195,7 @@ KIND_OF_ROLE: Final = {role: kind for kind, role in ROLE_OF_KIND.items()}
 
 
 def check_direction(state: ContextState, kind: str) -> None:
-    """Return whether a state accepts an input.
+    """Check that a state accepts an input.
 
     Raises:
         ContextPressureError: it does not, and the state is PRESSURED.

@@ -114,10 +114,10 @@ def default_prompts() -> PromptBuilder:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
-    if not found:
+    templates = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+    if not templates:
         raise PromptInvalid(str(folder), "no templates: put *.txt files there")
-    return found
+    return templates
 
 
 def _fields(place: str, template: str) -> frozenset[str]:
@@ -150,5 +150,5 @@ def fenced(text: str, fence: str, source: Mapping[str, JsonValue]) -> str:
     """Return the text as data of this source; the token itself is cut out of it."""
     while fence in text:
         text = text.replace(fence, "")
-    told = orjson.dumps(dict(source)).decode().replace(fence, "")
-    return f"<<data {fence} {told}>>\n{text}\n<<end {fence}>>"
+    origin = orjson.dumps(dict(source)).decode().replace(fence, "")
+    return f"<<data {fence} {origin}>>\n{text}\n<<end {fence}>>"

@@ -83,8 +83,8 @@ def with_gaps_told(window: ContextWindow) -> list[Turn]:
     """
     turns = window.all_turns()
     gaps = _gaps(window, turns) if turns else []
-    for told in (gaps, [[one for gap in gaps for one in gap]] if gaps else []):
-        notes = [_note(window, gap) for gap in told]
+    for places in (gaps, [[one for gap in gaps for one in gap]] if gaps else []):
+        notes = [_note(window, gap) for gap in places]
         if window.total_tokens + sum(note.tokens for note in notes) <= window.max_tokens:
             return sorted([*turns, *notes], key=lambda turn: turn.ordinal)
     return turns
@@ -247,7 +247,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 async def _unheard(audit: CompressionAudit) -> None:
-    """Ignore a compression: nobody listens."""
+    """Ignore a compression: the default when nobody listens."""
 
 
 class ContextSession(ReadableSession):

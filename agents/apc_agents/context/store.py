@@ -26,8 +26,8 @@ class MemoryContextStore:
 
     async def load(self, session_id: str) -> tuple[bytes, int] | None:
         """Return the document and its revision."""
-        found = await self._memory.load_agent_state(self._agent_id, session_id, DOCUMENT_KEY)
-        return None if found is None else (found[0].encode(), found[1])
+        saved = await self._memory.load_agent_state(self._agent_id, session_id, DOCUMENT_KEY)
+        return None if saved is None else (saved[0].encode(), saved[1])
 
     async def save(self, session_id: str, document: bytes, revision: int) -> int:
         """Compare and set."""
@@ -47,8 +47,8 @@ class MemoryContextStore:
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Return those that are there."""
         keys = [f"{TURN_PREFIX}{resource_id}" for resource_id in resource_ids]
-        found = await self._memory.get_agent_states(self._agent_id, session_id, keys)
-        return {key.removeprefix(TURN_PREFIX): turn.encode() for key, turn in found.items()}
+        turns = await self._memory.get_agent_states(self._agent_id, session_id, keys)
+        return {key.removeprefix(TURN_PREFIX): turn.encode() for key, turn in turns.items()}
 
     async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""
@@ -96,8 +96,8 @@ class StateContextStore:
 
     async def get_turns(self, session_id: str, resource_ids: Sequence[str]) -> Mapping[str, bytes]:
         """Return those that the archive has."""
-        found = await self._archive.get_turns(session_id, [f"{self._prefix}{key}" for key in resource_ids])
-        return {key.removeprefix(self._prefix): turn for key, turn in found.items()}
+        turns = await self._archive.get_turns(session_id, [f"{self._prefix}{key}" for key in resource_ids])
+        return {key.removeprefix(self._prefix): turn for key, turn in turns.items()}
 
     async def delete_turns(self, session_id: str, prefix: str = "") -> None:
         """Forget them."""

@@ -412,7 +412,7 @@ class LinearityMap:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the map that `to_document` described."""
-        return cls({resource_id: _from_document(found) for resource_id, found in document.items()})
+        return cls({resource_id: _from_document(stored) for resource_id, stored in document.items()})
 
     def _raised(self, resource_id: str, resource_class: ResourceClass, event: str, source: str) -> "LinearityMap":
         known = self._resources.get(resource_id, _NEW)

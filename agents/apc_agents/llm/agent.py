@@ -58,7 +58,7 @@ class Compartment:
 
     @property
     def archive_prefix(self) -> str:
-        """With which the ids of its folded turns and recorded answers begin."""
+        """The beginning of the ids of its folded turns and recorded answers."""
         return f"{self.name}/"
 
 
@@ -280,20 +280,20 @@ def _situation(packet: Packet) -> dict[str, JsonValue]:
     given = given_context(packet)
     narrative, directives = given.narrative_state, given.processing_directives
     alignment = given.user_profile.archetypal_alignment if given.user_profile else None
-    told: dict[str, JsonValue] = {
+    situation: dict[str, JsonValue] = {
         "realm": (narrative.current_realm if narrative else None) or packet.run_phase.value,
         "symbols": list((narrative.symbolic_focus if narrative else None) or packet.symbolic_keys),
         "archetype": alignment.primary_archetype if alignment else None,
         "secondary_archetype": alignment.secondary_archetype if alignment else None,
         "requested_action": directives.requested_action if directives else None,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in situation.items() if value}
 
 
 def _source(packet: Packet) -> dict[str, JsonValue]:
     sender = packet.sender
-    told = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
-    return {"from": "packet", "packet_type": packet.packet_type.value, "sender": dict[str, JsonValue](told)}
+    origin = {"agent_id": sender.agent_id, "role": sender.role, "swarm_id": sender.swarm_id}
+    return {"from": "packet", "packet_type": packet.packet_type.value, "sender": dict[str, JsonValue](origin)}
 
 
 def _error(packet: Packet, failed: LLMError) -> ErrorPayload:

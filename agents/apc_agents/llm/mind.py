@@ -261,8 +261,8 @@ class _Thought:
 
     def _lower(self) -> None:
         """Lower the level to that of the least trusted text in the window; nothing read there is remembered."""
-        found = (turn.metadata.get(LEVEL) for turn in self.session.window.all_turns())
-        level = lowest(self.actions.security_level, *(SecurityLevel(str(one)) for one in found if one is not None))
+        marks = (turn.metadata.get(LEVEL) for turn in self.session.window.all_turns())
+        level = lowest(self.actions.security_level, *(SecurityLevel(str(one)) for one in marks if one is not None))
         if level is not self.actions.security_level:
             self.actions = replace(self.actions, security_level=level, memory=WithheldMemory(level))
             self.is_lowered = True
@@ -270,8 +270,8 @@ class _Thought:
     def _levelled(self, response: AgentResponse | None = None) -> dict[str, JsonValue]:
         """Return the metadata of a turn that comes of text of a lower level, or holds results of one."""
         called = () if response is None else response.walk()
-        found = (self.mind.tools.find(action.type, action.action) for action in called)
-        levels = [tool.result_level for tool in found if tool is not None and tool.result_level is not None]
+        tools = (self.mind.tools.find(action.type, action.action) for action in called)
+        levels = [tool.result_level for tool in tools if tool is not None and tool.result_level is not None]
         if not levels and not self.is_lowered:
             return {}
         return {LEVEL: lowest(self.actions.security_level, *levels).value}
@@ -360,12 +360,12 @@ class _Thought:
 
 
 def _told_constraints(required: ResponseConstraints | None) -> list[str]:
-    told = []
+    sentences = []
     if required is not None and required.max_length is not None:
-        told.append(f"The response has at most {required.max_length} characters.")
+        sentences.append(f"The response has at most {required.max_length} characters.")
     if required is not None and required.format in TOLD_FORMATS:
-        told.append(f"The response is written as {required.format}.")
-    return told
+        sentences.append(f"The response is written as {required.format}.")
+    return sentences
 
 
 async def _told_tasks(actions: ActionContext, tools: ToolRegistry) -> str:
@@ -377,13 +377,13 @@ async def _told_tasks(actions: ActionContext, tools: ToolRegistry) -> str:
         return ""
     tasks = await actions.tasks.list(agent_id=actions.agent_id, session_id=actions.session_id, limit=TASKS_READ)
     own = [task for task in tasks if task.spec.compartment == actions.compartment][:TASKS_TOLD]
-    told = [_told_task(task, actions.security_level, tools) for task in own]
-    return orjson.dumps(told).decode()[:TASKS_TOLD_LENGTH] if told else ""
+    events = [_told_task(task, actions.security_level, tools) for task in own]
+    return orjson.dumps(events).decode()[:TASKS_TOLD_LENGTH] if events else ""
 
 
 def _told_task(task: Task, level: SecurityLevel, tools: ToolRegistry) -> dict[str, JsonValue]:
     tool = tools.find(task.spec.type, task.spec.action)
-    told = task.event()
+    event = task.event()
     if tool is not None and tool.result_level is not None and tool.result_level.rank < level.rank:
-        return {name: told[name] for name in ("task_id", "action_id", "action", "status")}
-    return {**told, "result": task.result}
+        return {name: event[name] for name in ("task_id", "action_id", "action", "status")}
+    return {**event, "result": task.result}

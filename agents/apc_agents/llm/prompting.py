@@ -32,9 +32,9 @@ from apc_contracts.agent import SecurityLevel
 
 def source_of(turn: Turn) -> Mapping[str, JsonValue] | None:
     """Return where a turn's text comes from; None for what the user, the operator or the model itself has said."""
-    told = turn.metadata.get(SOURCE)
-    if isinstance(told, Mapping):
-        return told
+    source = turn.metadata.get(SOURCE)
+    if isinstance(source, Mapping):
+        return source
     return TOOL_SOURCE if turn.role is TurnRole.TOOL else None
 
 
@@ -58,7 +58,7 @@ def messages_of_turns(turns: Iterable[Turn], place: str, agent_id: str, user_id:
 
 def _message(turn: Turn, place: str, agent_id: str, user_id: str) -> ConversationMessage:
     asked = turn.metadata.get("packet_id") if turn.role is TurnRole.USER else None
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "message_id": str(asked or uuid5(NAMESPACE_URL, f"apc:turn/{place}/{turn.resource_id}")),
         "sender_id": user_id if turn.role is TurnRole.USER else agent_id,
         "recipients": [agent_id],
@@ -67,7 +67,7 @@ def _message(turn: Turn, place: str, agent_id: str, user_id: str) -> Conversatio
     kept: dict[str, JsonValue] = {name: turn.metadata[name] for name in _KEPT if name in turn.metadata}
     content = turn.content.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
     return ConversationMessage(
-        role=turn.role.value, content=content, timestamp=turn.timestamp, metadata={**kept, **told}
+        role=turn.role.value, content=content, timestamp=turn.timestamp, metadata={**kept, **metadata}
     )
 
 
@@ -137,9 +137,9 @@ def _part(turn: Turn, fence: str) -> ModelRequestPart:
 
 
 def _background(fence: str, remembered: Mapping[str, JsonValue] | None, tasks: str) -> list[ModelMessage]:
-    told = [fenced(orjson.dumps(dict(remembered)).decode(), fence, {"from": "memory"})] if remembered else []
-    told += [fenced(tasks, fence, {"from": "tasks", "order": "newest first"})] if tasks else []
-    return [ModelRequest(parts=[UserPromptPart(text)]) for text in told]
+    texts = [fenced(orjson.dumps(dict(remembered)).decode(), fence, {"from": "memory"})] if remembered else []
+    texts += [fenced(tasks, fence, {"from": "tasks", "order": "newest first"})] if tasks else []
+    return [ModelRequest(parts=[UserPromptPart(text)]) for text in texts]
 
 
 @cache

@@ -415,17 +415,17 @@ class _Text:
 
 def words_of(conversation: ConversationContext) -> list[str]:
     """Return the distinct words of a conversation's messages and summary, newest message first."""
-    found: dict[str, None] = {}
+    words: dict[str, None] = {}
     size = 0
     for content in _contents(conversation):
         for word, _, _ in words_in(content):
-            if word not in found:
+            if word not in words:
                 # Beside its bytes a lexeme costs an entry of 4 and its alignment.
                 size += len(word.encode()) + 8
                 if size > MAX_WORDS_BYTES:
-                    return list(found)
-                found[word] = None
-    return list(found)
+                    return list(words)
+                words[word] = None
+    return list(words)
 
 
 def find_hit(conversation: ConversationContext, query: Query, stemmer: Stemmer) -> Hit | None:

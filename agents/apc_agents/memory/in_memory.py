@@ -120,8 +120,8 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def get_all_agent_states(self, agent_id: str, owner_id: str) -> dict[str, Any]:
         """Return copies of all states of the agent."""
-        found = self._states_of(agent_id, owner_id)
-        return {key: orjson.loads(row.document) for (_, _, key), row in sorted(found.items())}
+        rows = self._states_of(agent_id, owner_id)
+        return {key: orjson.loads(row.document) for (_, _, key), row in sorted(rows.items())}
 
     def for_owner(self, owner: str) -> Self:
         """Return the same memory, seen by another owner."""
@@ -132,8 +132,8 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
         """Return a copy, and its revision."""
-        found = self.load_document(state_place(agent_id, owner_id, key))
-        return None if found is None else (orjson.loads(found[0]), found[1])
+        stored = self.load_document(state_place(agent_id, owner_id, key))
+        return None if stored is None else (orjson.loads(stored[0]), stored[1])
 
     async def save_agent_state(
         self,
@@ -182,10 +182,8 @@ class InMemoryMemoryStore(BaseMemoryStore):
 
     async def get_agent_states(self, agent_id: str, owner_id: str, keys: Sequence[str]) -> dict[str, Any]:
         """Return copies of the states under these keys."""
-        found = self._states_of(agent_id, owner_id)
-        return {
-            key: orjson.loads(found[place].document) for key in keys if (place := (agent_id, owner_id, key)) in found
-        }
+        rows = self._states_of(agent_id, owner_id)
+        return {key: orjson.loads(rows[place].document) for key in keys if (place := (agent_id, owner_id, key)) in rows}
 
     async def delete_agent_states(self, agent_id: str, owner_id: str, prefix: str) -> int:
         """Delete the states whose keys begin with a prefix."""
@@ -228,7 +226,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
     def _listed(self, user_id: str, limit: int, offset: int) -> list[dict[str, Any]]:
         rows = [(one, self._tables.conversations[one]) for one in sorted(self._sessions_of(user_id))]
         rows.sort(key=lambda pair: pair[1].updated_at, reverse=True)
-        found = [(session_id, row, row.read()) for session_id, row in rows]
+        conversations = [(session_id, row, row.read()) for session_id, row in rows]
         listed = [
             {
                 "session_id": session_id,
@@ -238,7 +236,7 @@ class InMemoryMemoryStore(BaseMemoryStore):
                 "message_count": len(conversation.messages),
                 "version": conversation.version,
             }
-            for session_id, row, conversation in found
+            for session_id, row, conversation in conversations
         ]
         return listed[offset : offset + limit]
 

@@ -134,8 +134,8 @@ async def read_states(
 ) -> list[asyncpg.Record]:
     """Return state_key, state_value and revision in the order of the keys: those of `keys`, or all."""
     wanted = None if keys is None else list(keys)
-    found: list[asyncpg.Record] = await connection.fetch(_SELECT_STATES, agent_id, owner_id, owner, wanted)
-    return found
+    records: list[asyncpg.Record] = await connection.fetch(_SELECT_STATES, agent_id, owner_id, owner, wanted)
+    return records
 
 
 async def replace_states(
@@ -159,8 +159,8 @@ async def read_states_with(
     connection: Connection, owner: str, agent_id: str, owner_id: str, prefix: str
 ) -> list[asyncpg.Record]:
     """Return state_value in the order of the keys that begin with `prefix`."""
-    found: list[asyncpg.Record] = await connection.fetch(_SELECT_BY_PREFIX, agent_id, owner_id, owner, prefix)
-    return found
+    records: list[asyncpg.Record] = await connection.fetch(_SELECT_BY_PREFIX, agent_id, owner_id, owner, prefix)
+    return records
 
 
 async def forget_states_with(connection: Connection, owner: str, agent_id: str, prefix: str, age: timedelta) -> None:
@@ -519,8 +519,8 @@ class PostgresMemoryStore(BaseMemoryStore):
     @_repeated
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
         """Return a value with its revision; None if there is none."""
-        found = await load_state(self._pool, self.owner, *state_place(agent_id, owner_id, key))
-        return None if found is None else (orjson.loads(found[0]), found[1])
+        stored = await load_state(self._pool, self.owner, *state_place(agent_id, owner_id, key))
+        return None if stored is None else (orjson.loads(stored[0]), stored[1])
 
     async def save_agent_state(
         self,
@@ -535,8 +535,8 @@ class PostgresMemoryStore(BaseMemoryStore):
         place, value = state_place(agent_id, owner_id, key), encoded(state_data)
 
         async def is_saved() -> bool:
-            found = await self.load_agent_state(*place)
-            return found is not None and found[0] == orjson.loads(value)
+            stored = await self.load_agent_state(*place)
+            return stored is not None and stored[0] == orjson.loads(value)
 
         return await self._compare_and_set(
             lambda: save_state(self._pool, self.owner, place, value, revision, messages), is_saved

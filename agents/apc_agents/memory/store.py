@@ -86,8 +86,8 @@ class BaseMemoryStore(ABC):
 
     async def retrieve_agent_state(self, agent_id: str, owner_id: str, key: str) -> Any | None:
         """Return the value; None if there is none."""
-        found = await self.load_agent_state(agent_id, owner_id, key)
-        return None if found is None else found[0]
+        stored = await self.load_agent_state(agent_id, owner_id, key)
+        return None if stored is None else stored[0]
 
     @abstractmethod
     async def delete_agent_state(self, agent_id: str, owner_id: str, key: str) -> bool:

@@ -117,8 +117,8 @@ class SharedPackets:
 @lru_cache(1024)
 def _places(model: type[BaseModel]) -> "tuple[attrgetter[Any], ...] | None":
     """Return the optional fields that may hold something that can change; None when one of the others does."""
-    found = _paths(model)
-    return None if found is None else tuple(map(attrgetter, found))
+    paths = _paths(model)
+    return None if paths is None else tuple(map(attrgetter, paths))
 
 
 def is_unchangeable(packet: Packet) -> bool:
@@ -130,18 +130,18 @@ def is_unchangeable(packet: Packet) -> bool:
 def _paths(model: type[BaseModel]) -> list[str] | None:
     if not model.model_config.get("frozen"):
         return None
-    found: list[str] = []
+    paths: list[str] = []
     for name, declared in model.model_fields.items():
         kind = declared.annotation
         if _is_unchangeable(kind):
             continue
         if type(None) in get_args(kind):
-            found.append(name)
+            paths.append(name)
         elif isinstance(kind, type) and issubclass(kind, BaseModel) and (inner := _paths(kind)) is not None:
-            found += [f"{name}.{path}" for path in inner]
+            paths += [f"{name}.{path}" for path in inner]
         else:
             return None
-    return found
+    return paths
 
 
 def _is_unchangeable(annotation: Any) -> bool:
@@ -303,7 +303,7 @@ class Inbound:
     is_heard: bool = False
     """Read from the substrate, not delivered to this agent."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """Ends when the delivery may be acknowledged, or fails with what the broker shall do instead."""
+    """Ends when the delivery may be acknowledged, or fails with what the broker does instead."""
 
     @property
     def key(self) -> DeliveryKey:

@@ -87,7 +87,7 @@ MIDDLEWARE_GRACE_SECONDS = 1.0
 
 
 class Worker:
-    """Runs one agent over one bus. Making it raises AgentKeyUnusable when it shall sign and cannot.
+    """Runs one agent over one bus. Making it raises AgentKeyUnusable when it has to sign and cannot.
 
     Args:
         agent: what to run.
@@ -182,10 +182,10 @@ class Worker:
 
     @property
     def problems(self) -> list[str]:
-        """What stands against being ready, a sentence each; from any thread."""
-        found = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
+        """Why the worker is not ready, a sentence each; empty = ready. From any thread."""
+        idle = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
         away = [] if self._database is None else problems_of(self._database)
-        return found + away + self._health.problems + self._bus.problems
+        return idle + away + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take and handle packets until `stop` is set, then drain.
@@ -310,7 +310,7 @@ class Worker:
         return with_middlewares(take, self._agent.middlewares, INTER_AGENT)
 
     def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
-        """Take a delivery; the future ends when it may be acknowledged, or with what else shall become of it."""
+        """Take a delivery; the future ends when it may be acknowledged, or with what happens to it instead."""
         try:
             if self._is_stopping:
                 raise GiveBack("this worker takes nothing any more")
@@ -326,9 +326,9 @@ class Worker:
 
     def _tell_set_aside(self, delivery: Delivery, done: asyncio.Future[None], error: DeadLetter) -> None:
         """Report a delivery that ended its workers: no handler can, and the sender has to hear of it."""
-        told = self._intake.set_aside(delivery)
-        if told is not None:
-            self._outbox.add(*told)
+        receipt = self._intake.set_aside(delivery)
+        if receipt is not None:
+            self._outbox.add(*receipt)
         self._outbox.settle(done, error)
 
     async def _handle_next(self) -> None:

@@ -85,14 +85,14 @@ class InMemoryTaskStore:
         limit: int = 100,
     ) -> Sequence[Task]:
         """Return the newest tasks."""
-        found = [
+        tasks = [
             row.task
             for row in reversed(self._rows.values())
             if agent_id in (None, row.task.agent_id)
             and session_id in (None, row.task.session_id)
             and (statuses is None or row.task.status in statuses)
         ]
-        return found[: min(limit, MAX_LISTED)]
+        return tasks[: min(limit, MAX_LISTED)]
 
     async def claim(self, agent_id: str, worker: str, lease: timedelta) -> Claim | None:
         """Return the oldest that can run."""

@@ -182,7 +182,7 @@ class _Attempt:
             self.work.cancel()
 
     async def until_ended(self) -> None:
-        """Run it and keep how it ended; a task that another worker has is none of ours."""
+        """Run it and keep how it ended; a task that another worker has taken is left alone."""
         task = self._claim.task
         # Its own asyncio task: what is bound here ends with it.
         bind_contextvars(task_id=str(task.task_id), session_id=task.session_id, attempt=self.attempt)

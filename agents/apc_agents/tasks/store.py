@@ -135,7 +135,7 @@ class Task:
 
     def event(self) -> dict[str, JsonValue]:
         """Return what is announced of it, as metadata.task. Its result is not: it is read by task_id."""
-        told: dict[str, JsonValue] = {
+        document: dict[str, JsonValue] = {
             "task_id": str(self.task_id),
             "action_id": self.spec.action_id,
             "action": self.spec.action,
@@ -143,7 +143,9 @@ class Task:
             "attempt": self.attempt,
             "progress": self.progress,
         }
-        return told | {name: value for name, value in (("note", self.note), ("error", self.error)) if value is not None}
+        return document | {
+            name: value for name, value in (("note", self.note), ("error", self.error)) if value is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)

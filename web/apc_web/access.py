@@ -70,7 +70,7 @@ class Caller:
 
     @property
     def person(self) -> str | None:
-        """Return in whose name acts are done; None = the operator of this server."""
+        """In whose name acts are done; None = the operator of this server."""
         return None if self.name == LOCAL_USER else self.name
 
 
@@ -86,9 +86,9 @@ def caller() -> Caller:
     return _caller.get() or LOCAL
 
 
-def say_caller(found: Caller) -> None:
+def say_caller(who: Caller) -> None:
     """Set who sent the request of this task."""
-    _caller.set(found)
+    _caller.set(who)
 
 
 def require(role: AccountRole) -> None:
@@ -171,7 +171,7 @@ class UsersFile:
         self._by_token: dict[str, str] = {}
 
     def find(self, name: str) -> UserRecord | None:
-        """Return an account."""
+        """Return the account of a name; None when there is none."""
         return self._now().users.get(name)
 
     def of_token(self, token: str) -> tuple[str, UserRecord] | None:
@@ -306,8 +306,11 @@ class Accounts:
         """Return who sent a request: by API token, else by cookie."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme:
-            found = self._users.of_token(token.strip()) if scheme.lower() == "bearer" else None
-            return None if found is None else Caller(found[0], found[1].role, proof=f"token {_digest(token.strip())}")
+            named = self._users.of_token(token.strip()) if scheme.lower() == "bearer" else None
+            if named is None:
+                return None
+            name, account = named
+            return Caller(name, account.role, proof=f"token {_digest(token.strip())}")
         cookie = _cookie_of(headers)
         if cookie is None:
             return None
@@ -328,7 +331,7 @@ class Accounts:
         return caller.proof.removeprefix("token ") in user.tokens.values()
 
     def refusal(self) -> ApiError:
-        """Return that one must log in."""
+        """Return the error that says to log in."""
         return ApiError(401, "LOGIN", "log in: nobody is logged in here, or not any more")
 
     async def login(self, name: str, password: str) -> str:
@@ -395,13 +398,13 @@ class Accounts:
 
 def _cookie_of(headers: Headers) -> str | None:
     """Return the login's cookie; None when it is not there, or there twice."""
-    found = []
+    cookies = []
     for header in headers.getlist("cookie"):
         try:
-            found += [morsel.value for name, morsel in SimpleCookie(header).items() if name == COOKIE]
+            cookies += [morsel.value for name, morsel in SimpleCookie(header).items() if name == COOKIE]
         except CookieError:
             return None
-    return found[0] if len(found) == 1 else None
+    return cookies[0] if len(cookies) == 1 else None
 
 
 def _digest(secret: str) -> str:
@@ -420,7 +423,7 @@ class Authority(Protocol):
         ...
 
     def refusal(self) -> ApiError:
-        """Return what somebody unknown is told."""
+        """Return the error for a request of somebody unknown."""
         ...
 
 
@@ -443,7 +446,7 @@ class LocalToken:
         return True
 
     def refusal(self) -> ApiError:
-        """Return where the token is."""
+        """Return the error that says where the token is."""
         return ApiError(
             401, "UNAUTHORIZED", "the token is missing or old: open the link that `apc ui` printed", "Authorization"
         )

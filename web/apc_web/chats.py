@@ -182,7 +182,7 @@ class Chats:
         return await self.state(user, session_id)
 
     async def compress(self, user: str, session_id: str) -> ChatState:
-        """Compress now."""
+        """Fold the oldest parts of a conversation now."""
         dialogue = await self.known(user, session_id)
         with _refusals():
             return self._state(user, session_id, await dialogue.compress())
@@ -205,12 +205,12 @@ class Chats:
 
     async def tasks(self, user: str, session_id: str) -> ChatTasks:
         """Return the tasks that the messages started."""
-        found = await (await self.known(user, session_id)).own_tasks()
-        told = [task.event() for task in found]
+        own = await (await self.known(user, session_id)).own_tasks()
+        events = [task.event() for task in own]
         return ChatTasks(
             items=[
                 ChatTask(task_id=str(one["task_id"]), action=str(one["action"]), status=str(one["status"]))
-                for one in told
+                for one in events
             ]
         )
 
@@ -255,10 +255,10 @@ class Chats:
             key, Dialogue(self._agent, session_id, self._memory_of(user), tasks=self._tasks)
         )
         self._dialogues.move_to_end(key)
-        idle = [one for one in self._dialogues if one != key and not self._is_busy(one)]
-        for one in idle[: max(len(self._dialogues) - MOST_CHATS, 0)]:
-            del self._dialogues[one]
-            self._answers.pop(one, None)
+        idle = [idle_key for idle_key in self._dialogues if idle_key != key and not self._is_busy(idle_key)]
+        for idle_key in idle[: max(len(self._dialogues) - MOST_CHATS, 0)]:
+            del self._dialogues[idle_key]
+            self._answers.pop(idle_key, None)
         return dialogue
 
     def _is_busy(self, key: tuple[str, str]) -> bool:

@@ -32,12 +32,12 @@ def read_cursor(cursor: str | None, query: str, filters: Mapping[str, object], *
     if cursor is None:
         return None
     try:
-        found = orjson.loads(urlsafe_b64decode(cursor[:_LONGEST] + "=" * (-len(cursor) % 4)))
+        document = orjson.loads(urlsafe_b64decode(cursor[:_LONGEST] + "=" * (-len(cursor) % 4)))
     except ValueError:
-        found = None
-    if not isinstance(found, list) or len(found) != len(types) + 1 or found[0] != _digest(query, filters):
+        document = None
+    if not isinstance(document, list) or len(document) != len(types) + 1 or document[0] != _digest(query, filters):
         raise _unusable()
-    values = found[1:]
+    values = document[1:]
     if [type(value) for value in values] != list(types) or any(_is_too_large(value) for value in values):
         raise _unusable()
     return values

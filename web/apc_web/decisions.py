@@ -142,10 +142,10 @@ _LARGEST_SHARD = (1 << 31) - 1
 
 async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str | None, limit: int) -> ArbitrationPage:
     """Return arbitrations, newest first. Raises ApiError for a bad cursor."""
-    found = read_cursor(after, "arbitrations", given, int, int, int)
+    behind = read_cursor(after, "arbitrations", given, int, int, int)
     before = None
-    if found is not None:
-        before = (time_of(found[0]), max(min(found[1], _LARGEST_SHARD), -1), found[2])
+    if behind is not None:
+        before = (time_of(behind[0]), max(min(behind[1], _LARGEST_SHARD), -1), behind[2])
     rows = await page_of_arbitrations(
         pool,
         **given,
@@ -219,8 +219,8 @@ class Compared:
 def diversity_of(compared: Iterable[Compared]) -> list[GenerationDiversity]:
     """Return the number of different swarms and protocols by generation, as the mean over runs."""
     generations: dict[int, dict[str, list[CandidateOrigin]]] = {}
-    for one in compared:
-        generations.setdefault(one.generation, {}).setdefault(one.run_id, []).append(one.origin)
+    for candidate in compared:
+        generations.setdefault(candidate.generation, {}).setdefault(candidate.run_id, []).append(candidate.origin)
     return [
         GenerationDiversity(
             generation=generation,

@@ -53,10 +53,12 @@ def _start(spec: Mapping[str, Any]) -> dict[str, object]:
 
 def _usage(metadata: Mapping[str, Any]) -> dict[str, float] | None:
     """Return the usage that was charged: what was reported without what was refused."""
-    told, refused = metadata.get("usage"), metadata.get("usage_refused") or {}
-    if not isinstance(told, dict):
+    reported, refused = metadata.get("usage"), metadata.get("usage_refused") or {}
+    if not isinstance(reported, dict):
         return None
-    return {name: float(told[name]) - float(refused.get(name, 0)) for name in ("tokens", "cost") if name in told}
+    return {
+        name: float(reported[name]) - float(refused.get(name, 0)) for name in ("tokens", "cost") if name in reported
+    }
 
 
 # The fold, from recorded columns alone; nothing is judged again. The page has the same fold in TypeScript;
@@ -249,8 +251,8 @@ class Snapshots:
 
     def of(self, session_id: str) -> SessionSnapshots:
         """Return the snapshots of a session."""
-        found = self._sessions.setdefault(session_id, SessionSnapshots())
+        snapshots = self._sessions.setdefault(session_id, SessionSnapshots())
         self._sessions.move_to_end(session_id)
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
-        return found
+        return snapshots

@@ -43,17 +43,17 @@ async def agent_list(services: Services) -> AgentList:
 
 async def agents_with_queues(services: Services) -> AgentList:
     """Return every agent as above, with the depths of its queues, as far as they are known."""
-    found, registry = await agent_list(services), await read_registry(services.pool)
+    agents, registry = await agent_list(services), await read_registry(services.pool)
     reading = {agent_id for agent_id, one in registry.items() if one.has_inbox and not one.is_revoked}
-    have_inbox = [one for one in found.items if one.agent_id in reading]
+    have_inbox = [one for one in agents.items if one.agent_id in reading]
     asked = sorted(have_inbox, key=lambda one: not one.is_alive)[:MOST_INBOXES]
     if services.probe is None:
-        return found.model_copy(update={"is_complete": not have_inbox, "words": NO_WAY})
+        return agents.model_copy(update={"is_complete": not have_inbox, "words": NO_WAY})
     depths = await services.probe.inboxes(tuple(one.agent_id for one in asked))
     if isinstance(depths, str):
-        return found.model_copy(update={"is_complete": not have_inbox, "words": depths})
+        return agents.model_copy(update={"is_complete": not have_inbox, "words": depths})
     words = _gaps(len(have_inbox), len(asked), [one.agent_id for one in asked if one.agent_id not in depths])
-    items = [_with_depth(one, depths) for one in found.items]
+    items = [_with_depth(one, depths) for one in agents.items]
     return AgentList(items=items, is_complete=words is None, words=words)
 
 
@@ -94,8 +94,8 @@ _CLOCKS_SECONDS = 1.0
 
 async def system_health(services: Services) -> SystemHealth:
     """Return how orchestrators, persisters and agents are, and what a person should look at."""
-    found = await services.probe.depths() if services.probe is not None else NO_WAY
-    depths: Depths = {} if isinstance(found, str) else found
+    answer = await services.probe.depths() if services.probe is not None else NO_WAY
+    depths: Depths = {} if isinstance(answer, str) else answer
     recent = _with_idle(await recent_work(services.pool), depths)
     agents = [one for one in (await agent_list(services)).items if one.kind == "agent" and one.handles]
     agents = [one for one in agents if not one.is_revoked]
@@ -103,8 +103,8 @@ async def system_health(services: Services) -> SystemHealth:
     opened = await count_open_deliveries(services.pool)
     return SystemHealth(
         looked_at=datetime.now(UTC),
-        is_complete=not isinstance(found, str),
-        words=found if isinstance(found, str) else _summary(parts),
+        is_complete=not isinstance(answer, str),
+        words=answer if isinstance(answer, str) else _summary(parts),
         services=parts,
         agents=len(agents),
         alive=sum(one.is_alive for one in agents),
@@ -159,15 +159,15 @@ def _words(name: str, works: str, shard: int, depth: QueueDepth | None) -> str:
 
 
 def _of_services(parts: list[ServiceHealth]) -> Iterator[FiringAlert]:
-    for one in parts:
-        if one.state == "stopped":
-            name = "ApcShardWithoutGate" if one.service == "gate" else "ApcShardWithoutLogWriter"
-            yield FiringAlert(name=name, severity="critical", words=one.words)
-        if one.waiting is not None and one.waiting > MOST_WAITING:
-            words = f"{one.waiting:,} messages wait for the {one.service.replace('_', ' ')} of shard {one.shard}"
+    for part in parts:
+        if part.state == "stopped":
+            name = "ApcShardWithoutGate" if part.service == "gate" else "ApcShardWithoutLogWriter"
+            yield FiringAlert(name=name, severity="critical", words=part.words)
+        if part.waiting is not None and part.waiting > MOST_WAITING:
+            words = f"{part.waiting:,} messages wait for the {part.service.replace('_', ' ')} of shard {part.shard}"
             yield FiringAlert(name="ApcConsumerLag", severity="warning", words=words)
-        if one.delay_seconds is not None and one.delay_seconds > LATE_SECONDS:
-            words = f"the log of shard {one.shard} is written {one.delay_seconds:.0f} s after the verdicts"
+        if part.delay_seconds is not None and part.delay_seconds > LATE_SECONDS:
+            words = f"the log of shard {part.shard} is written {part.delay_seconds:.0f} s after the verdicts"
             yield FiringAlert(name="ApcLogWrittenLate", severity="warning", words=words)
 
 
@@ -183,10 +183,10 @@ def _of_work(recent: list[RecentWork]) -> Iterator[FiringAlert]:
 
 
 def _of_agents(agents: list[AgentSummary], opened: Mapping[str, int]) -> Iterator[FiringAlert]:
-    for one in agents:
-        number = opened.get(one.agent_id, 0)
+    for agent in agents:
+        number = opened.get(agent.agent_id, 0)
         if number > MOST_OPEN:
-            words = f"{one.agent_id} has {number:,} deliveries open; from 1,000 on the gate refuses more"
+            words = f"{agent.agent_id} has {number:,} deliveries open; from 1,000 on the gate refuses more"
             yield FiringAlert(name="ApcAgentSlow", severity="warning", words=words)
 
 

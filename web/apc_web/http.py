@@ -62,8 +62,8 @@ def open_listeners(host: str, port: int, *, or_free_port: bool = False) -> Itera
 
 
 def _listeners(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = dict.fromkeys((family, (str(address[0]), int(address[1]))) for family, *_, address in found)
+    resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, (str(address[0]), int(address[1]))) for family, *_, address in resolved)
     return [
         stack.enter_context(socket.create_server(address, family=family, backlog=_BACKLOG))
         for family, address in addresses

@@ -39,8 +39,8 @@ async def dead_page(
 ) -> DeadLetterPage:
     """Return dead letters with every attempt. Raises ApiError for a bad cursor."""
     filters = {"session_id": session_id, "agent_id": agent_id}
-    found = read_cursor(after, "dead", filters, int, int)
-    place = None if found is None else Position(max(min(found[0], _LARGEST_SHARD), -1), found[1])
+    last = read_cursor(after, "dead", filters, int, int)
+    place = None if last is None else Position(max(min(last[0], _LARGEST_SHARD), -1), last[1])
     rows = await logged_dead(pool, session_id=session_id, recipient=agent_id, after=place, limit=limit + 1)
     shown = rows[:limit]
     cursor = write_cursor("dead", filters, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None

@@ -149,17 +149,17 @@ class Feed:
 
     @property
     def heads(self) -> Heads:
-        """Return the heads that were read last."""
+        """The heads that were read last."""
         return dict(self._heads)
 
     @property
     def is_away(self) -> bool:
-        """Return whether the database did not answer the last time."""
+        """Whether the database did not answer the last time."""
         return self._is_away
 
     @property
     def streams(self) -> int:
-        """Return how many streams are open."""
+        """How many streams are open."""
         return self._streams
 
     async def look(self) -> None:
@@ -195,14 +195,14 @@ class Feed:
     async def entries(self, shard: int, after: int, last: int) -> list[FoldEntry]:
         """Return the entries of a shard with after < seq <= last; streams that follow the end share one read."""
         key = (shard, after, last)
-        found = self._ranges.get(key)
-        if found is None:
+        reading = self._ranges.get(key)
+        if reading is None:
             while len(self._ranges) >= _SHARED:
                 self._ranges.pop(next(iter(self._ranges)))
-            found = self._ranges[key] = asyncio.ensure_future(self._load(*key))
-            found.add_done_callback(lambda done: self._forget_failed(key, done))
+            reading = self._ranges[key] = asyncio.ensure_future(self._load(*key))
+            reading.add_done_callback(lambda done: self._forget_failed(key, done))
         with unasked_cancel_fails():
-            return await asyncio.shield(found)
+            return await asyncio.shield(reading)
 
     def _is_longer(self, seen: Mapping[int, int]) -> bool:
         return any(last > seen.get(shard, 0) for shard, last in self._heads.items())

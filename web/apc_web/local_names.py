@@ -20,5 +20,5 @@ def is_loopback(host: str) -> bool:
 
 def name_of(host: str) -> str:
     """Return the name of a Host header without its port; nothing when it is not a name with a port or without one."""
-    found = _HOST.fullmatch(host)
-    return found[1].lower() if found else ""
+    match = _HOST.fullmatch(host)
+    return match[1].lower() if match else ""

@@ -41,20 +41,20 @@ async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
 
 async def about(services: Services) -> ServerAbout:
     """Return what this server is, and what the caller may do."""
-    found = caller()
-    is_operator = found.role.includes(AccountRole.OPERATOR)
-    no_role = None if is_operator else f"this needs the role operator; yours is {found.role}"
+    who = caller()
+    is_operator = who.role.includes(AccountRole.OPERATOR)
+    no_role = None if is_operator else f"this needs the role operator; yours is {who.role}"
     no_acts = no_role if services.acts is not None else services.why_no_acts or "this server has no acts"
     if services.acts is not None and is_operator:
-        no_acts = await services.acts.why_not(found.person)
+        no_acts = await services.acts.why_not(who.person)
     return ServerAbout(
         version=version("apc-bus"),
         can_act=no_acts is None,
         why_not=no_acts,
         can_chat=services.chats is not None and is_operator,
         why_no_chat=services.why_no_chat if services.chats is None else no_role,
-        user=found.name,
-        role=found.role,
+        user=who.name,
+        role=who.role,
         has_accounts=services.accounts is not None,
         database="embedded" if services.is_embedded else "server",
         run_id=services.run_id,
@@ -97,12 +97,12 @@ class _Narrowed:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether streams with one wish get the same events; one of a run learns its sessions as it goes."""
+        """Whether streams with one wish get the same events; one of a run learns its sessions as it goes."""
         return self._run_id is None
 
     @property
     def session_id(self) -> str | None:
-        """Return the session that is wanted; None is everything."""
+        """The session that is wanted; None = everything."""
         return self._session_id
 
     def __init__(self, services: Services, session_id: str | None, run_id: str | None) -> None:
@@ -203,12 +203,12 @@ def _named(heads: Heads) -> dict[str, int]:
 def _read_heads(text: str) -> Heads:
     """Return the heads of an event's id. Raises ApiError for anything else."""
     try:
-        found = orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict) or len(found) > _MOST_SHARDS or not all(map(_is_head, found.items())):
+        document = None
+    if not isinstance(document, dict) or len(document) > _MOST_SHARDS or not all(map(_is_head, document.items())):
         raise invalid("since", "this is no id of an event of this stream: take the last `id`, or leave it out")
-    return {int(shard): seq for shard, seq in found.items()}
+    return {int(shard): seq for shard, seq in document.items()}
 
 
 def _is_head(item: tuple[str, object]) -> bool:

@@ -258,14 +258,14 @@ class PacketQuery:
 
     @property
     def filters(self) -> Mapping[str, object]:
-        """Return what binds a cursor to this query."""
+        """What binds a cursor to this query."""
         return {**self.given, "text": self.text, "newest": self.newest}
 
 
 async def packets_page(pool: asyncpg.Pool, query: PacketQuery, after: str | None, limit: int) -> PacketPage:
     """Return one page of packets. Raises ApiError for a bad cursor."""
-    found = read_cursor(after, "packets", query.filters, int, int)
-    place = None if found is None else _position(found)
+    last = read_cursor(after, "packets", query.filters, int, int)
+    place = None if last is None else _position(last)
     if query.text is not None:
         return await _search(pool, query, query.text, place, limit)
     rows = await page_of_packets(pool, query.given, newest=query.newest, after=place, limit=limit + 1)
@@ -275,21 +275,21 @@ async def packets_page(pool: asyncpg.Pool, query: PacketQuery, after: str | None
 
 
 async def _search(pool: asyncpg.Pool, query: PacketQuery, text: str, place: Position | None, limit: int) -> PacketPage:
-    found: list[PacketLine] = []
+    lines: list[PacketLine] = []
     looked_at, until = 0, asyncio.get_running_loop().time() + _SEARCH_SECONDS
     while True:
         step = await search_packets(pool, query.given, text, newest=query.newest, after=place, look_at=_STEP)
         looked_at += step.looked_at
-        if len(found) + len(step.found) > limit:  # go on behind the last one that is shown
-            shown = (found + step.found)[:limit]
+        if len(lines) + len(step.found) > limit:  # go on behind the last one that is shown
+            shown = (lines + step.found)[:limit]
             place = Position(shown[-1].shard, shown[-1].seq)
             return _found(query, shown, place, looked_at, is_complete=True)
-        found += step.found
+        lines += step.found
         place = step.last or place
         if step.looked_at < _STEP:
-            return _found(query, found, None, looked_at, is_complete=True)
+            return _found(query, lines, None, looked_at, is_complete=True)
         if looked_at >= _SEARCHED or asyncio.get_running_loop().time() > until:
-            return _found(query, found, place, looked_at, is_complete=False)
+            return _found(query, lines, place, looked_at, is_complete=False)
 
 
 def _found(
@@ -328,10 +328,10 @@ async def find_key(services: Services, name: str, session: str | None) -> Packet
     if seq.isdecimal() and name.count("-") == 1:
         if int(shard) > _LARGEST_SHARD or int(seq) > (1 << 63) - 1:
             raise not_found(f"packet at {name}", _HINT, "packet_id")
-        found = await packet_at(services.pool, Position(int(shard), int(seq)))
-        if found is None or session not in (None, found[1]):
+        ids = await packet_at(services.pool, Position(int(shard), int(seq)))
+        if ids is None or session not in (None, ids[1]):
             raise not_found(f"packet at {name}", _HINT, "packet_id")
-        return PacketKey(*found)
+        return PacketKey(*ids)
     packet_id = UUID(name)
     sessions = await sessions_of_packet(services.pool, packet_id)
     named = [one for one in sessions if session in (None, one)]
@@ -444,11 +444,11 @@ async def consistency_of(services: Services, shard: int, old: int | None, new: i
 
 
 def _key(services: Services, shard: int) -> PublicKey:
-    found = services.key_of(shard)
-    if found is None:
+    key = services.key_of(shard)
+    if key is None:
         words = "this server does not know the log's public key: set APC_LOG_KEY_FILE, or use `apc log prove --key`"
         raise ApiError(409, "NO_LOG_KEY", words)
-    return found
+    return key
 
 
 # Routes.

@@ -243,8 +243,8 @@ _SHOWN_SESSIONS = 20
 
 async def runs_page(pool: asyncpg.Pool, after: str | None, limit: int) -> RunPage:
     """Return runs, the one that changed last first. Raises ApiError for a bad cursor."""
-    found = read_cursor(after, "runs", {}, int, str)
-    before = None if found is None else (time_of(found[0]), found[1])
+    last = read_cursor(after, "runs", {}, int, str)
+    before = None if last is None else (time_of(last[0]), last[1])
     rows = await page_of_runs(pool, before=before, limit=limit + 1)
     shown = rows[:limit]
     cursor = None
@@ -266,8 +266,8 @@ async def sessions_page(
 ) -> SessionPage:
     """Return sessions, the one that changed last first. Raises ApiError for a bad cursor."""
     filters = {"run_id": run_id, "running": running}
-    found = read_cursor(after, "sessions", filters, int, str)
-    before = None if found is None else (time_of(found[0]), found[1])
+    last = read_cursor(after, "sessions", filters, int, str)
+    before = None if last is None else (time_of(last[0]), last[1])
     rows = await page_of_sessions(pool, run_id=run_id, only_running=running, before=before, limit=limit + 1)
     shown = rows[:limit]
     cursor = None

@@ -166,8 +166,8 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
 async def moves_of(services: Services, session_id: str, after: str | None, limit: int) -> SessionMoves:
     """Return transitions and barriers of a session, oldest first. Raises ApiError."""
     await place_of(services.pool, session_id)
-    found = read_cursor(after, "moves", {"session_id": session_id}, int)
-    rows = await page_of_moves(services.pool, session_id, after=found[0] if found else 0, limit=limit + 1)
+    last = read_cursor(after, "moves", {"session_id": session_id}, int)
+    rows = await page_of_moves(services.pool, session_id, after=last[0] if last else 0, limit=limit + 1)
     shown = rows[:limit]
     cursor = write_cursor("moves", {"session_id": session_id}, shown[-1].seq) if len(rows) > limit else None
     return SessionMoves.of(items=shown, next=cursor)
@@ -276,8 +276,8 @@ async def get_timeline(
 ) -> Response:
     """Return a session's packets as columns, for drawing."""
     place = await reading.place_of(services.pool, session_id)
-    found = read_cursor(after, "timeline", {"session_id": session_id}, int)
-    body, last = await timeline_of(services.pool, place, found[0] if found else 0, limit)
+    position = read_cursor(after, "timeline", {"session_id": session_id}, int)
+    body, last = await timeline_of(services.pool, place, position[0] if position else 0, limit)
     following = None if last is None else write_cursor("timeline", {"session_id": session_id}, last)
     return Response(body.finish(following), media_type="application/json")
 
@@ -290,7 +290,7 @@ async def get_session_at(
     seq: Annotated[int, Path(ge=0, le=_LARGEST_SEQ, description="Position in the log of the session's shard.")],
 ) -> SessionAt:
     """Return the session after the input that an entry belongs to."""
-    found = await session_at(services, session_id, seq)
-    if found is None:
+    state = await session_at(services, session_id, seq)
+    if state is None:
         raise not_found(f"session {session_id!r}", "`GET /sessions` lists them", "session_id")
-    return found
+    return state

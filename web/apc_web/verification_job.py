@@ -131,16 +131,16 @@ class LogVerifier:
             state = "cancelled" if self._is_cancelled else "failed"
             self._finish(state, words=None if self._is_cancelled else "the process of the verification ended")
 
-    def _take(self, told: dict[str, Any]) -> None:
-        if "words" in told:
-            _log.error("web_request_failed", path="log/verify", error=told.get("reason", told["words"]))
-            self._finish("failed", words=told["words"])
-        elif "findings" in told:
-            found = [VerificationFinding(**one) for one in told["findings"]]
-            self._set(findings=found, unlisted=told["unlisted"])
-            self._finish("done", is_whole=not found)
+    def _take(self, report: dict[str, Any]) -> None:
+        if "words" in report:
+            _log.error("web_request_failed", path="log/verify", error=report.get("reason", report["words"]))
+            self._finish("failed", words=report["words"])
+        elif "findings" in report:
+            findings = [VerificationFinding(**one) for one in report["findings"]]
+            self._set(findings=findings, unlisted=report["unlisted"])
+            self._finish("done", is_whole=not findings)
         else:
-            self._set(entries=told["entries"], total=told["total"])
+            self._set(entries=report["entries"], total=report["total"])
 
     def _finish(self, state: str, *, words: str | None = None, is_whole: bool | None = None) -> None:
         self._set(state=state, words=words, is_whole=is_whole, ended_at=datetime.now(UTC))

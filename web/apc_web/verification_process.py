@@ -84,8 +84,8 @@ class _Progress:
         _tell({"entries": self._entries, "total": max(self._total, self._entries)})
 
 
-def _tell(told: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(orjson.dumps(told) + b"\n")
+def _tell(report: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(report) + b"\n")
     sys.stdout.buffer.flush()
 
 

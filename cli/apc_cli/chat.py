@@ -42,11 +42,11 @@ def chat_agent(name: str | None) -> LLMAgent:
         AgentNotFound, AgentInvalid: there is no such agent.
         ModelUnusable: it has no model.
     """
-    found = LLMAgent("assistant", role="assistant", swarm="chat") if name is None else load_agent(name)
-    if not isinstance(found, LLMAgent):
+    agent = LLMAgent("assistant", role="assistant", swarm="chat") if name is None else load_agent(name)
+    if not isinstance(agent, LLMAgent):
         raise ModuleUnusable(f"{name} is no LLM agent: make it an apc_agents.llm.LLMAgent")
-    _ = found.mind  # report what is wrong with the model before anybody types
-    return found
+    _ = agent.mind  # report what is wrong with the model before anybody types
+    return agent
 
 
 # Where conversations are stored: the database of APC_DATABASE_URL, the embedded one, or this process.

@@ -220,8 +220,8 @@ async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
 async def _check_voices(pool: asyncpg.Pool, added: Sequence[Registration], operator: str) -> None:
     """Refuse, before the gate does, what would let an agent speak for a person. Raises InputUnusable."""
     known = list((await read_registry(pool)).values())
-    for one in added:
-        objection = voice_objection(one, known, (operator,))
+    for registration in added:
+        objection = voice_objection(registration, known, (operator,))
         if objection is not None:
             raise InputUnusable(objection)
 

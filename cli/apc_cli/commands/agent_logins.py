@@ -86,12 +86,12 @@ def _read(file: Path) -> dict[str, str]:
 
 def _parse(text: str, where: str) -> dict[str, str]:
     try:
-        found = orjson.loads(text)
+        passwords = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise InputUnusable(f"{where} is no JSON: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) and value for value in found.values()):
+    if not isinstance(passwords, dict) or not all(isinstance(value, str) and value for value in passwords.values()):
         raise InputUnusable(f'{where} must be a JSON object of broker users and passwords: {{"orchestrator": "…"}}')
-    return found
+    return passwords
 
 
 def _write(file: Path, passwords: dict[str, str]) -> None:
@@ -240,10 +240,10 @@ async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -
         return []
     known = known_passwords(default_file())
     remarks = []
-    for one in added:
-        login = f"agent.{one.agent_id}"
+    for registration in added:
+        login = f"agent.{registration.agent_id}"
         if login in known:
-            remarks += await _make(pool, one.agent_id, login, known[login])
+            remarks += await _make(pool, registration.agent_id, login, known[login])
         elif ConsoleSettings().management_url is not None:
             remarks.append(f"database login {login} was not made: its password is not in {default_file()}")
     return remarks

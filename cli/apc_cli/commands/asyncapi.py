@@ -239,14 +239,14 @@ def _message(amqp_type: str, title: str, payload: Document | None = None, header
 def _schemas() -> Document:
     """Return the exported JSON Schemas as Schema Objects, with the headers of both directions."""
     packets, receipts, changes = packet_schema(), receipts_schema(), registry_change_schema()
-    found: Document = {}
+    definitions: Document = {}
     for schema in (packets, receipts, changes):
         for name, definition in schema["$defs"].items():
-            if found.setdefault(name, definition) != definition:
+            if definitions.setdefault(name, definition) != definition:
                 raise ValueError(f"two schemas have the name {name} and are not equal")
-    found["Receipts"] = {"type": "array", "items": receipts["items"]}
-    found["RegistryChange"] = {"discriminator": changes["discriminator"], "oneOf": changes["oneOf"]}
-    moved: Document = {name: _as_schema_object(definition) for name, definition in found.items()}
+    definitions["Receipts"] = {"type": "array", "items": receipts["items"]}
+    definitions["RegistryChange"] = {"discriminator": changes["discriminator"], "oneOf": changes["oneOf"]}
+    moved: Document = {name: _as_schema_object(definition) for name, definition in definitions.items()}
     return moved | {"SentHeaders": _sent_headers(), "DeliveryHeaders": _delivery_headers()}
 
 

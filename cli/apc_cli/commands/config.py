@@ -33,14 +33,14 @@ class Setting:
 def settings_in_force() -> list[Setting]:
     """Return every setting of every service, by name; a shared one appears once."""
     readers = _readers()
-    found: dict[str, Setting] = {}
+    by_name: dict[str, Setting] = {}
     for kind in all_settings():
         settings = kind()
         for field in kind.model_fields:
             name = variable_of(kind, field)
             is_default = field not in settings.model_fields_set
-            found[name] = Setting(name, getattr(settings, field), is_default, readers[name])
-    return [found[name] for name in sorted(found)]
+            by_name[name] = Setting(name, getattr(settings, field), is_default, readers[name])
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def _readers() -> Mapping[str, str]:

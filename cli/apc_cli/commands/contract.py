@@ -99,8 +99,8 @@ async def find_contract(name: str) -> Contract:
         return load_contract(name)
     settings = BusSettings()
     known = load_contracts(settings.contract, settings.contracts)
-    found = known.named(name)
-    return found if found is not None else await _registered(name, known.names)
+    contract = known.named(name)
+    return contract if contract is not None else await _registered(name, known.names)
 
 
 def _is_file(name: str) -> bool:

@@ -62,15 +62,17 @@ class Filter:
 async def dead_rows(narrowed: Filter, *, limit: int) -> list[Row]:
     """Return the dead deliveries in the order of the log. Raises InputUnusable for an unknown session."""
     async with open_log() as pool:
-        found = await matching(pool, narrowed, limit=limit)
-    return [{name: getattr(one, name) for name in _LISTED} for one in found]
+        deliveries = await matching(pool, narrowed, limit=limit)
+    return [{name: getattr(one, name) for name in _LISTED} for one in deliveries]
 
 
 async def dead_documents(packet_id: str, narrowed: Filter) -> list[Row]:
     """Return a packet's dead deliveries, each with its `hops`, oldest first. Raises InputUnusable when none is dead."""
     async with open_log() as pool:
-        found = await dead_of(pool, [packet_id], narrowed)
-        return [asdict(one) | {"hops": [asdict(hop) for hop in await delivery_history(pool, one.id)]} for one in found]
+        deliveries = await dead_of(pool, [packet_id], narrowed)
+        return [
+            asdict(one) | {"hops": [asdict(hop) for hop in await delivery_history(pool, one.id)]} for one in deliveries
+        ]
 
 
 def _print_documents(documents: Sequence[Row], *, as_json: bool) -> None:
@@ -105,7 +107,7 @@ async def dead_of(pool: asyncpg.Pool, texts: Sequence[str], narrowed: Filter) ->
     recipients, or an id that is dead in two sessions.
     """
     packet_ids = list(dict.fromkeys(map(_uuid, texts)))
-    found = await list_dead(
+    deliveries = await list_dead(
         pool,
         session_id=narrowed.session_id,
         recipient=narrowed.recipient,
@@ -113,15 +115,15 @@ async def dead_of(pool: asyncpg.Pool, texts: Sequence[str], narrowed: Filter) ->
         packet_ids=packet_ids,
     )
     sessions: dict[UUID, set[str]] = {packet_id: set() for packet_id in packet_ids}
-    for one in found:
-        sessions[one.packet_id].add(one.session_id)
+    for delivery in deliveries:
+        sessions[delivery.packet_id].add(delivery.session_id)
     for packet_id, names in sessions.items():
         if not names:
             states = await delivery_states(pool, [packet_id])
             raise InputUnusable(await _why_not(pool, packet_id, states, narrowed))
         if len(names) > 1:
             raise InputUnusable(f"packet {packet_id} is dead in {', '.join(sorted(names))}: name one with --session")
-    return found
+    return deliveries
 
 
 async def _why_not(
@@ -197,12 +199,12 @@ async def settle_deliveries(
     Returns the outcome of each. Raises as `settle_dead`.
     """
     _check_note(note)
-    found = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
-    meant = [one for one in found if one.id in set(deliveries)]
+    dead = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
+    meant = [one for one in dead if one.id in set(deliveries)]
     missing = set(deliveries) - {one.id for one in meant}
     if missing:
-        one = min(missing)
-        raise InputUnusable(f"the delivery of packet {one.packet_id} to {one.recipient} is not dead, or not any more")
+        lost = min(missing)
+        raise InputUnusable(f"the delivery of packet {lost.packet_id} to {lost.recipient} is not dead, or not any more")
     return await _settle_letters(pool, door, kind, meant, note, named=named)
 
 
@@ -243,15 +245,15 @@ def _of_use(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery
     return [one for one in meant if one not in useless]
 
 
-def _why_useless(one: DeadDelivery, now: datetime) -> str:
-    if one.expires_at <= now:
+def _why_useless(dead: DeadDelivery, now: datetime) -> str:
+    if dead.expires_at <= now:
         return (
-            f"packet {one.packet_id} expired at {one.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
+            f"packet {dead.packet_id} expired at {dead.expires_at:%Y-%m-%d %H:%M:%S} UTC, so nobody would handle it: "
             "send a new packet, and `apc dead-letter discard` this one"
         )
     return (
-        f"session {one.session_id} has halted ({one.halt_reason}), so all that a handler sends there would be refused: "
-        f"do the work in a new session, and `apc dead-letter discard` packet {one.packet_id}"
+        f"session {dead.session_id} has halted ({dead.halt_reason}), so all that a handler sends there would be "
+        f"refused: do the work in a new session, and `apc dead-letter discard` packet {dead.packet_id}"
     )
 
 
@@ -261,18 +263,18 @@ async def _report(
     """Publish the receipts, each message to its shard. Raises BusError."""
     said = f"{DONE[kind]} by {by}" + (f": {note}" if note else "")
     by_shard: dict[int, list[Receipt]] = {}
-    for one in meant:
+    for delivery in meant:
         receipt = Receipt(
-            packet_id=one.packet_id,
-            session_id=one.session_id,
-            recipient=one.recipient,
+            packet_id=delivery.packet_id,
+            session_id=delivery.session_id,
+            recipient=delivery.recipient,
             kind=kind,
-            attempt=one.attempt,
+            attempt=delivery.attempt,
             at=datetime.now(UTC),
             error=said,
             by=by,
         )
-        by_shard.setdefault(shard_of(one.session_id, shards), []).append(receipt)
+        by_shard.setdefault(shard_of(delivery.session_id, shards), []).append(receipt)
     for shard, receipts in by_shard.items():
         for body in _bodies(receipts):
             message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user)

@@ -183,20 +183,20 @@ def write_secrets(compose_files: Sequence[Path]) -> WrittenSecrets:
     Raises:
         InputUnusable: a compose file or the folder cannot be used; the message names file, place and remedy.
     """
-    found = [secret for file in compose_files for secret in read_secrets(file)]
-    if not found:
+    secrets = [secret for file in compose_files for secret in read_secrets(file)]
+    if not secrets:
         names = ", ".join(map(str, compose_files))
         raise InputUnusable(f"{names} has no section `secrets`: there is nothing to write")
-    folder = _common_folder(found)
+    folder = _common_folder(secrets)
     _make_folder(folder)
     written = WrittenSecrets(folder, folder / "passwords.json")
-    users = sorted({user for secret in found for user in _USER.findall(secret.template or "")})
+    users = sorted({user for secret in secrets for user in _USER.findall(secret.template or "")})
     passwords, _ = complete_passwords(users, written.passwords)
     for user in users:
         if not _FIT_FOR_URLS.fullmatch(passwords[user]):
             raise InputUnusable(f"the password of {user} must be letters, digits, - . _ or ~: it goes into URLs")
-    keys = {secret.key_of: secret for secret in found if secret.key_of is not None}
-    for secret in found:
+    keys = {secret.key_of: secret for secret in secrets if secret.key_of is not None}
+    for secret in secrets:
         if secret.certified:
             _write_certificate(secret, keys[secret.name], written)
         elif secret.key_of is None:
@@ -219,14 +219,14 @@ def read_secrets(compose_file: Path) -> list[ComposeSecret]:
     declared = content.get("secrets") or {} if isinstance(content, dict) else None
     if not isinstance(declared, dict):
         raise InputUnusable(f"{compose_file}: the section `secrets` must be a mapping of names")
-    found = [
+    secrets = [
         _secret_of(compose_file, str(name), given)
         for name, given in declared.items()
         if not (isinstance(given, dict) and given.get("external"))
     ]
-    if {one.name for one in found if one.certified} != {one.key_of for one in found if one.key_of is not None}:
+    if {one.name for one in secrets if one.certified} != {one.key_of for one in secrets if one.key_of is not None}:
         raise InputUnusable(f"{compose_file}: each secret with {CERTIFICATE} needs one with {KEY_OF}: its name")
-    return found
+    return secrets
 
 
 def _secret_of(compose_file: Path, name: str, given: Any) -> ComposeSecret:
@@ -242,8 +242,8 @@ def _secret_of(compose_file: Path, name: str, given: Any) -> ComposeSecret:
     return ComposeSecret(name, path, template, tuple(certified), None if key_of is None else str(key_of))
 
 
-def _common_folder(found: Sequence[ComposeSecret]) -> Path:
-    folders = sorted({secret.file.parent for secret in found})
+def _common_folder(secrets: Sequence[ComposeSecret]) -> Path:
+    folders = sorted({secret.file.parent for secret in secrets})
     if len(folders) != 1:
         names = ", ".join(map(str, folders)) or "none"
         raise InputUnusable(f"all secrets must stand in one folder, for its owner alone (found {names})")

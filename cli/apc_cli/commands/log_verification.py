@@ -53,11 +53,11 @@ class TrustedKeys:
         shard = origin.rpartition("/")[2]
         if shard.isascii() and shard.isdigit() and len(shard) < 10:
             try:
-                found = tuple(key for key in self.all_of(int(shard)) if key.name == origin)
+                keys = tuple(key for key in self.all_of(int(shard)) if key.name == origin)
             except InputUnusable:
-                found = ()
-            if found:
-                return int(shard), found
+                keys = ()
+            if keys:
+                return int(shard), keys
         raise CheckFailed(f"a checkpoint of {origin!r}, of which no key is known: give it with --key")
 
     def of(self, shard: int) -> PublicKey:
@@ -67,10 +67,10 @@ class TrustedKeys:
     def all_of(self, shard: int) -> list[PublicKey]:
         """Return all that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
         if self._given:
-            found = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
-            if not found:
+            keys = [key for key in self._given if key.name.rpartition("/")[2] == str(shard)]
+            if not keys:
                 raise InputUnusable(f"no key of shard {shard} was given with --key: take those of `apc log key`")
-            return found
+            return keys
         return list(self.signer.trusted(shard))
 
 
@@ -184,7 +184,7 @@ def read_checkpoint_files(files: Sequence[Path], trusted: TrustedKeys) -> Export
     Raises:
         InputUnusable: such a checkpoint, or none at all.
     """
-    found: ExportedCheckpoints = {}
+    checkpoints: ExportedCheckpoints = {}
     for file in _files_in(files):
         try:
             text = file.read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ def read_checkpoint_files(files: Sequence[Path], trusted: TrustedKeys) -> Export
                 try:
                     parsed = parse_note(note)
                     shard, keys = trusted.of_origin(parsed.checkpoint.origin)
-                    found.setdefault(shard, []).append(check_note(parsed, keys))
+                    checkpoints.setdefault(shard, []).append(check_note(parsed, keys))
                 except CheckFailed:
                     if place < len(notes) or text.endswith("\n\n"):
                         raise
@@ -201,9 +201,9 @@ def read_checkpoint_files(files: Sequence[Path], trusted: TrustedKeys) -> Export
             raise InputUnusable(f"cannot read {file}: {error.strerror}") from error
         except (CheckFailed, UnicodeError) as error:
             raise InputUnusable(f"{file}: {error}") from error
-    if files and not found:
+    if files and not checkpoints:
         raise InputUnusable(f"no checkpoints in {', '.join(map(str, files))}")
-    return found
+    return checkpoints
 
 
 def _files_in(paths: Sequence[Path]) -> Iterator[Path]:

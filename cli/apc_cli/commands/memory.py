@@ -26,11 +26,11 @@ _FOUND = ("session_id", "last_updated", "message_count", "excerpt")
 async def print_conversation(owner: str, session_id: str, *, as_json: bool) -> None:
     """Print one conversation. Raises UnknownSession."""
     async with _open_memory(owner) as memory:
-        found = await memory.retrieve_conversation(session_id)
-    if found is None:
+        conversation = await memory.retrieve_conversation(session_id)
+    if conversation is None:
         raise UnknownSession(session_id)
-    document = {**found.to_document(), "revision": found.revision}
-    rows = [_shown(message) for message in found.messages]
+    document = {**conversation.to_document(), "revision": conversation.revision}
+    rows = [_shown(message) for message in conversation.messages]
     print_rows(rows, title=f"conversation {session_id}", as_json=as_json, empty="it has no messages", document=document)
 
 
@@ -109,13 +109,13 @@ async def list_(
     whose = user or owner
     async with _open_memory(owner) as memory:
         if search is None:
-            found = await memory.list_conversations_for_user(whose, limit, offset)
+            conversations = await memory.list_conversations_for_user(whose, limit, offset)
         else:
-            found = await memory.search_conversations(whose, search, limit, offset)
+            conversations = await memory.search_conversations(whose, search, limit, offset)
     shown = _LISTED if search is None else _FOUND
-    rows = [{name: one[name] for name in shown} for one in found]
+    rows = [{name: one[name] for name in shown} for one in conversations]
     empty = f"{owner} keeps none of user {whose}"
-    print_rows(rows, title=f"conversations of {whose}", as_json=as_json, empty=empty, document=found)
+    print_rows(rows, title=f"conversations of {whose}", as_json=as_json, empty=empty, document=conversations)
 
 
 @app.command()

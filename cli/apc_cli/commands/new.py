@@ -75,11 +75,11 @@ def _rendered(name: str, module: str) -> Iterator[tuple[PurePosixPath, str]]:
 
 
 def _templates(folder: Traversable, place: PurePosixPath) -> Iterator[tuple[PurePosixPath, Traversable]]:
-    for found in sorted(folder.iterdir(), key=lambda one: one.name):
-        if found.is_dir():
-            yield from _templates(found, place / found.name)
-        elif found.name.endswith(_SUFFIX):
-            yield place / found.name, found
+    for entry in sorted(folder.iterdir(), key=lambda one: one.name):
+        if entry.is_dir():
+            yield from _templates(entry, place / entry.name)
+        elif entry.name.endswith(_SUFFIX):
+            yield place / entry.name, entry
 
 
 def _named(part: str, module: str) -> str:
@@ -100,6 +100,6 @@ def new(name: Annotated[str, typer.Argument(help="Such as my-team: a new or empt
 
 def _interpreter() -> str:
     """Return the argument that names this Python, unless `python3` starts it."""
-    found = shutil.which("python3")
-    is_active = found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
+    program = shutil.which("python3")
+    is_active = program is not None and Path(program).parent.resolve() == Path(sys.executable).parent.resolve()
     return "" if is_active else f" PY={sys.executable}"

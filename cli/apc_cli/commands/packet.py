@@ -171,12 +171,12 @@ def _body(item: Any) -> bytes:
 
 
 def _refuse_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {twice!r} appears twice in one object")
-    return found
+    return document
 
 
 def _kind(value: Any) -> str:
@@ -420,13 +420,13 @@ async def _tell_left_out(pool: asyncpg.Pool, passage: Passage, session_id: str |
         echo(f"apc: {what} left out: --heartbeats prints them too", file=sys.stderr)
 
 
-def _print_all(found: list[RefusedRow], write: Callable[[RefusedRow], None], *, is_json: bool) -> None:
+def _print_all(rows: list[RefusedRow], write: Callable[[RefusedRow], None], *, is_json: bool) -> None:
     if is_json:
-        print_json([_refused_document(row) for row in found])
-    elif not found:
+        print_json([_refused_document(row) for row in rows])
+    elif not rows:
         echo("nothing was refused")
     else:
-        for row in found:
+        for row in rows:
             write(row)
 
 

@@ -84,11 +84,11 @@ def _print_summary(summary: LineageSummary) -> None:
         ("arbitrations: the latest", summary.arbitrations),
         ("decay decisions: the latest", summary.decay_decisions),
     )
-    if not any(found for _, found in parts):
+    if not any(records for _, records in parts):
         echo("no TRANSFER, arbitration or decay decision: this summary covers nothing else (`apc packet trace` does)")
         return
-    for title, found in parts:
-        rows = [_short(row) for row in found]
+    for title, records in parts:
+        rows = [_short(row) for row in records]
         print_rows(rows, title=title, as_json=False, empty=f"{title}: none")
 
 

@@ -36,7 +36,7 @@ async def list_(
     """Print protocols by transfers: acceptance, effectiveness, lift against their tasks, block, roots."""
     contract = load_contract(contract_file)
     async with open_log() as pool:
-        found = await list_protocols(pool, contract, run_id=run_id, limit=limit)
+        protocols = await list_protocols(pool, contract, run_id=run_id, limit=limit)
     rows = [
         {
             "protocol": row.figures.protocol_id[:_SHORT],
@@ -49,12 +49,12 @@ async def list_(
             "blocked_until": row.blocked_until,
             "roots": [root[:_SHORT] for root in row.roots],
         }
-        for row in found
+        for row in protocols
     ]
     print_rows(
         rows,
         title="protocols",
         as_json=as_json,
         empty="the log holds no TRANSFER that counts",
-        document=[_flat(row) for row in found],
+        document=[_flat(row) for row in protocols],
     )

@@ -63,7 +63,7 @@ async def list_schemas(as_json: AsJson = False) -> None:
 async def show(schema_id: SchemaId) -> None:
     """Print a registered schema as JSON."""
     async with open_log() as pool:
-        found = (await read_schemas(pool)).get(schema_id)
-    if found is None:
+        schema = (await read_schemas(pool)).get(schema_id)
+    if schema is None:
         raise InputUnusable(f"there is no schema {schema_id}: `apc schema list` shows those that are registered")
-    echo(orjson.dumps(found.document, option=orjson.OPT_INDENT_2).decode())
+    echo(orjson.dumps(schema.document, option=orjson.OPT_INDENT_2).decode())

@@ -97,12 +97,12 @@ def _shard(request: Request) -> int | None:
 
 def _place(text: str) -> tuple[int, int] | None:
     """Return index and width of `x001/x234/067.p/8`; None when the path is not in the form of tlog-tiles."""
-    found = _INDEX.fullmatch(text) if len(text.partition(".")[0]) <= _LONGEST_INDEX else None
-    if found is None or found["thousands"].startswith("x000"):
+    match = _INDEX.fullmatch(text) if len(text.partition(".")[0]) <= _LONGEST_INDEX else None
+    if match is None or match["thousands"].startswith("x000"):
         return None
-    index = int(found["thousands"].replace("x", "").replace("/", "") + found["last"])
-    width = int(found["width"] or TILE_WIDTH)
-    return (index, width) if width < TILE_WIDTH or not found["width"] else None
+    index = int(match["thousands"].replace("x", "").replace("/", "") + match["last"])
+    width = int(match["width"] or TILE_WIDTH)
+    return (index, width) if width < TILE_WIDTH or not match["width"] else None
 
 
 async def _say_away(request: Request, error: Exception) -> Response:

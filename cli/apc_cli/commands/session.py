@@ -127,9 +127,9 @@ async def list_(
 ) -> None:
     """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
     async with open_log() as pool:
-        found = await list_sessions(pool, run_id=run_id, only_running=running, limit=limit)
+        sessions = await list_sessions(pool, run_id=run_id, only_running=running, limit=limit)
     print_rows(
-        [_summary(row) for row in found], title="sessions", as_json=as_json, empty="the log holds no such session"
+        [_summary(row) for row in sessions], title="sessions", as_json=as_json, empty="the log holds no such session"
     )
 
 

@@ -251,7 +251,7 @@ class Reach:
 
     @property
     def scheme(self) -> str:
-        """Return how the server itself speaks."""
+        """`https` when the server itself speaks TLS, else `http`."""
         return "http" if self.tls is None else "https"
 
     def guarded(self, app: ASGIApp) -> ASGIApp:

@@ -73,8 +73,8 @@ async def look_at_inputs_set_aside(pool: asyncpg.Pool) -> list[Finding]:
     count = await count_set_aside(pool, SET_ASIDE_DAYS)
     if not count:
         return []
-    found = numbered(count, "input", "inputs")
-    said = f"{found} ended the gate each time, within {SET_ASIDE_DAYS} days: packet_conflicts of kind unjudgeable"
+    inputs = numbered(count, "input", "inputs")
+    said = f"{inputs} ended the gate each time, within {SET_ASIDE_DAYS} days: packet_conflicts of kind unjudgeable"
     fix = "it is a defect of the gate, and nobody gets an answer to them: report it with its log lines (gate_failed)"
     return [warning("inputs set aside", said, fix)]
 

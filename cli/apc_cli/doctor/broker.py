@@ -50,13 +50,13 @@ async def inspect_broker(url: str, topology: Topology) -> Inspection:
     return await inspect_rabbit(url, topology, timing=_timing())
 
 
-def judge_topology(found: Inspection) -> list[Finding]:
+def judge_topology(inspection: Inspection) -> list[Finding]:
     """Check what is missing or differs from the topology of settings and registry."""
-    findings = [wrong("topology", _missing(found.missing), APPLY)] if found.missing else []
+    findings = [wrong("topology", _missing(inspection.missing), APPLY)] if inspection.missing else []
     findings += [
-        wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in found.differing
+        wrong("topology", f"{what} differs", f"let it drain, delete it, then {APPLY}") for what in inspection.differing
     ]
-    if not found.is_compared:
+    if not inspection.is_compared:
         findings.append(
             warning(
                 "topology",

@@ -98,19 +98,19 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     if topology is None:
         return findings
     inspecting = inspect_broker(topology_url(settings), topology)
-    found = await attempt("topology", inspecting, findings, "correct APC_TOPOLOGY_URL")
-    if found is None:
+    inspection = await attempt("topology", inspecting, findings, "correct APC_TOPOLOGY_URL")
+    if inspection is None:
         return findings
-    findings += judge_topology(found)
+    findings += judge_topology(inspection)
     findings += await look("shards", look_at_number(topology_url(settings), settings.shards))
     prefetch = OrchestratorSettings().gate_prefetch
     findings += await look("message size", look_at_message_size(topology_url(settings), prefetch))
     findings += await look("users", look_at_users(settings, topology))
-    findings += judge_gates(found.depths, range(settings.shards))
+    findings += judge_gates(inspection.depths, range(settings.shards))
     if pool is not None:
-        findings += await look("log", look_at_lag(pool, found.depths, range(settings.shards)))
-        findings += await look("agents", look_at_agents(pool, found.depths))
-    findings += judge_dead_queue(found.depths)
+        findings += await look("log", look_at_lag(pool, inspection.depths, range(settings.shards)))
+        findings += await look("agents", look_at_agents(pool, inspection.depths))
+    findings += judge_dead_queue(inspection.depths)
     return [*findings, *await look("permissions", look_at_permissions(settings, topology), PERMISSIONS_FIX)]
 
 

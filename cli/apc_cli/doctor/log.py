@@ -109,14 +109,14 @@ async def _clock(connection: AnyConnection, clock: Callable[[], datetime]) -> Fi
 
 
 async def _schema(connection: AnyConnection) -> list[Finding]:
-    found = await read_revision(connection)
-    if found == SCHEMA_REVISION:
-        return [ok("schema", f"revision {found}")]
-    if found is None:
+    revision = await read_revision(connection)
+    if revision == SCHEMA_REVISION:
+        return [ok("schema", f"revision {revision}")]
+    if revision is None:
         return [wrong("schema", "this database holds no log", MIGRATE)]
-    if found < SCHEMA_REVISION:
-        return [wrong("schema", f"revision {found}, this release needs {SCHEMA_REVISION}", MIGRATE)]
-    return [wrong("schema", f"revision {found} is of a newer release", "upgrade apc-bus")]
+    if revision < SCHEMA_REVISION:
+        return [wrong("schema", f"revision {revision}, this release needs {SCHEMA_REVISION}", MIGRATE)]
+    return [wrong("schema", f"revision {revision} is of a newer release", "upgrade apc-bus")]
 
 
 async def _guard(connection: AnyConnection) -> list[Finding]:
@@ -157,8 +157,8 @@ async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
     ]
 
 
-def _wrong(check: str, found: findings.LogFinding) -> Finding:
-    return wrong(check, f"shard {found.shard}: {found.message}", VERIFY)
+def _wrong(check: str, difference: findings.LogFinding) -> Finding:
+    return wrong(check, f"shard {difference.shard}: {difference.message}", VERIFY)
 
 
 # Checks of what orchestrators have logged and the database does not hold yet.
@@ -236,15 +236,15 @@ async def look_at_number(url: str, shards: int) -> list[Finding]:
     """Check that the broker has no queues of further shards; missing ones are findings of the topology."""
     seconds = CONNECT_PATIENCE.total_seconds()
     link = await Nodes([url], Timing(connect=seconds, patience=seconds)).connect("apc doctor")
-    found = shards
+    existing = shards
     try:
         while True:
-            await queue_depth(link, gate_queue(found), seconds)
-            found += 1
+            await queue_depth(link, gate_queue(existing), seconds)
+            existing += 1
     except QueueMissing:
         pass
     finally:
         await link.close(seconds)
-    if found == shards:
+    if existing == shards:
         return []
-    return [wrong(CHECK, f"APC_SHARDS is {shards}, and the broker has the queues of {found} shards", SET_BACK)]
+    return [wrong(CHECK, f"APC_SHARDS is {shards}, and the broker has the queues of {existing} shards", SET_BACK)]

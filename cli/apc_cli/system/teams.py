@@ -128,13 +128,13 @@ async def run_team(
                 if ui:
                     await console.open()
                 session = await client.start(team, content, key=key)
-                found = await _outcome(client, session, people)
+                outcome = await _outcome(client, session, people)
         except SessionHalted as halted:
             if ui:
                 tell([str(halted)])
                 await console.stay()
             raise
-        show({"session": session.session_id, "result": result_document(found)})
+        show({"session": session.session_id, "result": result_document(outcome)})
         await console.stay()
 
 

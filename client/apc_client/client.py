@@ -135,12 +135,12 @@ class KeyedStart:
         opener = start.sender_agent_id
         if not is_by(start, agent_id, user):
             raise self._conflict(attempt, f"by {opener}, which this broker user does not speak for")
-        found: list[PacketRow] = []
+        rows: list[PacketRow] = []
 
         async def has_input() -> bool:
             row = await _admitted(pool, attempt.session_id, attempt.input_id)
-            found[:] = [row] if row is not None else []
-            return bool(found)
+            rows[:] = [row] if row is not None else []
+            return bool(rows)
 
         try:
             if not await has_input() and opener != agent_id:
@@ -148,9 +148,9 @@ class KeyedStart:
         except TimeoutError:
             how = f"by {opener}, whose run ended before it sent the input: try again when the session has halted"
             raise self._conflict(attempt, how) from None
-        if found:
-            await self._compare(pool, attempt, found[0], opener)
-        return bool(found)
+        if rows:
+            await self._compare(pool, attempt, rows[0], opener)
+        return bool(rows)
 
     async def _compare(self, pool: asyncpg.Pool, attempt: Attempt, before: PacketRow, opener: str) -> None:
         if not is_by(before, opener):
@@ -273,18 +273,18 @@ class Client:
             await self._begin(team, payload, attempt, None)
             return self.session(attempt.session_id, team)
         keyed = KeyedStart(self._owner, team.name, key, payload)
-        found = await keyed.find(self._pool, self.agent_id, self._bus.user)
-        while not found.is_done:
+        newest = await keyed.find(self._pool, self.agent_id, self._bus.user)
+        while not newest.is_done:
             try:
-                sent = await self._begin(team, payload, found.attempt, found.start)
-                await keyed.check(self._pool, found.attempt, sent)
+                sent = await self._begin(team, payload, newest.attempt, newest.start)
+                await keyed.check(self._pool, newest.attempt, sent)
                 break
             except SessionRefused as error:
                 # Another client of this broker user was faster, or the session ended before its input came.
-                before, found = found, await keyed.find(self._pool, self.agent_id, self._bus.user)
-                if error.code not in _OVERTAKEN or found == before:
+                before, newest = newest, await keyed.find(self._pool, self.agent_id, self._bus.user)
+                if error.code not in _OVERTAKEN or newest == before:
                     raise
-        return self.session(found.attempt.session_id, team)
+        return self.session(newest.attempt.session_id, team)
 
     async def _begin(self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None) -> Packet:
         """Send the START of a session and its input as one; the input alone to a session that was opened before.

@@ -39,7 +39,7 @@ _PEER = struct.Struct("3i")
 
 
 def socket_path(folder: Path) -> Path:
-    """Return the whole path of the socket of a data folder."""
+    """Return the absolute path of the socket of a data folder."""
     return folder.absolute() / NAME
 
 
@@ -52,12 +52,12 @@ def socket_problem(folder: Path) -> str | None:
     """Return why no act can go through the socket of a data folder; None when one may try."""
     path = folder / NAME
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return f"no system runs over {folder}, or it takes no acts: start `apc up`, or set APC_AMQP_URL"
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(status.st_mode):
         return f"{path} is no socket: remove it"
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         return f"{path} belongs to another user or is open to others: nothing is sent to it"
     return None
 
@@ -87,11 +87,11 @@ def bind_socket(folder: Path) -> socket.socket:
     """
     path = socket_path(folder)
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         pass
     else:
-        if not (stat.S_ISSOCK(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+        if not (stat.S_ISSOCK(status.st_mode) or stat.S_ISLNK(status.st_mode)):
             raise InputUnusable(f"{path} is no socket: remove it")
         path.unlink()
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -138,19 +138,19 @@ class NoAct(Exception):
 
 
 def encode_line(fields: dict[str, object]) -> bytes:
-    """Return a line."""
+    """Return these fields as a line of JSON, which ends with a newline."""
     return orjson.dumps(fields) + b"\n"
 
 
 def decode_line(line: bytes) -> dict[str, object]:
-    """Return the object of a line. Raises NoAct."""
+    """Return the fields of a line of JSON. Raises NoAct."""
     try:
-        found = orjson.loads(line)
+        fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise NoAct("the line is no JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise NoAct("the line is no JSON object")
-    return found
+    return fields
 
 
 def encode_act(message: Message) -> bytes:
@@ -164,8 +164,8 @@ def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
 
     Raises NoAct for everything else.
     """
-    found = decode_line(line)
-    kind, body, signature = found.get("type"), found.get("body"), found.get("signature")
+    fields = decode_line(line)
+    kind, body, signature = fields.get("type"), fields.get("body"), fields.get("signature")
     if not isinstance(kind, str) or not isinstance(body, str) or not isinstance(signature, str | None):
         raise NoAct("type and body must be text")
     try:
@@ -179,36 +179,36 @@ def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
 def question_of(line: bytes) -> tuple[str, list[str]] | None:
     """Return DEPTHS or INBOXES, and the agents that a question names; None for a line that asks nothing."""
     try:
-        found = decode_line(line)
+        fields = decode_line(line)
     except NoAct:
         return None
-    agents = found.get("agents", [])
+    agents = fields.get("agents", [])
     if not isinstance(agents, list) or len(agents) > _MOST_AGENTS or not all(isinstance(one, str) for one in agents):
         return None
-    kind = found.get("type")
+    kind = fields.get("type")
     return (kind, agents) if kind in (DEPTHS, INBOXES) else None
 
 
 def encode_depths(depths: Mapping[str, QueueDepth]) -> bytes:
-    """Return the answer to such a line."""
+    """Return the line that answers a question for depths."""
     return encode_line({name: [one.messages, one.consumers] for name, one in depths.items()})
 
 
-def decode_depths(found: Mapping[str, object]) -> dict[str, QueueDepth]:
-    """Return the depths of an answer; what is none is left out."""
+def decode_depths(answer: Mapping[str, object]) -> dict[str, QueueDepth]:
+    """Return the depths in an answer; entries that are no depths are left out."""
     return {
         name: QueueDepth(*one)
-        for name, one in found.items()
+        for name, one in answer.items()
         if isinstance(one, list) and len(one) == 2 and all(type(number) is int for number in one)
     }
 
 
 def _receipts(receipts: list[Receipt], user: str, shards: int) -> list[Sent]:
-    if not receipts or any(one.kind not in OPERATOR_KINDS for one in receipts):
+    if not receipts or any(receipt.kind not in OPERATOR_KINDS for receipt in receipts):
         raise NoAct("only requeue and discard come this way")
     by_shard: dict[int, list[Receipt]] = {}
-    for one in receipts:
-        by_shard.setdefault(shard_of(one.session_id, shards), []).append(one)
+    for receipt in receipts:
+        by_shard.setdefault(shard_of(receipt.session_id, shards), []).append(receipt)
     return [
         (
             headers.TYPE_RECEIPTS,
@@ -242,14 +242,14 @@ def _signal(body: bytes, signature: str | None, user: str, shards: int) -> Sent:
 
 async def inbox_depths(bus: Bus, agents: Sequence[str]) -> dict[str, QueueDepth]:
     """Return agent -> depth of its two queues together; an agent without queues is left out. Raises BusError."""
-    found = {}
+    depths = {}
     for agent_id in agents:
         try:
             urgent, normal = [await bus.depth(agent_queue(agent_id, urgent=is_urgent)) for is_urgent in (True, False)]
         except QueueMissing:
             continue
-        found[agent_id] = QueueDepth(urgent.messages + normal.messages, max(urgent.consumers, normal.consumers))
-    return found
+        depths[agent_id] = QueueDepth(urgent.messages + normal.messages, max(urgent.consumers, normal.consumers))
+    return depths
 
 
 # The end that sends acts: a command, or the web console.

@@ -49,24 +49,24 @@ async def acting_operator(pool: asyncpg.Pool, user: str, named: str | None = Non
     if named is None and OPERATOR not in registry:
         return await first_operator(pool, user)
     name = named or OPERATOR
-    found, reason = registry.get(name), why_no_acts(registry.get(name), user)
-    if found is None or reason is not None:
+    registration, reason = registry.get(name), why_no_acts(registry.get(name), user)
+    if registration is None or reason is not None:
         raise InputUnusable(f"{name} {reason}")
-    return found
+    return registration
 
 
-def why_no_acts(found: Registration | None, user: str) -> str | None:
+def why_no_acts(registration: Registration | None, user: str) -> str | None:
     """Return why somebody may not act through a broker user, to be read after their name; None when they may."""
-    if found is None:
+    if registration is None:
         return (
             f"is not registered: `apc agent add NAME --person --role operator --rights operate --via {user}`; "
             "without a broker start `apc up --person NAME:operator`"
         )
-    if found.is_revoked:
+    if registration.is_revoked:
         return "was revoked and may not act any more"
-    if not found.has(Right.OPERATE):
+    if not registration.has(Right.OPERATE):
         return "has no right to operate: repeat `apc agent add` with --rights operate"
-    if not found.speaks_as(user):
+    if not registration.speaks_as(user):
         return f"does not let the broker user {user} speak: repeat `apc agent add` with --via {user}"
     return None
 

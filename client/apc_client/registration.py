@@ -79,13 +79,13 @@ async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> li
 
     Keys in the registry stay; the key with which a worker of this environment signs is added. Raises AgentKeyUnusable.
     """
-    known = {one.agent_id: one.public_keys for one in await registered_agents(pool)}
+    known = {agent.agent_id: agent.public_keys for agent in await registered_agents(pool)}
     settings = WorkerSettings()
     complete = []
-    for one in described:
-        key = find_key(settings, one.agent_id)
+    for agent in described:
+        key = find_key(settings, agent.agent_id)
         own = {} if key is None else {key.key_id: key.public_key}
-        complete.append(replace(one, public_keys={**known.get(one.agent_id, {}), **own}))
+        complete.append(replace(agent, public_keys={**known.get(agent.agent_id, {}), **own}))
     return complete
 
 

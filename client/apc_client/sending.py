@@ -128,12 +128,12 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: tim
     Raises:
         ServiceAway: not within `patience`; the packet waits in the orchestrator's queue.
     """
-    found: list[asyncpg.Record] = []
+    rows: list[asyncpg.Record] = []
 
     async def is_judged() -> bool:
         session_id, sender = packet.trace.session_id, packet.sender.agent_id
-        found[:] = await read_verdicts(pool, session_id, packet.packet_id, sender, user)
-        return bool(found)
+        rows[:] = await read_verdicts(pool, session_id, packet.packet_id, sender, user)
+        return bool(rows)
 
     try:
         await until(is_judged, patience)
@@ -142,7 +142,7 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: tim
             f"the packet was sent, but is not in the log after {patience.total_seconds():g} s: do `apc serve "
             "orchestrator` and `apc serve persister` run? It is judged as soon as they do"
         ) from error
-    row = found[0]
+    row = rows[0]
     return GateAnswer(row["verdict"], row["code"], row["path"], row["message"])
 
 
@@ -216,13 +216,13 @@ async def answer_over(bus: ActPublisher, pool: asyncpg.Pool, shards: int, form: 
 
 async def find_question(pool: asyncpg.Pool, packet_id: UUID) -> QuestionRow:
     """Return an open question. Raises InputUnusable when there is none of that id."""
-    found = await list_questions(pool, packet_id=packet_id, limit=1)
-    if not found:
+    questions = await list_questions(pool, packet_id=packet_id, limit=1)
+    if not questions:
         raise InputUnusable(
             f"{packet_id} is no open question: it was answered, its time is over, or nobody asked it; "
             "`apc approval list` shows the open ones"
         )
-    return found[0]
+    return questions[0]
 
 
 def answer_packet(question: QuestionRow, person: Registration, outcome: AnswerOutcome, note: str | None) -> Packet:
@@ -253,10 +253,10 @@ async def _person(pool: asyncpg.Pool, question: QuestionRow, user: str, named: s
     """Return the person who answers: the named one, or the only one asked whom this broker user speaks for."""
     people = await registered_people(pool)
     if named is not None:
-        found = next((one for one in people if one.agent_id == named), None)
-        if found is None:
+        answerer = next((one for one in people if one.agent_id == named), None)
+        if answerer is None:
             raise InputUnusable(f"--as: {named} is no registered person")
-        return found
+        return answerer
     able = [one for one in people if one.speaks_as(user) and one.agent_id in question.may_answer]
     if len(able) == 1:
         return able[0]

@@ -87,14 +87,14 @@ class ClientSession:
             ResultUnusable: it has no result, or one of another schema.
             pydantic.ValidationError: the result does not fit the model.
         """
-        found = await self.outcome(timeout=timeout)
-        if found is None:
+        sent = await self.outcome(timeout=timeout)
+        if sent is None:
             raise ResultUnusable(f"session {self.session_id} closed without a result: its DONE carries none")
-        model = model or self._models.get(found.schema_id)
-        if model is None or found.schema_id != schema_of(model):
+        model = model or self._models.get(sent.schema_id)
+        if model is None or sent.schema_id != schema_of(model):
             wanted = "a model of the team" if model is None else model.__name__
-            raise ResultUnusable(f"the result of session {self.session_id} is {found.schema_id}, not {wanted}")
-        return model.model_validate(found.content, by_alias=True, by_name=False)
+            raise ResultUnusable(f"the result of session {self.session_id} is {sent.schema_id}, not {wanted}")
+        return model.model_validate(sent.content, by_alias=True, by_name=False)
 
     async def outcome(self, *, timeout: float | None = None) -> Result | None:  # noqa: ASYNC109
         """Wait until the session has closed; return its result as it was sent. Raises as `result`."""

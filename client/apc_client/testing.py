@@ -133,17 +133,17 @@ class TeamTestClient:
             TimeoutError: 30 s passed.
         """
         session_id = None if session is None else session.session_id
-        found: list[QuestionRow] = []
+        questions: list[QuestionRow] = []
 
         async def is_asked() -> bool:
-            found[:] = await self.client.questions(session_id)
-            if not found and session is not None and await session.has_ended():
+            questions[:] = await self.client.questions(session_id)
+            if not questions and session is not None and await session.has_ended():
                 await session.outcome()
                 raise ResultUnusable(f"session {session_id} closed without a question")
-            return bool(found)
+            return bool(questions)
 
         await until(is_asked, PATIENCE)
-        return found[0]
+        return questions[0]
 
     async def answer(
         self,

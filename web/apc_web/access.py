@@ -263,10 +263,12 @@ def _nobody() -> str:
 COOKIE = "__Host-apc"
 LONGEST_SECONDS = 12 * 3_600.0
 IDLE_SECONDS = 3_600.0
+"""A login ends so long after it began, and so long after it was used last."""
 MOST_LOGINS = 10_000
 """Logins that are open at the same time; the oldest ends first."""
 _FREE_FAILURES = 5
 _LONGEST_PAUSE = 60.0
+"""After so many wrong passwords a name has to pause: 1 s, doubling up to a minute."""
 _MOST_NAMES = 10_000
 _MOST_WAITING = 8
 """Passwords that wait to be hashed: each costs 64 MiB for some 50 ms."""

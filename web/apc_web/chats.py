@@ -114,6 +114,7 @@ MOST_ANSWERS = 8
 """Answers at the same time."""
 MOST_LISTED = 100
 _TITLE = 80
+"""Characters of a title."""
 
 
 class Chats:

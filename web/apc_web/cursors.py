@@ -11,8 +11,11 @@ from fastapi import Path, Query
 
 from apc_web.errors import ApiError
 
+LARGEST_SHARD = (1 << 31) - 1
+LARGEST_SEQ = (1 << 63) - 1
+"""What the columns `shard` and `seq` hold: the database refuses larger numbers with an error of its own."""
 _LONGEST = 2_000
-_LARGEST = (1 << 63) - 1
+"""Characters of a cursor; the longest that is written is shorter."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -44,7 +47,7 @@ def read_cursor(cursor: str | None, query: str, filters: Mapping[str, object], *
 
 
 def _is_too_large(value: object) -> bool:
-    return (isinstance(value, int) and abs(value) > _LARGEST) or (isinstance(value, str) and "\0" in value)
+    return (isinstance(value, int) and abs(value) > LARGEST_SEQ) or (isinstance(value, str) and "\0" in value)
 
 
 def _digest(query: str, filters: Mapping[str, object]) -> str:

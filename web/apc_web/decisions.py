@@ -15,7 +15,18 @@ from apc_log.queries import list_protocols as logged_protocols
 from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
 from apc_log.queries.packets import ScopeFilters
 from apc_web.access import AccountRole
-from apc_web.cursors import After, Limit, OfRun, OfSession, OfTask, microseconds, read_cursor, time_of, write_cursor
+from apc_web.cursors import (
+    LARGEST_SHARD,
+    After,
+    Limit,
+    OfRun,
+    OfSession,
+    OfTask,
+    microseconds,
+    read_cursor,
+    time_of,
+    write_cursor,
+)
 from apc_web.models import NEXT, ApiModel, NamedCount, Shown
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
@@ -136,8 +147,8 @@ class ProtocolList(ApiModel):
 
 
 _MOST_LOOKED_AT = 5_000
+"""Arbitrations behind the figures: the newest ones."""
 _MOST_MARGINS = 1_000
-_LARGEST_SHARD = (1 << 31) - 1
 
 
 async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str | None, limit: int) -> ArbitrationPage:
@@ -145,7 +156,7 @@ async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str 
     behind = read_cursor(after, "arbitrations", given, int, int, int)
     before = None
     if behind is not None:
-        before = (time_of(behind[0]), max(min(behind[1], _LARGEST_SHARD), -1), behind[2])
+        before = (time_of(behind[0]), max(min(behind[1], LARGEST_SHARD), -1), behind[2])
     rows = await page_of_arbitrations(
         pool,
         **given,

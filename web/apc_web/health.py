@@ -84,12 +84,15 @@ def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: L
     )
 
 
+# From here on an alert fires.
 LATE_SECONDS = 5.0
 MOST_WAITING = 10_000
 MOST_OPEN = 800
 MOST_REFUSED = 0.2
 _LEAST_PACKETS = 20
+"""A share of refused packets says nothing while there are fewer."""
 _CLOCKS_SECONDS = 1.0
+"""A log that was written so long before its verdicts shows that clocks differ."""
 
 
 async def system_health(services: Services) -> SystemHealth:

@@ -26,12 +26,10 @@ from apc_web.acts import (
     TaskList,
     TaskSummary,
 )
-from apc_web.cursors import After, Limit, OfAgent, OfSession, read_cursor, write_cursor
+from apc_web.cursors import LARGEST_SHARD, After, Limit, OfAgent, OfSession, read_cursor, write_cursor
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
 from apc_web.verdict_words import dead_words
-
-_LARGEST_SHARD = (1 << 31) - 1
 
 
 async def dead_page(
@@ -40,7 +38,7 @@ async def dead_page(
     """Return dead letters with every attempt. Raises ApiError for a bad cursor."""
     filters = {"session_id": session_id, "agent_id": agent_id}
     last = read_cursor(after, "dead", filters, int, int)
-    place = None if last is None else Position(max(min(last[0], _LARGEST_SHARD), -1), last[1])
+    place = None if last is None else Position(max(min(last[0], LARGEST_SHARD), -1), last[1])
     rows = await logged_dead(pool, session_id=session_id, recipient=agent_id, after=place, limit=limit + 1)
     shown = rows[:limit]
     cursor = write_cursor("dead", filters, shown[-1].shard, shown[-1].seq) if len(rows) > limit else None

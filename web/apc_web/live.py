@@ -122,6 +122,7 @@ Heads = dict[int, int]
 """Shard -> last seq."""
 PERIOD_SECONDS = 0.1
 _AWAY_SECONDS = 1.0
+"""Between two looks at the heads, and while the database does not answer."""
 _SHARED = 512
 """Ranges of entries that are kept for the streams that read the same ones."""
 _log = structlog.get_logger("apc_web")

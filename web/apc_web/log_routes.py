@@ -14,7 +14,7 @@ from apc_bus.database import DATABASE_AWAY
 from apc_log.queries.health import ShardEnd, list_shard_ends
 from apc_log.queries.session_pages import page_of_sessions
 from apc_web.access import AccountRole, caller
-from apc_web.cursors import OfRun, OfSession
+from apc_web.cursors import LARGEST_SEQ, LARGEST_SHARD, OfRun, OfSession
 from apc_web.errors import invalid
 from apc_web.live import EventKey, Heads, SeatedStream
 from apc_web.models import (
@@ -70,11 +70,13 @@ def _checkpoint(row: ShardEnd) -> ShardCheckpoint:
 MOST_BEHIND = 20_000
 """Entries that a stream catches up with; a client that is further behind gets `reset`."""
 _STEP = 500
+"""Entries of one event."""
 _PATIENCE_SECONDS = 15.0
+"""How long a stream waits at a time for the log to grow or the database to come and go."""
 _PING_SECONDS = 15
-_LARGEST_POSITION = (1 << 63) - 1
 _MOST_SHARDS = 1_024
 _MOST_OF_RUN = 1_000
+"""Sessions of a run that are looked up at the beginning of its stream."""
 
 
 async def stream(
@@ -213,16 +215,14 @@ def _read_heads(text: str) -> Heads:
 
 def _is_head(item: tuple[str, object]) -> bool:
     shard, seq = item
-    return (
-        shard.isascii() and shard.isdecimal() and len(shard) < 10 and type(seq) is int and 0 <= seq <= _LARGEST_POSITION
-    )
+    return shard.isascii() and shard.isdecimal() and len(shard) < 10 and type(seq) is int and 0 <= seq <= LARGEST_SEQ
 
 
 # Routes.
 
 router = APIRouter(tags=["log"], route_class=RoleRoute)
-_LARGEST_SHARD = (1 << 31) - 1
 _LARGEST = (1 << 53) - 1
+"""The largest whole number that a browser reads from JSON without loss."""
 _EVENTS = (
     "Events `entries` (StreamEntries), `reset` (StreamReset), `state` (StreamState: the database goes or comes) and "
     "comments every 15 s; `id` lists the shards' heads."
@@ -247,7 +247,7 @@ async def list_checkpoints(services: Serving) -> CheckpointList:
 @needs(AccountRole.READER)
 async def get_consistency(
     services: Serving,
-    shard: Annotated[int, Path(ge=0, le=_LARGEST_SHARD)],
+    shard: Annotated[int, Path(ge=0, le=LARGEST_SHARD)],
     *,
     old: Annotated[
         int | None,

@@ -33,6 +33,8 @@ from apc_log.session_loading import contract_of_session
 from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
 from apc_web.access import AccountRole
 from apc_web.cursors import (
+    LARGEST_SEQ,
+    LARGEST_SHARD,
     After,
     Code,
     InSession,
@@ -236,6 +238,7 @@ _SEARCHED = 20_000
 """Packets that one search looks at."""
 _SEARCH_SECONDS = 2.0
 _STEP = 1_000
+"""Packets of one statement, so that a search can stop between two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +308,12 @@ def _cursor(query: PacketQuery, shard: int, seq: int) -> str:
 
 def _position(values: list[Any]) -> Position:
     shard, seq = values
-    return Position(max(min(shard, (1 << 31) - 1), -1), seq)
+    return Position(max(min(shard, LARGEST_SHARD), -1), seq)
 
 
 # One packet with everything that the log has on it, and what follows from it.
 
 _HINT = "take an id that `GET /packets` lists"
-_LARGEST_SHARD = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,7 @@ async def find_key(services: Services, name: str, session: str | None) -> Packet
     """Return the packet that a name means; of several sessions the oldest. Raises ApiError when there is none."""
     shard, _, seq = name.partition("-")
     if seq.isdecimal() and name.count("-") == 1:
-        if int(shard) > _LARGEST_SHARD or int(seq) > (1 << 63) - 1:
+        if int(shard) > LARGEST_SHARD or int(seq) > LARGEST_SEQ:
             raise not_found(f"packet at {name}", _HINT, "packet_id")
         ids = await packet_at(services.pool, Position(int(shard), int(seq)))
         if ids is None or session not in (None, ids[1]):

@@ -11,6 +11,7 @@ READER = "apc_reader"
 STATE_READER = "apc_state_reader"
 _IS_MEMBER = "SELECT pg_has_role(to_regrole($1)::oid, 'MEMBER')"
 STATEMENT_SECONDS = 5
+"""A page that takes longer is refused: it would hold a connection that other pages wait for."""
 _CONNECTIONS = 8
 _STATE_CONNECTIONS = 2
 _SETTINGS = {

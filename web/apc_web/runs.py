@@ -239,6 +239,7 @@ class SessionScores(ApiModel):
 
 
 _SHOWN_SESSIONS = 20
+"""Sessions that a run names: the newest ones."""
 
 
 async def runs_page(pool: asyncpg.Pool, after: str | None, limit: int) -> RunPage:

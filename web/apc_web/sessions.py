@@ -20,7 +20,7 @@ from apc_log.queries.session_pages import SessionPlace, page_of_moves, session_f
 from apc_log.session_loading import contract_of_session
 from apc_web import runs as reading
 from apc_web.access import AccountRole
-from apc_web.cursors import After, Limit, OfRun, SessionName, read_cursor, write_cursor
+from apc_web.cursors import LARGEST_SEQ, After, Limit, OfRun, SessionName, read_cursor, write_cursor
 from apc_web.errors import not_found
 from apc_web.models import NamedCount, SessionAt, TimelineColumns
 from apc_web.roles import RoleRoute, needs
@@ -213,7 +213,6 @@ def _phase_of(contract: Contract, state: str) -> str | None:
 # Routes.
 
 router = APIRouter(tags=["runs and sessions"], route_class=RoleRoute)
-_LARGEST_SEQ = (1 << 63) - 1
 
 
 @router.get("/runs", response_model=RunPage)
@@ -287,7 +286,7 @@ async def get_timeline(
 async def get_session_at(
     services: Serving,
     session_id: SessionName,
-    seq: Annotated[int, Path(ge=0, le=_LARGEST_SEQ, description="Position in the log of the session's shard.")],
+    seq: Annotated[int, Path(ge=0, le=LARGEST_SEQ, description="Position in the log of the session's shard.")],
 ) -> SessionAt:
     """Return the session after the input that an entry belongs to."""
     state = await session_at(services, session_id, seq)

@@ -90,6 +90,7 @@ def _put(service: str, digits: str, body: io.BufferedIOBase, size: int, login: L
 _HASH = re.compile(r"sha256:([0-9a-f]{64})")
 DEFAULT_MAX_BYTES = 1 << 30
 _PART_BYTES = 1 << 20
+"""Read at a time: a process need not hold a whole artifact to check it."""
 _PATIENCE = timedelta(seconds=60)
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 5.0
 _RETRIES: "RetryConfig" = {"max_retries": 4, "retry_timeout": _PATIENCE}

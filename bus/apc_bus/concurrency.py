@@ -178,6 +178,7 @@ class Backoff:
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
 MOST_TOLD = 10
+"""Failed tasks that /readyz names: a process may have thousands of one kind."""
 
 Result = TypeVar("Result")
 

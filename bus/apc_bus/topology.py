@@ -58,6 +58,7 @@ AGENT_DELIVERY_LIMIT = 20
 SERVICE_DELIVERY_LIMIT = 1_000_000
 """Never in practice: an input, a log batch or a dead letter is judged by our validation, not by a count.
 Written out, because RabbitMQ 4 has a limit of 20 where none is given."""
+# A full queue refuses, so that its publishers wait; a full stream drops its oldest segment.
 SHARD_MAX_MESSAGES = 100_000
 SHARD_MAX_BYTES = 1 << 30
 DEAD_MAX_MESSAGES = 100_000

@@ -20,6 +20,7 @@ from apc_bus.settings import BusSettings
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100
+"""RabbitMQ refuses a consumer of a stream without a prefetch."""
 
 _log = structlog.get_logger("apc_bus")
 

@@ -18,6 +18,7 @@ from apc_bus.rabbit.definitions import Limits, Permission, password_hash
 from apc_bus.tls import tls_problem
 
 TIMEOUT_SECONDS = 5.0
+"""For each answer: a node that is frozen takes the connection and says nothing."""
 _ABSENT = 404
 
 

@@ -157,6 +157,7 @@ class EffectNotMade(Exception):
 
 
 MAX_LISTED = 1_000
+"""Effects of one list, whatever its limit."""
 
 
 class EffectStore(Protocol):

@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 from pydantic import JsonValue
 
 MAX_LEVELS: Final = 100
+"""A value inside itself is found by it, too."""
 _LARGEST_INTEGER: Final = 2**63 - 1
 
 

@@ -34,6 +34,7 @@ from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
 MAX_ENDED = 50_000
 """Ended deliveries remembered: many times the bound of outstanding deliveries of an agent."""
 MAX_EPOCHS = 16
+"""Epochs of a shard whose marks are remembered; a change of the orchestrator is rare."""
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 DeliveryKey = tuple[UUID, int]
@@ -164,6 +165,7 @@ def _is_unchangeable(annotation: Any) -> bool:
 MAX_SESSIONS = 10_000
 """Sessions remembered; the one that was silent longest is forgotten first and known again at its next delivery."""
 MAX_ROOTS = 10_000
+"""Packets whose root is remembered, so that an id alone names them as parents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,7 @@ def given_up(lost_leases: int) -> str:
 
 
 MAX_LISTED = 1_000
+"""Tasks of one list, whatever its limit."""
 
 
 class News:

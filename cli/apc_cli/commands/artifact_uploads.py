@@ -37,6 +37,7 @@ _PATH = re.compile(r"/sha256/([0-9a-f]{64})")
 _PART_BYTES = 1 << 16
 _LONGEST_HEAD = 1 << 14
 _MOST_LOGINS = 1_000
+"""Logins that need no question to the broker for a while."""
 LoginCheck = Callable[[str, str], Awaitable[bool]]
 """(user, password) -> whether they are valid. Raises BusUnavailable."""
 

@@ -158,6 +158,7 @@ def _uuid(text: str) -> UUID:
 MAX_NOTE = 300
 PATIENCE = timedelta(seconds=8)
 PATIENCE_FOR_EACH = timedelta(milliseconds=20)
+"""How long to wait until the log shows the effect, and how much longer for each delivery."""
 DEAD = "DEAD_LETTERED"
 DONE = {ReceiptKind.REQUEUE: "requeued", ReceiptKind.DISCARD: "discarded"}
 

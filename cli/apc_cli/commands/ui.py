@@ -102,6 +102,7 @@ async def chats_of(stack: AsyncExitStack, form: ChatOptions) -> "Chats | str":
 # The health pages of `apc serve web`: ready as long as the database answers.
 
 PAUSE_SECONDS = 3.0
+"""Between two questions to the database."""
 
 
 @asynccontextmanager
@@ -305,6 +306,7 @@ def _tls(settings: WebSettings) -> TlsFiles | None:
 
 _CONNECTIONS = 256
 _GRACE_SECONDS = 2
+"""How long open requests may take after Ctrl-C: a stream never ends by itself."""
 _LINK = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>apc web console</title>
 <meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Open the web console</a>

@@ -52,6 +52,7 @@ HEALTHY_AFTER = timedelta(seconds=20)
 SAID = "apc: "
 """The beginning of the last line of a command that failed."""
 LONGEST_WORDS = 65_536
+"""Bytes at the end of a log in which that line is looked for."""
 DRAIN_LIMIT = timedelta(seconds=25)
 """From SIGTERM to SIGKILL; longer than a worker waits for its handlers."""
 
@@ -239,6 +240,7 @@ SYSTEM_DRAIN_LIMIT = timedelta(seconds=10)
 """How long shutdown waits for what is on its way to the orchestrator, and then to the persister."""
 GATE_STAGE = 1
 AGENT_STAGE = 2
+"""The highest stage is drained first: what agents leave behind is still judged, and that is still logged."""
 SERVICES = (
     ProcessSpec("persister", ("serve", "persister"), stage=0),
     ProcessSpec("orchestrator", ("serve", "orchestrator"), stage=GATE_STAGE),

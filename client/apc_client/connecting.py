@@ -143,6 +143,7 @@ async def connect_in_process(
 
 
 CONNECT_PATIENCE = timedelta(seconds=8)
+"""How long broker and database may take to answer."""
 
 
 @asynccontextmanager

@@ -306,6 +306,7 @@ async def register_operator(
 # The client of a run: the agent in whose name a run starts its sessions, registered while the run lasts.
 
 RECORD_PATIENCE = timedelta(seconds=20)
+"""How long to wait until every shard has logged the client."""
 
 log = structlog.get_logger(__name__)
 

@@ -25,6 +25,7 @@ from apc_log.queries.questions import QuestionRow, list_questions, read_verdicts
 from apc_log.registry import registered_people
 
 PAUSE_SECONDS = 0.02
+"""Between two looks."""
 
 
 async def until(
@@ -43,6 +44,7 @@ async def until(
 
 
 PATIENCE = timedelta(seconds=8)
+"""How long to wait until the log has the gate's verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: tim
 # The packet that a person or an operator sends with one command: urgent, to one recipient, without an ACK.
 
 _URGENT = 9
+"""The highest priority: somebody waits for the verdict."""
 
 
 def direct_packet(

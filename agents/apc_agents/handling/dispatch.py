@@ -193,18 +193,15 @@ class Dispatcher:
             await self._ends.reject(inbound, invocation, reject.reason)
             await self._waits.finish(inbound, invocation, run)
             return None
-        except asyncio.CancelledError:
-            invocation.undo()
-            if is_cancelled():
-                raise
-            return await self._ends.fail(inbound, invocation, AgentError("the handler was cancelled from within"))
-        except (SystemExit, GeneratorExit) as exit_:
-            # A handler may call a library that exits (argparse): that ends the handler, not the process of all others.
-            invocation.undo()
-            return await self._ends.fail(inbound, invocation, AgentError(f"the handler raised {exit_!r}"))
         except Exception as failure:
             invocation.undo()
             return await self._ends.fail(inbound, invocation, failure)
+        except BaseException as beyond:
+            # A library may exit (argparse), and native code may panic: that ends the handler, and no other.
+            invocation.undo()
+            if isinstance(beyond, KeyboardInterrupt) or (isinstance(beyond, asyncio.CancelledError) and is_cancelled()):
+                raise
+            return await self._ends.fail(inbound, invocation, _failure(beyond))
         self._ends.report(inbound, ReceiptKind.OUTCOME, usage=invocation.usage, error=invocation.not_handled)
         return None
 
@@ -271,6 +268,13 @@ class Dispatcher:
         knowledge = self._sessions.of(session_id)
         coordination = LocalCoordination(self._machine)
         return Invocation(self._resources, packet, document, knowledge, coordination, sender_rights, journal)
+
+
+def _failure(beyond: BaseException) -> AgentError:
+    what = "was cancelled from within" if isinstance(beyond, asyncio.CancelledError) else f"raised {beyond!r}"
+    failure = AgentError(f"the handler {what}")
+    failure.__cause__ = beyond
+    return failure
 
 
 def _is_for_all(packet: Packet) -> bool:

@@ -198,7 +198,9 @@ class _Attempt:
                 await self._store.release(task.task_id, self.attempt)
                 raise
             await self._finish(TaskStatus.CANCELLED, error=self._cancel_reason)
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # also what is no Exception, such as a panic of native code
             _log.error("task_failed", task_id=str(task.task_id), exc_info=error)
             await self._finish(TaskStatus.FAILED, error=storable(f"{type(error).__name__}: {error}"))
         else:

@@ -60,7 +60,15 @@ async def test_a_worker_whose_calls_are_cancelled_goes_on(
     assert await gate.depth() == 0
 
 
-@pytest.mark.parametrize("failure", [asyncio.CancelledError(), SystemExit(0), GeneratorExit()], ids=repr)
+class Panic(BaseException):
+    """As native code raises it: no Exception."""
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [asyncio.CancelledError(), SystemExit(0), GeneratorExit(), Panic("no"), BaseExceptionGroup("some", [Panic("no")])],
+    ids=repr,
+)
 async def test_a_handler_that_ends_as_no_error_does_has_failed(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, failure: BaseException
 ) -> None:

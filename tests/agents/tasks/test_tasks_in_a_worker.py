@@ -92,6 +92,21 @@ async def test_a_task_that_fails_says_why_and_cancels_what_needs_it(workshop: Wo
     assert ends[-1].result == 2
 
 
+async def test_a_task_that_raises_what_is_no_exception_has_failed(workshop: Workshop) -> None:
+    class Panic(BaseException):
+        """As native code raises it."""
+
+    @workshop.tools.tool()
+    async def spoil() -> None:
+        raise Panic("no")
+
+    shop = Shop(workshop.tools)
+    tasks = await shop.start(tool("spoil", execution="ASYNC"))
+    async with shop.open():
+        (end,) = await shop.ended(*tasks)
+    assert (end.status, end.error) == (TaskStatus.FAILED, "Panic: no")
+
+
 async def test_a_task_over_its_time_limit_has_failed(workshop: Workshop) -> None:
     @workshop.tools.tool(time_limit=timedelta(milliseconds=10))
     async def wait() -> None:

@@ -25,6 +25,7 @@ from apc_agents.patience import patiently
 from apc_agents.tools import ValueUnserialisable, result_value, storable
 from apc_bus.concurrency import Backoff, running
 from apc_bus.crash_points import crash_point
+from apc_bus.last_resort import others_go_on
 from apc_contracts.packet import Packet
 
 # What is known of an effect, and where it is kept: a port.
@@ -321,7 +322,8 @@ class EffectMaker:
             kept = await self._store.claim(claim, self._lease)
             if kept.claim_id == claim.claim_id or kept.state is not EffectState.RUNNING:
                 return kept
-            await backoff.wait()
+            async with others_go_on():
+                await backoff.wait()
 
     async def _make(self, own: EffectRecord, make: MakeEffect, not_made: tuple[type[Exception], ...]) -> JsonValue:
         effect_id, claim_id = own.effect_id, own.claim_id

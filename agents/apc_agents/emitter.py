@@ -21,6 +21,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Backoff
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
+from apc_bus.last_resort import others_go_on
 from apc_bus.port import Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.telemetry import current_trace, describe, in_span, packet_ids
@@ -358,7 +359,8 @@ class Emitter:
     async def _answered(self, packet: Packet, expectation: Expectation, emission: Emission) -> None:
         try:
             patience = _gate_waits(packet, self.contract) + self._settings.ack_grace
-            await expectation.answered(patience, partial(self._look_for_answers, packet))
+            async with others_go_on():
+                await expectation.answered(patience, partial(self._look_for_answers, packet))
         except (EmitRefused, EmitRejected, EmitTimeout):
             emission.answered(False)
             raise

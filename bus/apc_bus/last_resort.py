@@ -3,7 +3,8 @@
 A consumer that began with redelivered messages, and ended without explanation before it was through with them, is
 recorded in a file. The next one takes what is redelivered one message at a time, and records which one it works on. A
 message that ends the consumer ATTEMPTS times in a row while it is alone is set aside: handed over with `set_aside`,
-never read or handled again. Nothing is recorded for a message otherwise.
+never read or handled again. An end beside others blames nobody; it makes the next processes wait longer for one that is
+slow, and let the others go first. Nothing is recorded for a message otherwise.
 """
 
 import asyncio
@@ -18,11 +19,12 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, ClassVar, Protocol, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import structlog
 from prometheus_client import Counter
@@ -87,8 +89,12 @@ and two at the same message may be a drain of two nodes. In a crash loop three c
 REMEMBERED_SECONDS = 3600.0
 """How long an end counts: longer than a supervisor's longest pause between restarts, several times over."""
 PATIENCE_SECONDS = 10.0
-"""How long one message may keep those of other queues of the process waiting. After that they are not alone, and no end
-counts against any of them."""
+"""How long one message may keep those of other queues of the process waiting at first. After that they are not alone,
+and an end of the process counts against none of them."""
+PATIENCE_FACTOR = 4
+"""How many times longer they wait after each such end: a slow message shields a deadly one only a few times."""
+MOST_ENDS_BESIDE = 4
+"""After so many such ends they wait no longer: 10 s, 40 s, 160 s, 11 min, 43 min."""
 FILE = "last-resort.sqlite"
 _CLAIMS = "last-resort.lock"
 _BUSY_SECONDS = 5.0
@@ -105,6 +111,7 @@ _log = structlog.get_logger("apc_bus")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (queue TEXT, run TEXT, at REAL, PRIMARY KEY (queue, run));
 CREATE TABLE IF NOT EXISTS ends (queue TEXT, message BLOB, times INTEGER, at REAL, PRIMARY KEY (queue, message));
+CREATE TABLE IF NOT EXISTS ends_beside (queue TEXT, message BLOB, times INTEGER, at REAL, PRIMARY KEY (queue, message));
 """
 
 
@@ -164,22 +171,33 @@ class EndRecords:
         """Return how often the message has ended a consumer."""
         if not self._exists():
             return 0
-        self._run("DELETE FROM ends WHERE at < ?", time() - REMEMBERED_SECONDS)
+        self._forget_old("ends")
         return self._number("SELECT max(times) FROM ends WHERE queue = ? AND message = ?", queue, message)
 
-    def count(self, queue: str, message: bytes, ends: int) -> None:
-        """Add to the ends of a message, or take some off if it is not forgotten."""
+    def ends_beside(self, queue: str, message: bytes) -> tuple[int, int]:
+        """Return how often a process ended while several messages were at risk: this one before the others, and any."""
+        self._forget_old("ends_beside")
+        first = self._number("SELECT max(times) FROM ends_beside WHERE queue = ? AND message = ?", queue, message)
+        return first, self._number("SELECT sum(times) FROM ends_beside")
+
+    def count(self, queue: str, message: bytes, ends: int, *, is_alone: bool = True) -> None:
+        """Add to the ends of a message, alone or as the first of several, or take some off if it is not forgotten."""
+        table = "ends" if is_alone else "ends_beside"
         if ends < 0:
-            change = "UPDATE ends SET times = times + ? WHERE queue = ? AND message = ?"
+            change = f"UPDATE {table} SET times = times + ? WHERE queue = ? AND message = ?"
             self._run(change, ends, queue, message)
             return
-        change = """INSERT INTO ends VALUES (?, ?, ?, ?)
+        change = f"""INSERT INTO {table} VALUES (?, ?, ?, ?)
             ON CONFLICT (queue, message) DO UPDATE SET times = times + excluded.times, at = excluded.at"""
         self._run(change, queue, message, ends, time())
 
     def clear(self, queue: str, message: bytes) -> None:
         """Forget a message: it has come through."""
-        self._run("DELETE FROM ends WHERE queue = ? AND message = ?", queue, message)
+        for table in ("ends", "ends_beside"):
+            self._run(f"DELETE FROM {table} WHERE queue = ? AND message = ?", queue, message)
+
+    def _forget_old(self, table: str) -> None:
+        self._run(f"DELETE FROM {table} WHERE at < ?", time() - REMEMBERED_SECONDS)
 
     @property
     def _claims(self) -> Path | None:
@@ -246,6 +264,8 @@ class LastResort:
     is_torn_down: ClassVar[bool] = False
     """Whether the event loop of this process ends though nobody told it to, as by sys.exit in a task that a handler
     began: what is cancelled then has no explanation. `apc_cli.system.running.run` notes it."""
+    in_hand: ClassVar[set[tuple[str, UUID]]] = set()
+    """The agents of this process that handle a packet just now, and which."""
 
     def __init__(self, folder: Path | None, explained: tuple[type[BaseException], ...] = ()) -> None:
         self.records = EndRecords(folder)
@@ -265,11 +285,11 @@ class LastResort:
 
     @contextmanager
     def at_risk(self, records: EndRecords, queue: str, message: bytes) -> Iterator[None]:
-        """Record, if nothing else is at risk, that the end of the process would be this message's doing."""
+        """Record that the end of the process would be this message's doing, or that of several if it is not alone."""
         entry = (records, queue, message)
-        self._count_single(-1)
+        self._count(-1)
         self._at_risk.append(entry)
-        self._count_single(1)
+        self._count(1)
         is_blamed = False
         try:
             yield
@@ -278,30 +298,97 @@ class LastResort:
             raise
         finally:
             if not is_blamed:
-                self._count_single(-1)
+                self._count(-1)
             self._at_risk.remove(entry)
-            self._count_single(1)
+            self._count(1)
 
     @asynccontextmanager
     async def alone(self, records: EndRecords, queue: str, message: bytes) -> AsyncIterator[None]:
         """Let no other message of this process be at risk meanwhile, if they can wait so long."""
-        has_turn = False
+        first, beside = records.ends_beside(queue, message)
+        if first:  # the end may have been the doing of one that waited for it: that one goes first this time
+            await asyncio.sleep(min(first, MOST_ENDS_BESIDE) * PATIENCE_SECONDS)
+        patience = PATIENCE_SECONDS * PATIENCE_FACTOR ** min(beside, MOST_ENDS_BESIDE)
+        turn = _Turn(self._turn, patience, lambda: self.at_risk(records, queue, message))
+        before = _turn_of_handler.set(turn)
         try:
-            try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    has_turn = await self._turn.acquire()
-            except TimeoutError:
-                pass
-            with self.at_risk(records, queue, message):
-                yield
+            await turn.take()
+            yield
+        except BaseException as error:
+            turn.leave(error)
+            raise
+        else:
+            turn.leave()
         finally:
-            if has_turn:
-                self._turn.release()
+            _turn_of_handler.reset(before)
 
-    def _count_single(self, ends: int) -> None:
-        if len(self._at_risk) == 1:
+    def _count(self, ends: int) -> None:
+        if self._at_risk:
             records, queue, message = self._at_risk[0]
-            records.count(queue, message, ends)
+            records.count(queue, message, ends, is_alone=len(self._at_risk) == 1)
+
+
+class _Turn:
+    """The turn of one message; only the task that takes it may give it up meanwhile."""
+
+    def __init__(
+        self, lock: asyncio.Lock, patience: float, at_risk: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self.task = asyncio.current_task()
+        self._lock, self._patience, self._at_risk = lock, patience, at_risk
+        self._risk: AbstractContextManager[None] | None = None
+        self._has_lock = False
+
+    async def take(self) -> None:
+        """Wait for the turn as long as patience lasts; from then on the message is at risk."""
+        try:
+            async with asyncio.timeout(self._patience):
+                self._has_lock = await self._lock.acquire()
+        except TimeoutError:
+            pass
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Put the message at risk, whether it has the turn or not."""
+        self._risk = self._at_risk()
+        self._risk.__enter__()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Give the turn up; `error` is how the message's handling ended, None for good or for the time being."""
+        if self._risk is not None:
+            risk, self._risk = self._risk, None
+            if error is None:
+                risk.__exit__(None, None, None)
+            else:
+                risk.__exit__(type(error), error, error.__traceback__)
+        if self._has_lock:
+            self._has_lock = False
+            self._lock.release()
+
+
+_turn_of_handler: ContextVar[_Turn | None] = ContextVar("apc_turn", default=None)
+
+
+@asynccontextmanager
+async def others_go_on() -> AsyncIterator[None]:
+    """Give up the turn of the message that this task handles while it waits for others, and take it again.
+
+    Does nothing in a task beside the handler: the handler itself may be at work.
+    """
+    turn = _turn_of_handler.get()
+    if turn is None or turn.task is not asyncio.current_task():
+        yield
+        return
+    turn.leave()
+    try:
+        yield
+    except Exception:
+        await turn.take()
+        raise
+    except BaseException:  # a time limit of the handler is over: it goes on at once
+        turn.go_on()
+        raise
+    await turn.take()
 
 
 class RedeliveryWatch:

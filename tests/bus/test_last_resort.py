@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from time import time
@@ -13,7 +13,16 @@ from time import time
 import pytest
 from structlog.testing import capture_logs
 
-from apc_bus.last_resort import ATTEMPTS, FILE, REMEMBERED_SECONDS, LastResort, RedeliveryWatch, Risk
+from apc_bus.errors import TaskEnded
+from apc_bus.last_resort import (
+    ATTEMPTS,
+    FILE,
+    REMEMBERED_SECONDS,
+    LastResort,
+    RedeliveryWatch,
+    Risk,
+    others_go_on,
+)
 from apc_cli.system.running import run
 
 QUEUE = "inbox"
@@ -189,6 +198,125 @@ async def test_a_run_of_any_name_is_one_that_has_ended(tmp_path: Path) -> None:
     assert watch(LastResort(tmp_path)).is_careful
 
 
+# A slow neighbour, in processes that handle both messages at once.
+
+SHORT_PATIENCE = 0.02
+MOST_ENDS = 12
+Handling = Callable[[], Awaitable[None]]
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ends_until_through(folder: Path, handlings: dict[bytes, Handling], innocents: set[bytes]) -> int:
+    """Run processes that handle these messages side by side until one of them lives; return how many did not."""
+    for ends in range(MOST_ENDS):
+        child = os.fork()
+        if not child:
+            try:
+                os._exit(asyncio.run(live(LastResort(folder), handlings)))
+            finally:
+                os._exit(2)
+        _, status = os.waitpid(child, 0)
+        later = LastResort(folder)
+        assert not any(risk_of(later, one).is_too_high() for one in innocents)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            return ends
+    raise AssertionError("a deadly message was never set aside")
+
+
+async def live(resort: LastResort, handlings: dict[bytes, Handling]) -> int:
+    """Handle messages; a process in which one is set aside has lived."""
+    risks = {message: risk_of(resort, message) for message in handlings}
+    if any(risk.is_too_high() for risk in risks.values()):
+        return 0
+
+    async def take(message: bytes) -> None:
+        async with risks[message].taken():
+            await handlings[message]()
+        risks[message].end()
+
+    await asyncio.gather(*map(take, handlings))
+    return 1
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def die() -> None:
+    kill()
+
+
+async def die_late() -> None:
+    await asyncio.sleep(6 * SHORT_PATIENCE)
+    kill()
+
+
+async def end_late() -> None:
+    await asyncio.sleep(20 * SHORT_PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("neighbour", "deadly"), [(hang, die), (end_late, die), (hang, die_late), (end_late, die_late)]
+)
+@pytest.mark.parametrize("is_deadly_first", [True, False])
+def test_a_slow_neighbour_does_not_shield_a_deadly_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbour: Handling, deadly: Handling, is_deadly_first: bool
+) -> None:
+    monkeypatch.setattr("apc_bus.last_resort.PATIENCE_SECONDS", SHORT_PATIENCE)
+    handlings = {b"slow": neighbour, b"poison": deadly}
+    ends_until_through(tmp_path, dict(sorted(handlings.items(), reverse=not is_deadly_first)), {b"slow"})
+    assert risk_of(LastResort(tmp_path), b"poison").is_too_high()
+
+
+def test_a_handler_that_waits_for_others_is_not_at_risk_meanwhile(tmp_path: Path) -> None:
+    async def wait() -> None:
+        async with others_go_on():
+            await hang()
+
+    ends = ends_until_through(tmp_path, {b"waiting": wait, b"poison": die}, {b"waiting"})
+    assert ends == ATTEMPTS, "each of them counted, and nobody had to be patient"
+
+
+async def test_a_handler_that_has_waited_goes_on_in_its_turn(tmp_path: Path) -> None:
+    resort, steps, is_answered = LastResort(tmp_path), list[str](), asyncio.Event()
+
+    async def ask() -> None:
+        async with risk_of(resort, b"asks").taken():
+            steps.append("asks")
+            async with others_go_on():
+                await is_answered.wait()
+            steps.append("has the answer")
+
+    async def answer() -> None:
+        async with risk_of(resort, b"answers").taken():
+            is_answered.set()
+            await asyncio.gather(others_stay())
+            steps.append("has answered")
+
+    async def others_stay() -> None:
+        async with others_go_on():  # not the handler: it gives up no turn
+            await asyncio.sleep(0)
+
+    await asyncio.gather(ask(), answer())
+    assert steps == ["asks", "has answered", "has the answer"]
+
+
+async def test_a_handler_whose_wait_is_cut_is_at_risk_again(tmp_path: Path) -> None:
+    resort = LastResort(tmp_path)
+    for _ in range(ATTEMPTS):
+        with pytest.raises(ZeroDivisionError):
+            async with risk_of(resort, b"poison").taken():
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0), others_go_on():
+                        await hang()
+                raise ZeroDivisionError("nobody has foreseen this")
+    assert risk_of(resort, b"poison").is_too_high()
+
+
 class _Defect(BaseException):
     """What no `except Exception` sees."""
 
@@ -213,7 +341,7 @@ def test_an_end_of_the_loop_that_nobody_asked_for_is_no_explanation(tmp_path: Pa
             await asyncio.Event().wait()
 
     for _ in range(2):
-        with pytest.raises((SystemExit, RuntimeError)):
+        with pytest.raises(TaskEnded, match="has ended without having been told to stop: "):
             run(consume())
     LastResort.is_torn_down = False
     assert watch(LastResort(tmp_path)).is_careful

@@ -137,7 +137,8 @@ async def connect_in_process(
         async with system.registered_client() as own:
             client = InProcessClient(system, system.connect(OPERATOR), own, settings.shards)
             try:
-                yield client
+                async with system.watched():
+                    yield client
             finally:
                 await client.tell_what_is_left()
 

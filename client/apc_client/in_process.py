@@ -25,7 +25,7 @@ from apc_agents.scheduling import PostgresScheduleStore, Tick
 from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
-from apc_bus.concurrency import cancelled, until_stopped
+from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.folders import make_private_folder
 from apc_bus.in_memory import InMemoryBroker
@@ -124,6 +124,7 @@ class EmbeddedSystem:
         """Of all workers: what ends one of them ends the others with it."""
         self._operator = self.connect(OPERATOR)
         self._services: list[_Service] = []
+        self._one_has_ended = asyncio.Event()
         self._workers: dict[str, Worker] = {}
 
     @property
@@ -137,16 +138,28 @@ class EmbeddedSystem:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait until `stop` is set. Raises what a service or an agent raised, or TaskEnded, if one ends before."""
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait(
-                {stopped, *(service.task for service in self._services)}, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            stopped.cancel()
+        await first_of(stop.wait(), self._one_has_ended.wait())
         for service in self._services:
             if service.task.done():
                 service.task.result()
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Run a block, which a service or an agent that ends before it cancels. Raises as `run`."""
+        block = asyncio.current_task()
+        assert block is not None, "a block is run by a task"
+        cancels, done = block.cancelling(), asyncio.Event()
+        watching = asyncio.create_task(self.run(done))
+        watching.add_done_callback(lambda _: done.is_set() or block.cancel())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if watching.done() and block.uncancel() <= cancels:
+                watching.result()
+            raise
+        finally:
+            done.set()
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def until_ready(self, orchestrator: Orchestrator) -> None:
         """Wait until the orchestrator holds every shard.
@@ -169,7 +182,9 @@ class EmbeddedSystem:
 
     def start_service(self, name: str, work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
         """Run a service until its `stop` is set; services stop in reverse order of start."""
-        self._services.append(_Service(name, asyncio.create_task(until_stopped(stop, {name: work}), name=name), stop))
+        task = asyncio.create_task(until_stopped(stop, {name: work}), name=name)
+        task.add_done_callback(lambda _: self._one_has_ended.set())
+        self._services.append(_Service(name, task, stop))
 
     async def register_schemas(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         """Register JSON Schemas by their id, such as finding/1, and wait until every shard has logged them.
@@ -214,7 +229,7 @@ class EmbeddedSystem:
 
     def registered_client(self) -> AbstractAsyncContextManager[RunClient]:
         """Register a client of this system as the operator; leaving the context revokes it. Raises ServiceAway."""
-        return registered_client(self._operator, self.pool, self._settings.shards)
+        return registered_client(self._operator, self.pool, self._settings.shards, unless_failed=self._unless_failed)
 
     async def register(self, described: Sequence[Registration]) -> list[Registration]:
         """Register agents and people, declare the agents' inboxes, and wait until the log has them.

@@ -3,7 +3,7 @@
 Agents and people first; then schemas, contracts, the operator of a new system, and the client of a run.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -320,8 +320,17 @@ class RunClient:
 
 
 @asynccontextmanager
-async def registered_client(bus: Bus, pool: asyncpg.Pool, shards: int) -> AsyncIterator[RunClient]:
+async def registered_client(
+    bus: Bus,
+    pool: asyncpg.Pool,
+    shards: int,
+    *,
+    unless_failed: Callable[[Coroutine[Any, Any, None]], Awaitable[None]] | None = None,
+) -> AsyncIterator[RunClient]:
     """Register a client under a new id for the broker user of this bus; at the end revoke it, and nothing else.
+
+    Args:
+        unless_failed: waits for the log, and raises the error of a service that can no longer write it.
 
     Raises:
         BusError: the broker does not take the registration.
@@ -329,20 +338,21 @@ async def registered_client(bus: Bus, pool: asyncpg.Pool, shards: int) -> AsyncI
     """
     key = AgentKey(new_private_key())
     registered = replace(client_registration(bus.user), public_keys={key.key_id: key.public_key})
-    await _record(bus, pool, shards, addition(registered))
+
+    async def record(change: AnyChange) -> None:
+        await publish_changes(bus, [change], shards)
+        waiting = wait_until_recorded(pool, [change], shards, RECORD_PATIENCE)
+        await (waiting if unless_failed is None else unless_failed(waiting))
+
+    await record(addition(registered))
     try:
         yield RunClient(registered, key)
     finally:
         try:
-            await _record(bus, pool, shards, AgentRevoked(change_id=new_packet_id(), agent_id=registered.agent_id))
+            await record(AgentRevoked(change_id=new_packet_id(), agent_id=registered.agent_id))
         except (BusError, ServiceAway, *DATABASE_AWAY) as error:
             # The outcome of the run is worth more than this; the registration is there to be seen.
             log.warning("client_not_revoked", agent_id=registered.agent_id, error=str(error))
-
-
-async def _record(bus: Bus, pool: asyncpg.Pool, shards: int, change: AnyChange) -> None:
-    await publish_changes(bus, [change], shards)
-    await wait_until_recorded(pool, [change], shards, RECORD_PATIENCE)
 
 
 def topology_of(settings: DeploymentSettings, agents: Sequence[AgentQueues] = ()) -> Topology:

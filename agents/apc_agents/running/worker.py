@@ -333,6 +333,8 @@ class Worker:
 
     async def _handle_next(self) -> None:
         while (inbound := await self._inbox.get()) is not None:
+            in_hand = (self._agent.agent_id, inbound.packet.packet_id)
+            LastResort.in_hand.add(in_hand)
             try:
                 if inbound.risk is None:
                     await self._dispatcher.process(inbound)
@@ -340,6 +342,7 @@ class Worker:
                     async with inbound.risk.taken():
                         await self._dispatcher.process(inbound)
             finally:
+                LastResort.in_hand.discard(in_hand)
                 self._inbox.release(inbound)
 
     def _deliver_locally(self, packet: Packet) -> None:

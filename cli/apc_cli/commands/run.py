@@ -63,7 +63,7 @@ def run(
     def show(outcome: dict[str, Any]) -> None:
         echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
 
-    run_to_end(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui))
+    run_to_end(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui), "run")
 
 
 def up(

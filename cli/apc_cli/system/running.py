@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
 import structlog
@@ -44,18 +45,32 @@ def run_quietly(coroutine: Coroutine[Any, Any, Result]) -> Result:
     return run(coroutine)
 
 
-def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop."""
+def run(coroutine: Coroutine[Any, Any, Result], name: str = "command") -> Result:
+    """Run a coroutine to its end on uvloop, or on asyncio's own loop where there is no uvloop.
+
+    Raises:
+        TaskEnded: the event loop was ended under the coroutine, as by sys.exit in a task that a handler began; says
+            which agents handled a packet then.
+    """
     _collect_rarely()
     LastResort.is_torn_down = False
+    whole = _whole(coroutine)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            return runner.run(_whole(coroutine))
+            return runner.run(whole)
         except (ApcError, OSError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
             raise
-        except BaseException:  # such as sys.exit in a task of a handler; the runner then cancels what is open
+        except BaseException as error:  # the runner then cancels what is open
             LastResort.is_torn_down = True
-            raise
+            if getcoroutinestate(whole) == CORO_CLOSED:
+                raise
+            raise TaskEnded(_unasked_end(name, error)) from error
+
+
+def _unasked_end(name: str, error: BaseException) -> str:
+    how = f"exit({error.code!r})" if isinstance(error, SystemExit) else reason_of(error)
+    at_work = " and ".join(f"{agent} handled packet {packet_id}" for agent, packet_id in sorted(LastResort.in_hand))
+    return f"the {name} has ended without having been told to stop{at_work and f' while {at_work}'}: {how}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -74,11 +89,11 @@ def run_service(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
         BaseException: any other; a line in the log names the service and the reason.
     """
     try:
-        run(coroutine)
+        run(coroutine, name)
     except (ApcError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise TaskEnded(f"the {name} has ended without having been told to stop: exit({error.code!r})") from error
+        raise TaskEnded(_unasked_end(name, error)) from error
     except BaseException as error:
         log.critical("service_failed", service=name, error=type(error).__name__, reason=reason_of(error))
         raise

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -66,6 +67,12 @@ async def _stops_its_loop() -> None:
         (_cancelled_in_a_task, 2, "apc: the connection was lost: a call was cancelled that nobody had told to end\n"),
         (_exits, 2, "apc: the orchestrator has ended without having been told to stop: exit(0)\n"),
         (_exits_in_a_task, 2, "apc: the orchestrator has ended without having been told to stop: exit(0)\n"),
+        (
+            _stops_its_loop,
+            2,
+            "apc: the orchestrator has ended without having been told to stop: Event loop stopped before Future "
+            "completed.\n",
+        ),
         (_ended_by_its_task, 2, "apc: the gate of shard 0 has ended without having been told to stop\n"),
     ],
 )
@@ -82,12 +89,11 @@ def test_a_fault_of_our_own_is_one_line_of_the_log_and_raised(monkeypatch: pytes
     async def fails() -> None:
         raise ZeroDivisionError("no rows\nand more")
 
-    for serve, error in ((fails, ZeroDivisionError), (_stops_its_loop, RuntimeError)):
-        monkeypatch.setattr("apc_cli.commands.serve.run_orchestrator", serve)
-        with structlog.testing.capture_logs() as logs, pytest.raises(error):
-            main(["serve", "orchestrator"])
-        (line,) = [entry for entry in logs if entry["event"] == "service_failed"]
-        assert line["service"] == "orchestrator" and line["error"] == error.__name__ and "\n" not in line["reason"]
+    monkeypatch.setattr("apc_cli.commands.serve.run_orchestrator", fails)
+    with structlog.testing.capture_logs() as logs, pytest.raises(ZeroDivisionError):
+        main(["serve", "orchestrator"])
+    (line,) = [entry for entry in logs if entry["event"] == "service_failed"]
+    assert line["service"] == "orchestrator" and line["error"] == "ZeroDivisionError" and "\n" not in line["reason"]
 
 
 @pytest.mark.parametrize("end", ["cancelled", "returned", "told"])
@@ -106,6 +112,74 @@ async def test_a_system_in_this_process_one_of_whose_services_ends(end: str, tmp
         return
     with pytest.raises(CallAborted if end == "cancelled" else TaskEnded):
         await system.run(stop)
+
+
+DESK = """
+import asyncio
+import sys
+from pydantic import BaseModel
+from apc_agents import Agent, HandlerContext, Team, message
+
+@message("letter/1")
+class Letter(BaseModel):
+    code: str
+
+async def leave() -> None:
+    sys.exit(0)
+
+clerk = Agent("clerk", role="clerk", swarm="desk")
+
+@clerk.on(Letter)
+async def reply(letter: Letter, ctx: HandlerContext) -> None:
+    if letter.code == "exit":
+        await asyncio.gather(leave(), asyncio.Event().wait())
+    asyncio.get_running_loop().stop()
+    await asyncio.Event().wait()
+
+team = Team("desk", agents=[clerk], entry="clerk")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("code", "how"), [("exit", r"exit\(0\)"), ("stop", "Event loop stopped before .*")])
+def test_a_run_whose_loop_a_handler_ends_names_agent_and_packet(
+    postgres_url: str, tmp_path: Path, code: str, how: str
+) -> None:
+    (tmp_path / "desk.py").write_text(DESK)
+    (tmp_path / "input.json").write_text(f'{{"code": "{code}"}}')
+    given = {"APC_DATABASE_URL": postgres_url, "APC_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": str(tmp_path)}
+    ended = ApcCommand(tmp_path)("run", "desk:team", "--input", "input.json", given=given)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert re.search(
+        rf"^apc: the run has ended .* while clerk handled packet [0-9a-f-]{{36}}: {how}$", ended.stderr, re.M
+    )
+
+
+async def _fail() -> None:
+    raise ZeroDivisionError("nobody has foreseen this")
+
+
+async def test_a_service_that_fails_ends_what_waits_for_it(tmp_path: Path) -> None:
+    """Whether it was started before or within the block; a cancellation from outside stays one."""
+    system = EmbeddedSystem("", BusSettings(data_dir=tmp_path), None, None)  # type: ignore[arg-type]
+    reached = asyncio.Event()
+
+    async def block() -> None:
+        async with system.watched():
+            reached.set()
+            await asyncio.Event().wait()
+
+    told = asyncio.create_task(block())
+    await reached.wait()
+    told.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await told
+    with pytest.raises(ZeroDivisionError):
+        async with asyncio.timeout(10), system.watched():
+            system.start_service("clerk", _fail(), asyncio.Event())
+            await asyncio.Event().wait()
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(block(), 10)
 
 
 @pytest.mark.postgres

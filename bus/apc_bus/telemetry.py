@@ -5,10 +5,11 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, Token
+from io import TextIOBase
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import structlog
 from opentelemetry import trace
@@ -40,7 +41,8 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
         level: the lowest level that is written: DEBUG, INFO, WARNING or ERROR.
         form: `auto` is `console` when standard error is a terminal, else `json`.
     """
-    is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    stream = cast(TextIO, _LogStream(sys.stderr))
+    is_console = form == "console" or (form == "auto" and stream.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         merge_subject,
@@ -55,10 +57,34 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=True,
     )
-    _route_standard_library(shared, renderer, level)
+    _route_standard_library(shared, renderer, level, stream)
+
+
+class _LogStream(TextIOBase):
+    """Standard error, as far as it can be written: a full disk, or a reader that has left, ends nothing but the log."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or lose the text."""
+        if self._stream is not None:
+            with suppress(OSError, ValueError):  # ValueError: it is closed
+                self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, or lose what was written."""
+        if self._stream is not None:
+            with suppress(OSError, ValueError):
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._stream is not None and self._stream.isatty()
 
 
 def leave_locals_out() -> None:
@@ -101,9 +127,12 @@ def end_subject(token: SubjectToken) -> None:
 
 
 def _route_standard_library(
-    shared: list[structlog.typing.Processor], renderer: list[structlog.typing.Processor], level: str
+    shared: list[structlog.typing.Processor],
+    renderer: list[structlog.typing.Processor],
+    level: str,
+    stream: TextIO,
 ) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

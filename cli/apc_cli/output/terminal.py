@@ -81,8 +81,12 @@ def ask_whether(what: str) -> None:
 
 
 def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:
-    """Print like `print`, without anything that acts on a terminal."""
-    print(*(printable(str(text)) for text in texts), file=file, flush=flush)
+    """Print like `print`, without anything that acts on a terminal; what standard error does not take is lost."""
+    try:
+        print(*(printable(str(text)) for text in texts), file=file, flush=flush)
+    except OSError:
+        if file is None or file is not sys.stderr:
+            raise
 
 
 class TerminalBytes(BufferedIOBase):

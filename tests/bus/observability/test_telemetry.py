@@ -1,6 +1,7 @@
 """One log line is one JSON object, no matter who wrote it."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,20 @@ def test_lines_are_json() -> None:
     assert lines[0]["session_id"] == "s-1"
     assert lines[0]["level"] == "info"
     assert lines[2]["exception"][0]["exc_type"] == "ZeroDivisionError"
+
+
+def test_a_standard_error_that_cannot_be_written_ends_nothing() -> None:
+    """A full disk, a pipe whose reader has left, and none at all."""
+    program = PROGRAM + "\nprint('went on')\n"
+    with open("/dev/full", "w") as full:
+        results = [subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    results.append(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=writer, text=True))
+    os.close(writer)
+    closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", program]
+    results.append(subprocess.run(closed, stdout=subprocess.PIPE, text=True))
+    assert [(one.returncode, one.stdout) for one in results] == 3 * [(0, "went on\n")]
 
 
 def test_a_traceback_tells_no_local_variables() -> None:

@@ -220,6 +220,9 @@ _QUIET_SECONDS = 2.5
 _ANSWER_SECONDS = 5.0
 """How long a server may take to cancel a statement that was too slow, and to answer."""
 
+_CLOSE_SECONDS = 3.0
+"""How long connections may take to say goodbye: a frozen server never answers."""
+
 
 class PostgresPool(asyncpg.Pool):
     """A pool that leaves a server which is away or demoted with all its connections, and knows when it is back.
@@ -290,10 +293,18 @@ class PostgresPool(asyncpg.Pool):
         """Return how often the server was away."""
         return self._failures
 
+    async def release(self, connection: PoolConnectionProxy, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Take a connection back; it is cut if the server does not answer in time, as a frozen one never does."""
+        await super().release(connection, timeout=_ANSWER_SECONDS if timeout is None else timeout)
+
     async def close(self) -> None:
-        """Close all connections, once they are given back."""
+        """Close all connections once they are given back; cut those that a server does not let go in time."""
         self._stop_watching()
-        await super().close()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await super().close()
+        except TimeoutError:  # asyncpg has cut them
+            _log.warning("database_connections_cut", after_seconds=_CLOSE_SECONDS)
 
     def terminate(self) -> None:
         """Cut all connections."""

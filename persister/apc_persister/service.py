@@ -123,6 +123,10 @@ class TreeBackfill:
             await TreeSigner(shard, self._signer).attest(connection, head.next_seq, [])
 
 
+_LAST_EXPORT_SECONDS = 5.0
+"""How long the last export may take: a database that is frozen never answers; the next start exports the rest."""
+
+
 class Persister:
     """The writers of one process: of all shards, or of those that it serves.
 
@@ -189,7 +193,8 @@ class Persister:
             # In this order: what is attested at the end is exported too.
             await cancelled(attesting, summing)
             are_done.set()
-            await asyncio.gather(exporting, return_exceptions=True)
+            await asyncio.wait((exporting,), timeout=_LAST_EXPORT_SECONDS)
+            await cancelled(exporting)
         log.info("persister_stopped")
         for result in results:
             if result is not None:

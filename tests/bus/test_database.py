@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 from tests.support.failover.demotion import Demoted, Switch, by_way_of, place_of
 from tests.support.servers.ports import free_ports
 from tests.support.servers.proxy import Proxy
@@ -231,6 +232,19 @@ async def test_a_server_that_is_frozen_is_left(postgres_url: str, monkeypatch: p
         await until(lambda: problems_of(pool) == [])
         assert await pool.fetchval("SELECT 1") == 1
         pool.terminate()
+
+
+async def test_a_pool_over_a_server_that_is_frozen_closes_in_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apc_bus.database._CLOSE_SECONDS", 0.2)
+    async with Switch.open(place_of(postgres_url)) as switch, Proxy.open(by_way_of(postgres_url, switch.port)) as cable:
+        pool = await open_pool(cable.url, max_size=2)
+        async with pool.acquire():
+            cable.freeze()
+            with capture_logs() as logs:
+                await pool.close()
+        assert [line["event"] for line in logs] == ["database_connections_cut"]
 
 
 async def test_an_error_of_the_work_leaves_the_pool_alone(postgres_url: str) -> None:

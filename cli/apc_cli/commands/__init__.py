@@ -141,6 +141,7 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: every expected failure is one line on stderr and a code, never a traceback."""
+    _open_closed_streams()
     try:
         code = app(args=arguments, prog_name="apc", standalone_mode=False)
     except typer.TyperException as error:
@@ -164,6 +165,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stderr.close()
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for a standard stream that was closed at the start (`<&-`).
+
+    A socket of the event loop would get its number, and libuv aborts the process when it closes one below 3.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            os.dup2(opened, number)  # a child process inherits it
+            if opened != number:
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))
 
 
 def _fail(message: str, code: int) -> NoReturn:

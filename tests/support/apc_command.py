@@ -45,10 +45,13 @@ class ApcCommand:
             )
         return _forks.run(arguments, self.folder, _environment(given), stdin, timeout_seconds)
 
-    def start(self, *arguments: str, given: Settings = NONE) -> subprocess.Popen[str]:
-        """Start and return; the caller ends it and can read its stderr from the handle."""
+    def start(self, *arguments: str, given: Settings = NONE, shell: str = 'exec "$@"') -> subprocess.Popen[str]:
+        """Start and return; the caller ends it and can read its stderr from the handle.
+
+        `shell` may redirect its streams.
+        """
         return subprocess.Popen(
-            self._line(arguments),
+            ["sh", "-c", shell, "sh", *self._line(arguments)],
             cwd=self.folder,
             env=_environment(given),
             stdin=subprocess.DEVNULL,

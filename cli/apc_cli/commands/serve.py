@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, TypeVar
 
@@ -125,35 +126,61 @@ Opened = TypeVar("Opened")
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True)
+class _Service:
+    """A service, whose health pages answer before its connections are there."""
+
+    stop: asyncio.Event
+    connections: tuple[Bus, asyncpg.Pool] | None = None
+    """None when it was told to stop before they were made."""
+    waits_for: str = "broker and database are not reached yet"
+    problems: Callable[[], list[str]] | None = None
+    """Those of what runs over the connections."""
+
+    def unready(self) -> list[str]:
+        """Return why the process is not ready, one sentence each."""
+        return [self.waits_for] if self.problems is None else self.problems()
+
+    async def connect(self, connect: Callable[[], Awaitable[Opened]]) -> Opened | None:
+        """Connect, retrying with back-off; None once told to stop."""
+        backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), self.stop)
+        while not self.stop.is_set():
+            try:
+                return await connect()
+            except (BusUnavailable, DatabaseUnavailable) as error:
+                self.waits_for = str(error)
+                log.warning("service_waits", reason=str(error), pause_s=backoff.pause)
+            await backoff.wait()
+        return None
+
+
 async def run_orchestrator() -> None:
     """Run the orchestrator until SIGTERM. Raises InputUnusable without a broker or a database, ContractInvalid."""
     from apc_orchestrator.service import Orchestrator
 
-    async with _prepared("orchestrator") as (stop, bus, pool):
-        if bus is not None and pool is not None:
+    async with _prepared("orchestrator") as service:
+        if service.connections is not None:
             settings = BusSettings()
             artifacts = open_artifacts(settings)
-            orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts)
-            console = ConsoleSettings()
-            with serve_health(console.health_host, console.health_port, lambda: orchestrator.problems):
-                await orchestrator.run(stop)
+            orchestrator = Orchestrator(OrchestratorSettings(), *service.connections, artifacts)
+            service.problems = lambda: orchestrator.problems
+            await orchestrator.run(service.stop)
 
 
 async def run_persister() -> None:
     """Run the persister until SIGTERM. Raises InputUnusable, and errors that it cannot handle itself."""
     from apc_persister.service import Persister
 
-    async with _prepared("persister") as (stop, bus, pool):
-        if bus is not None and pool is not None:
-            persister = Persister(PersisterSettings(), bus, pool)
-            console = ConsoleSettings()
-            with serve_health(console.health_host, console.health_port, lambda: persister.problems):
-                await persister.run(stop)
+    async with _prepared("persister") as service:
+        if service.connections is not None:
+            persister = Persister(PersisterSettings(), *service.connections)
+            service.problems = lambda: persister.problems
+            await persister.run(service.stop)
 
 
 @asynccontextmanager
-async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None, asyncpg.Pool | None]]:
-    """Yield the connections of a service; both None when it was told to stop before they were made."""
+async def _prepared(name: str) -> AsyncIterator[_Service]:
+    """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
     console = ConsoleSettings()
     configure(console.log_level)
     if console.supervised:
@@ -163,29 +190,20 @@ async def _prepared(name: str) -> AsyncIterator[tuple[asyncio.Event, Bus | None,
     url = database.url
     if not settings.amqp_nodes or url is None:
         raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
-    stop = stop_on_signals()
+    service = _Service(stop_on_signals())
     bus = pool = None
-    try:
-        pool = await _until_there(lambda: open_pool(url, max_size=database.database_pool), stop)
-        bus = await _until_there(lambda: connect_rabbit(settings, purpose=name, shards=settings.shards), stop)
-        yield stop, bus, pool
-    finally:
-        if bus is not None:
-            await bus.close()
-        if pool is not None:
-            await pool.close()
-
-
-async def _until_there(connect: Callable[[], Awaitable[Opened]], stop: asyncio.Event) -> Opened | None:
-    """Connect, retrying with back-off; None once told to stop."""
-    backoff = Backoff(FIRST_PAUSE.total_seconds(), LONGEST_PAUSE.total_seconds(), stop)
-    while not stop.is_set():
+    with serve_health(console.health_host, console.health_port, service.unready):
         try:
-            return await connect()
-        except (BusUnavailable, DatabaseUnavailable) as error:
-            log.warning("service_waits", reason=str(error), pause_s=backoff.pause)
-        await backoff.wait()
-    return None
+            pool = await service.connect(lambda: open_pool(url, max_size=database.database_pool))
+            bus = await service.connect(lambda: connect_rabbit(settings, purpose=name, shards=settings.shards))
+            if bus is not None and pool is not None:
+                service.connections = bus, pool
+            yield service
+        finally:
+            if bus is not None:
+                await bus.close()
+            if pool is not None:
+                await pool.close()
 
 
 # `apc serve`: the services, one per process.

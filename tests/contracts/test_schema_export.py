@@ -148,7 +148,17 @@ def test_mutated_documents(document: Documents, packet_type: PacketType, data: s
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"kind": "applause"}, {"attempt": 0}, {"usage": {"tokens": -1}}, {"usage": None}, {"x": 1}, {"at": ""}],
+    [
+        {},
+        {"kind": "applause"},
+        {"attempt": 0},
+        {"usage": {"tokens": -1}},
+        {"usage": None},
+        {"x": 1},
+        {"at": ""},
+        {"set_aside": True},
+        {"set_aside": 1},
+    ],
 )
 def test_receipts(change: dict[str, Any]) -> None:
     document = [*json.loads(encode_receipts([RECEIPT]))]

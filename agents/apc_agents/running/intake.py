@@ -247,6 +247,7 @@ class Intake:
             attempt=told.attempt,
             at=datetime.now(UTC),
             error=SET_ASIDE,
+            set_aside=True,
         )
 
     def _is_fenced(self, told: DeliveryHeaders) -> bool:

@@ -76,7 +76,8 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         details: dict[str, Any] = {}
         if place == teller:
             asked = said.get("retry", {}).get("asked_ms")
-            details = {"usage": usage, "error": said.get("error"), "after_ms": asked}
+            is_set_aside = said.get("set_aside", False)
+            details = {"usage": usage, "error": said.get("error"), "after_ms": asked, "set_aside": is_set_aside}
         if kind in OPERATOR_KINDS and hop.actor != hop.recipient:
             details["by"] = hop.actor
         yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **details)
@@ -94,6 +95,7 @@ def _receipt(
     error: str | None = None,
     after_ms: int | None = None,
     by: str | None = None,
+    set_aside: bool = False,
 ) -> Receipt:
     return Receipt(
         packet_id=hop.packet_id,
@@ -106,4 +108,5 @@ def _receipt(
         error=error,
         after_ms=after_ms,
         by=by,
+        set_aside=set_aside,
     )

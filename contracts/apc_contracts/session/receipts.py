@@ -302,6 +302,8 @@ def _log_moves(
         metadata |= {"ended": str(ended.kind), "ended_at": ended.at.isoformat()}
     if moves.told is not None:
         metadata |= spent | _error_of(moves.told)
+        if moves.told.set_aside:
+            metadata["set_aside"] = True
     if moves.planned is not None:
         metadata["retry"] = moves.planned
     attempt = first.attempt

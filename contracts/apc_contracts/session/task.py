@@ -160,8 +160,9 @@ def count(moment: Advance, packet: Packet, work: Work) -> None:
 
 def note_failure(moment: Advance, opened: OpenPacket, hop: Hop) -> None:
     """Halt the session when a handler failed permanently, unless its spec says that it continues."""
-    work, reason = moment.session.work, str((hop.metadata or {}).get("error"))
-    has_failed = reason in _FAILED or reason.startswith(_FAILED_OFTEN)
+    work, said = moment.session.work, hop.metadata or {}
+    reason = str(said.get("error"))
+    has_failed = "set_aside" in said or reason in _FAILED or reason.startswith(_FAILED_OFTEN)
     if work is None or not has_failed or moment.session.is_terminal:
         return
     packet = opened.packet

@@ -47,7 +47,7 @@ OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 """What an operator sends, not the recipient."""
 
 SET_ASIDE = "set aside: it ended its consumer three times while alone"
-"""The error of a `dead_lettered` that the recipient reports itself, as its handler cannot (`apc_bus.last_resort`)."""
+"""The error of a `dead_lettered` with `set_aside`; logs from before that field have only this text."""
 
 _Id = Annotated[str, msgspec.Meta(pattern=ID_PATTERN.replace("$", r"\Z"))]
 """Python's `$` would let a line end pass."""
@@ -94,6 +94,8 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """When the handler was done, if no `consumer_apply` said so."""
     by: _Id | None = None
     """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
+    set_aside: bool = False
+    """For a `dead_lettered`: its recipient reports it, because the packet ended its workers (`apc_bus.last_resort`)."""
 
     def time_of(self, event: str) -> datetime:
         """Return when an event of the lifecycle happened that this receipt reports or implies."""
@@ -180,6 +182,8 @@ class ReceiptFields(Model):
     """When the handler was done, if no `consumer_apply` said so."""
     by: Id | None = None
     """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
+    set_aside: bool = False
+    """For a `dead_lettered`: its recipient reports it, because the packet ended its workers (`apc_bus.last_resort`)."""
 
     def receipt(self) -> Receipt:
         """Return it as the session reads it, with tokens and cost as one Usage."""

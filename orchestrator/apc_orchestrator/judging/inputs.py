@@ -19,7 +19,7 @@ from apc_contracts.identity.registry_change import (
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
-from apc_contracts.wire.receipts import OPERATOR_KINDS, SET_ASIDE, Receipt, ReceiptKind, parse_receipts
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, parse_receipts
 from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]
@@ -97,10 +97,12 @@ def session_ids(found: Input) -> Iterator[str]:
 
 def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_user: str) -> bool:
     """Return whether a receipt's broker user may send it (docs/specification/architecture.md section 2)."""
+    if receipt.set_aside and receipt.kind is not ReceiptKind.DEAD_LETTERED:
+        return False
     if receipt.kind in ORCHESTRATOR_KINDS or receipt.kind is ReceiptKind.EXPIRED:
         if user_id == own_user:
             return True
-        if receipt.kind in ORCHESTRATOR_KINDS and not _is_set_aside(receipt):
+        if receipt.kind in ORCHESTRATOR_KINDS and not receipt.set_aside:
             return False
     if receipt.kind in OPERATOR_KINDS:
         return _may_operate(receipt.by, user_id, registry)
@@ -108,11 +110,6 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
         return False
     recipient = registry.by_id.get(receipt.recipient)
     return recipient is not None and user_id is not None and recipient.broker_user == user_id
-
-
-def _is_set_aside(receipt: Receipt) -> bool:
-    """Return whether the recipient itself reports a dead letter: it has set the packet aside."""
-    return receipt.kind is ReceiptKind.DEAD_LETTERED and receipt.error == SET_ASIDE
 
 
 def why_not_authentic(receipt: Receipt, user_id: str | None) -> str:

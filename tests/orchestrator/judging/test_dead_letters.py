@@ -108,25 +108,28 @@ def test_what_is_set_aside_unread_keeps_its_receipts_and_properties(
 
 
 @pytest.mark.parametrize(
-    ("error", "user", "counts"),
+    ("kind", "set_aside", "user", "counts"),
     [
-        (SET_ASIDE, "agent.red-1", True),
-        (SET_ASIDE, "agent.librarian", False),
-        ("delivery_limit", "agent.red-1", False),
-        ("delivery_limit", ORCHESTRATOR, True),
+        (ReceiptKind.DEAD_LETTERED, True, "agent.red-1", True),
+        (ReceiptKind.DEAD_LETTERED, True, "agent.librarian", False),
+        (ReceiptKind.DEAD_LETTERED, False, "agent.red-1", False),
+        (ReceiptKind.DEAD_LETTERED, False, ORCHESTRATOR, True),
+        (ReceiptKind.RETRY, True, "agent.red-1", False),
+        (ReceiptKind.RETRY, False, "agent.red-1", True),
     ],
 )
 def test_a_recipient_reports_a_dead_letter_only_when_it_has_set_the_packet_aside(
-    error: str, user: str, counts: bool
+    kind: ReceiptKind, set_aside: bool, user: str, counts: bool
 ) -> None:
     receipt = Receipt(
         packet_id=UUID(int=1),
         session_id="s-1",
         recipient="red-1",
-        kind=ReceiptKind.DEAD_LETTERED,
+        kind=kind,
         attempt=1,
         at=datetime.now(UTC),
-        error=error,
+        error=SET_ASIDE,
+        set_aside=set_aside,
     )
     registry = Registry(ORCHESTRATOR, REGISTRY, set())
     assert is_authentic(receipt, user, registry, ORCHESTRATOR) is counts

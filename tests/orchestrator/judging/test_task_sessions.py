@@ -203,17 +203,20 @@ async def test_who_may_not_end_the_work(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_failure", "error", "state"),
+    ("on_failure", "error", "set_aside", "state"),
     [
-        ("halt", "handler_error", "HALTED"),
-        ("halt", "delivery_limit", "HALTED"),
-        ("halt", SET_ASIDE, "HALTED"),
-        ("halt", "retry_limit 3 reached: the model is away", "HALTED"),
-        ("halt", "overflow", "WORKING"),
-        ("continue", "handler_error", "WORKING"),
+        ("halt", "handler_error", False, "HALTED"),
+        ("halt", "delivery_limit", False, "HALTED"),
+        ("halt", SET_ASIDE, False, "HALTED"),
+        ("halt", "signal 11", True, "HALTED"),
+        ("halt", "retry_limit 3 reached: the model is away", False, "HALTED"),
+        ("halt", "overflow", False, "WORKING"),
+        ("continue", "handler_error", False, "WORKING"),
     ],
 )
-async def test_a_handler_that_failed_permanently(house: House, on_failure: str, error: str, state: str) -> None:
+async def test_a_handler_that_failed_permanently(
+    house: House, on_failure: str, error: str, set_aside: bool, state: str
+) -> None:
     async with house.persister(), house.gate():
         task = await begin(house, open_task(on_failure=on_failure))
         await house.report("red-1", task.packet_id, ReceiptKind.DELIVERY_ACK)
@@ -225,6 +228,7 @@ async def test_a_handler_that_failed_permanently(house: House, on_failure: str, 
             attempt=1,
             at=datetime.now(UTC),
             error=error,
+            set_aside=set_aside,
         )
         body = encode_receipts([receipt])
         message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id="orchestrator")

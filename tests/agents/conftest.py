@@ -148,6 +148,7 @@ class Gate:
         batch_no: int | None = None,
         mark: str = "0.0",
         is_refusal: bool = False,
+        time_left: timedelta | None = None,
     ) -> None:
         """Publish a delivery as the gate does; its NACKs of refused packets belong to no batch."""
         self._batch_no += 1
@@ -167,13 +168,22 @@ class Gate:
             values[headers.CONTRACT] = moment.contract
         if is_refusal:
             values = {name: values[name] for name in (headers.SHARD, headers.EPOCH, headers.ATTEMPT)}
-        await self.send_bytes(packet, seal(packet).body, values)
+        await self.send_bytes(packet, seal(packet).body, values, time_left)
 
-    async def send_bytes(self, packet: Packet, body: bytes, values: dict[str, HeaderValue]) -> None:
+    async def send_bytes(
+        self, packet: Packet, body: bytes, values: dict[str, HeaderValue], time_left: timedelta | None = None
+    ) -> None:
         """Publish any bytes to the worker's inbox that this packet would go to."""
         is_urgent = packet.packet_type in CONTROL_TYPES or packet.routing.priority >= 5
         key = routing_key(packet.packet_type, self.agent.swarm, self.agent.agent_id, is_urgent)
-        message = Message(body, message_id=str(packet.packet_id), type=packet.packet_type.value, headers=values)
+        expiration = None if time_left is None else int(time_left.total_seconds() * 1000)
+        message = Message(
+            body,
+            message_id=str(packet.packet_id),
+            type=packet.packet_type.value,
+            expiration_ms=expiration,
+            headers=values,
+        )
         await self.bus.publish(Publication(INTER_AGENT, key, message))
 
     async def collect(self, delivery: Delivery) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
 
@@ -142,7 +141,7 @@ class Dispatcher:
                 if await self._waits.repeat(inbound, document) or document.was_handled(inbound.key):
                     self._ends.report(inbound, ReceiptKind.OUTCOME)
                     return None
-                if inbound.packet.expires <= datetime.now(UTC):
+                if inbound.packet.expires <= inbound.now():
                     self._ends.report(inbound, ReceiptKind.EXPIRED)
                     return None
                 return await self._run(inbound, document)

@@ -8,7 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
@@ -17,9 +17,11 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 from uuid import UUID
 
 import msgspec
+import structlog
 from pydantic import BaseModel
 
 from apc_bus import headers
+from apc_bus.clock import boottime
 from apc_bus.last_resort import Risk
 from apc_bus.port import HeaderValue, Message
 from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders
@@ -30,6 +32,8 @@ from apc_contracts.payloads.by_type import SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
+
+_log = structlog.get_logger("apc_agents")
 
 MAX_ENDED = 50_000
 """Ended deliveries remembered: many times the bound of outstanding deliveries of an agent."""
@@ -83,6 +87,69 @@ class FencingTokens:
         self._newest = max(self._newest, epoch)
         if len(self._fencing_tokens) > MAX_EPOCHS:
             del self._fencing_tokens[min(self._fencing_tokens)]
+
+
+# What time it is for the orchestrators: a wrong clock of this machine must not expire packets, nor keep them alive.
+
+CLOCK_TOLERANCE = timedelta(seconds=5)
+SET_CLOCK = (
+    "synchronize this machine's clock with the orchestrators' (NTP, chrony); until then packets expire by theirs"
+)
+
+
+def utc_now() -> datetime:
+    """Return the time of this machine's clock."""
+    return datetime.now(UTC)
+
+
+class OrchestratorTime:
+    """The time of each shard's orchestrator: this machine's clock, unless deliveries show that it is wrong.
+
+    What is left of a packet's life in a delivery says when it was sent. How long it was on its way nobody knows, so
+    the time that is reckoned from it, and from the time since boot, is never ahead of the orchestrator's.
+    """
+
+    def __init__(self, agent_id: str) -> None:
+        self._agent_id = agent_id
+        self._booted: dict[int, tuple[int, datetime]] = {}
+        """By shard: the epoch, and when this machine was booted by that orchestrator's clock, or a little earlier."""
+        self._wrong: set[int] = set()
+
+    def now(self, shard: int) -> datetime:
+        """Return the time by which packets of a shard expire."""
+        return self._reckoned(shard) if shard in self._wrong else utc_now()
+
+    def learn(self, packet: Packet, told: "DeliveryHeaders", message: Message) -> None:
+        """Take the time that a delivery from a queue tells."""
+        time_left = message.expiration_ms
+        if told.mark is None or time_left is None or time_left <= 1:  # of what has expired the orchestrator says 1
+            return
+        booted = packet.expires - timedelta(milliseconds=time_left) - timedelta(seconds=boottime())
+        epoch, known = self._booted.get(told.shard, (told.epoch, booted))
+        if told.epoch < epoch:
+            return
+        if told.epoch > epoch or booted > known:
+            known = booted
+        self._booted[told.shard] = told.epoch, known
+        self._compare(told.shard, packet)
+
+    def _compare(self, shard: int, packet: Packet) -> None:
+        ours, theirs = utc_now(), self._reckoned(shard)
+        is_behind = theirs - ours > CLOCK_TOLERANCE
+        # The broker hands out nothing that has expired.
+        is_ahead = ours - packet.expires > CLOCK_TOLERANCE and theirs < packet.expires
+        if is_behind or is_ahead:
+            if shard not in self._wrong:
+                seconds = round((ours - theirs).total_seconds())
+                _log.warning(
+                    "worker_clock_wrong", agent_id=self._agent_id, shard=shard, seconds_ahead=seconds, remedy=SET_CLOCK
+                )
+            self._wrong.add(shard)
+        elif ours - theirs <= CLOCK_TOLERANCE:
+            self._wrong.discard(shard)
+
+    def _reckoned(self, shard: int) -> datetime:
+        return self._booted[shard][1] + timedelta(seconds=boottime())
 
 
 # One object for the copies of a packet that reach several agents of one process.
@@ -302,6 +369,8 @@ class Inbound:
     """The sender's, as the orchestrator knows them."""
     risk: Risk | None = None
     """Of a packet that is handled alone: former workers ended without explanation (`apc_bus.last_resort`)."""
+    now: Callable[[], datetime] = utc_now
+    """The time by which it expires."""
     is_heard: bool = False
     """Read from the substrate, not delivered to this agent."""
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

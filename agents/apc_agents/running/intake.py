@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from apc_agents.running.delivery import (
     FencingTokens,
     Inbound,
     KnownSessions,
+    OrchestratorTime,
     RecentKeys,
     is_refusal,
     read_body,
@@ -126,13 +128,20 @@ class SubstrateListener:
     """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another."""
 
     def __init__(
-        self, bus: Bus, agent_id: str, sessions: KnownSessions, put: Callable[[Inbound], None], shards: int
+        self,
+        bus: Bus,
+        agent_id: str,
+        sessions: KnownSessions,
+        put: Callable[[Inbound], None],
+        shards: int,
+        time: OrchestratorTime,
     ) -> None:
         self._bus = bus
         self._agent_id = agent_id
         self._sessions = sessions
         self._put = put
         self._shards = shards
+        self._time = time
         self._next: int | None = None
         self._failures: Counter[int] = Counter()
         """By the offset of what ended this listener."""
@@ -171,12 +180,21 @@ class SubstrateListener:
         except (PacketRefused, ValueError) as error:
             _log.warning("substrate_unreadable", agent_id=self._agent_id, offset=delivery.offset, reason=str(error))
             return None
-        if packet.sender.agent_id == self._agent_id or packet.expires <= datetime.now(UTC):
+        shard = shard_of(packet.trace.session_id, self._shards)
+        if packet.sender.agent_id == self._agent_id or packet.expires <= self._time.now(shard):
             return None
         self._sessions.learn(packet, told.moment if told else None)
-        shard = shard_of(packet.trace.session_id, self._shards)
         trace = trace_headers(delivery.message.headers)
-        return Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, is_heard=True, trace=trace)
+        return Inbound(
+            packet,
+            1,
+            shard,
+            has_receipts=False,
+            is_urgent=False,
+            is_heard=True,
+            now=partial(self._time.now, shard),
+            trace=trace,
+        )
 
 
 # What happens to a delivery at once, even while a handler runs: read, fence, learn, and drop what came before.
@@ -193,6 +211,7 @@ class Intake:
         self._fencing_tokens: defaultdict[int, FencingTokens] = defaultdict(FencingTokens)
         self._open: dict[DeliveryKey, Inbound] = {}
         self._ended: RecentKeys[DeliveryKey] = RecentKeys()
+        self.time = OrchestratorTime(agent_id)
 
     def take(self, delivery: Delivery, is_urgent: bool) -> tuple[Inbound | None, bool]:
         """Return the packet of a delivery, and whether it is new.
@@ -214,6 +233,8 @@ class Intake:
             )
             return None, False
         self._sessions.learn(packet, told.moment if told else None)
+        if told is not None:
+            self.time.learn(packet, told, delivery.message)
         key = (packet.packet_id, told.attempt if told else 1)
         if key in self._ended:
             return None, False
@@ -228,6 +249,7 @@ class Intake:
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
         inbound.rights = told.rights if told else frozenset()
         inbound.risk = delivery.risk
+        inbound.now = partial(self.time.now, shard)
         return inbound, True
 
     def set_aside(self, delivery: Delivery) -> tuple[int, Receipt] | None:

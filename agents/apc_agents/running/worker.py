@@ -265,7 +265,12 @@ class Worker:
         if self._agent.substrate_handler is None:
             return []
         listener = SubstrateListener(
-            self._bus, self._agent.agent_id, self._sessions, self._inbox.put, self._settings.shards
+            self._bus,
+            self._agent.agent_id,
+            self._sessions,
+            self._inbox.put,
+            self._settings.shards,
+            self._intake.time,
         )
         return [self._keep("the substrate", listener.run, stop)]
 

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
+from structlog.testing import capture_logs
 from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.running.conftest import FAST, Sentinel
 from tests.support.waiting import until
@@ -176,6 +177,47 @@ async def test_an_expired_packet_never_starts_a_handler(
     await gate.ended(packet, ReceiptKind.EXPIRED)
     assert gate.kinds(packet) == [ReceiptKind.EXPIRED]
     assert sentinel.handled == []
+
+
+async def test_a_clock_that_is_ahead_expires_nothing(
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """The broker hands out nothing that has expired, so what seems to have has met a wrong clock."""
+    gate = await (await make_stage(sentinel.agent)).start()
+    packets = [make_packet(idea(name), age=timedelta(hours=2), ttl=timedelta(hours=1)) for name in ("one", "two")]
+    with capture_logs() as logs:
+        for packet in packets:
+            await gate.deliver(packet, time_left=timedelta(minutes=59))
+            await gate.ended(packet, ReceiptKind.OUTCOME)
+    assert sentinel.handled == ["one", "two"]
+    (said,) = (one for one in logs if one["event"] == "worker_clock_wrong")
+    assert said["log_level"] == "warning" and 3600 < said["seconds_ahead"] < 7200
+
+
+async def test_a_clock_that_is_behind_prolongs_nothing(
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    gate = await (await make_stage(sentinel.agent)).start()
+    fresh = make_packet(idea("fresh"), age=-timedelta(hours=2), ttl=timedelta(hours=1))
+    await gate.deliver(fresh, time_left=timedelta(hours=1))
+    await gate.ended(fresh, ReceiptKind.OUTCOME)
+    old = make_packet(idea(), age=timedelta(minutes=-30), ttl=timedelta(hours=1))
+    await gate.deliver(old)
+    await gate.ended(old, ReceiptKind.EXPIRED)
+    assert sentinel.handled == ["fresh"]
+
+
+async def test_what_a_suspended_worker_reads_late_has_expired(
+    sentinel: Sentinel, make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """Its clock fits the deliveries before: the packet waited here and not at the broker."""
+    gate = await (await make_stage(sentinel.agent)).start()
+    fresh = make_packet(idea("fresh"), ttl=timedelta(hours=1))
+    await gate.deliver(fresh, time_left=timedelta(hours=1))
+    late = make_packet(idea(), age=timedelta(minutes=2), ttl=timedelta(minutes=1))
+    await gate.deliver(late, time_left=timedelta(minutes=1))
+    await gate.ended(late, ReceiptKind.EXPIRED)
+    assert sentinel.handled == ["fresh"]
 
 
 async def test_a_batch_that_was_never_committed_is_dropped(

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -299,8 +298,3 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
         return await working if working.done() else None
     finally:
         await cancelled(working, stopping)
-
-
-def utc_now() -> datetime:
-    """Return the gate's own clock: the one that judges expiry and skew."""
-    return datetime.now(UTC)

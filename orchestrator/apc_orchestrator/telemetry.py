@@ -49,6 +49,8 @@ class Serving(Protocol):
     @property
     def open_sessions(self) -> int: ...
     @property
+    def seconds_ahead(self) -> float: ...
+    @property
     def outstanding(self) -> Mapping[str, int]: ...
 
 
@@ -178,6 +180,11 @@ class _ServedShards(Collector):
         sessions = GaugeMetricFamily(
             "apc_gate_sessions_open", "Sessions that have not ended, of a shard that is held.", labels=["shard"]
         )
+        ahead = GaugeMetricFamily(
+            "apc_gate_recorded_time_ahead_seconds",
+            "By how much the recorded time of a shard that is held is ahead of the clock, which was set back.",
+            labels=["shard"],
+        )
         outstanding = GaugeMetricFamily(
             "apc_gate_outstanding_deliveries", "Deliveries without an end, by recipient.", labels=["agent"]
         )
@@ -192,11 +199,12 @@ class _ServedShards(Collector):
                 continue
             epoch.add_metric([shard], server.epoch)
             sessions.add_metric([shard], server.open_sessions)
+            ahead.add_metric([shard], server.seconds_ahead)
             for agent_id, count in server.outstanding.items():
                 by_agent[agent_label(agent_id)] += count
         for agent, count in by_agent.items():
             outstanding.add_metric([agent], count)
-        yield from (held, epoch, sessions, outstanding)
+        yield from (held, epoch, sessions, ahead, outstanding)
 
 
 class Serves(Protocol):

@@ -1,14 +1,18 @@
 """What a gate and a log writer count, seen on the page /metrics before and after."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 from tests.orchestrator.conftest import House
 
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
+from apc_orchestrator.shard import shard_server
 from apc_orchestrator.telemetry import Serving, ShardState, count_batch, follow_gates
 
 Build = Callable[..., Packet]
@@ -82,13 +86,40 @@ async def test_a_gate_and_its_log_writer_count(house: House, start: Build, packe
     assert value("apc_gate_shards_held", shard="0") == 0
 
 
+async def test_recorded_time_that_is_ahead_of_the_clock_is_told_once(
+    house: House, start: Build, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One batch under a clock that is half an hour ahead: what was valid has expired until the gate is restarted."""
+    ahead = timedelta(minutes=30)
+    monkeypatch.setattr(shard_server, "utc_now", lambda: datetime.now(UTC) + ahead)
+    with capture_logs() as logs:
+        async with house.persister(), house.gate():
+            opening = await house.open(start())
+            assert value("apc_gate_recorded_time_ahead_seconds", shard="0") == 0
+            ahead = timedelta()
+            for _ in range(2):
+                await house.publish(packet("red-1", idea, ("sentinel",), parent=opening, ttl_ms=60_000))
+                await house.quiet()
+            assert 1_700 < value("apc_gate_recorded_time_ahead_seconds", shard="0") <= 1_800
+        async with house.persister(), house.gate():
+            await house.publish(packet("red-1", idea, ("sentinel",), parent=opening, ttl_ms=60_000))
+            await house.quiet()
+            assert value("apc_gate_recorded_time_ahead_seconds", shard="0") == 0
+    (said,) = (one for one in logs if one["event"] == "recorded_time_ahead")
+    assert (said["log_level"], said["shard"]) == ("warning", 0) and "restart" in said["remedy"]
+    codes = "SELECT refusal_code FROM apc_log.agent_packets WHERE packet_type = 'IDEA' ORDER BY seq"
+    assert [row["refusal_code"] for row in await house.pool.fetch(codes)] == ["EXPIRED", "EXPIRED", None]
+
+
 class Gate:
     """What the metrics read of a gate with one shard, which it holds or not."""
 
     def __init__(self, shard: int, *, holds: bool) -> None:
         self.shards = (ShardState(shard),)
         if holds:
-            self.shards[0].take(cast(Serving, SimpleNamespace(epoch=2, open_sessions=1, outstanding={})))
+            self.shards[0].take(
+                cast(Serving, SimpleNamespace(epoch=2, open_sessions=1, seconds_ahead=0.0, outstanding={}))
+            )
 
 
 def test_a_gate_that_has_stopped_hides_no_other() -> None:

@@ -33,6 +33,7 @@ from apc_cli.doctor.log import (
     look_at_lag,
     look_at_number,
     look_at_places,
+    look_at_recorded_time,
 )
 from apc_cli.output.output import AsJson, print_rows
 from apc_client.registration import inboxes_of, topology_of
@@ -68,6 +69,7 @@ async def _database(
         return findings, None
     findings += await look("shards", look_at_places(pool, settings.shards))
     for check, looking in (
+        ("recorded time", look_at_recorded_time),
         ("log end", look_at_evidence),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),

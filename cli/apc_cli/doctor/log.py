@@ -17,7 +17,7 @@ from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_head
 from apc_log.placement import check_places, read_open_sessions, split_sessions
-from apc_log.queries.health import read_age, read_exports
+from apc_log.queries.health import read_age, read_exports, read_seconds_ahead
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
 from apc_persister.verification import findings
@@ -54,6 +54,10 @@ OLDEST, NEWEST = 15, 18
 """Major versions of PostgreSQL that the tests run on."""
 CLOCK_TOLERANCE = timedelta(seconds=1)
 """Expiry is judged by one clock and recorded by another: beyond this they visibly contradict each other."""
+TURN_BACK = (
+    "synchronise the clock of that shard's orchestrator (NTP, chrony), then restart the orchestrator: until then "
+    "packets expire too early, because recorded time never goes back"
+)
 MIGRATE = "apc migrate"
 MIGRATE_AS_SUPERUSER = (
     "run `apc migrate` as a superuser of the database; the embedded one is migrated when `apc up` starts"
@@ -106,6 +110,21 @@ async def _clock(connection: AnyConnection, clock: Callable[[], datetime]) -> Fi
     if skew <= CLOCK_TOLERANCE + (after - before) / 2:
         return ok("clock", said)
     return wrong("clock", said, "synchronise the clocks of both machines (NTP, chrony)")
+
+
+async def look_at_recorded_time(pool: asyncpg.Pool) -> list[Finding]:
+    """Check that the newest verdicts are not ahead of the database's clock."""
+    ahead = {
+        shard: by for shard, by in (await read_seconds_ahead(pool)).items() if by > CLOCK_TOLERANCE.total_seconds()
+    }
+    if not ahead:
+        return [ok("recorded time", "no verdict is ahead of the database's clock")]
+    return [
+        wrong(
+            "recorded time", f"shard {shard}: the newest verdict is {by:.0f} s ahead of the database's clock", TURN_BACK
+        )
+        for shard, by in ahead.items()
+    ]
 
 
 async def _schema(connection: AnyConnection) -> list[Finding]:

@@ -47,6 +47,21 @@ WHERE kind = 'unjudgeable' AND recorded_at > now() - make_interval(days => $1)
 """
 
 
+_AHEAD = """
+SELECT shards.shard, extract(epoch FROM newest.judged_at - clock_timestamp())::double precision AS seconds
+FROM apc_log.shards
+CROSS JOIN LATERAL (
+    SELECT judged_at FROM apc_log.agent_packets WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1
+) AS newest
+ORDER BY shards.shard
+"""
+
+
+async def read_seconds_ahead(pool: asyncpg.Pool) -> dict[int, float]:
+    """Return by how much the newest verdict of each shard is ahead of the database's clock; below 0 when it is not."""
+    return {row["shard"]: row["seconds"] for row in await pool.fetch(_AHEAD)}
+
+
 async def read_exports(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
     """Return of each shard the last exported checkpoint, its age, and the age of the first that waits, in seconds."""
     return await pool.fetch(_EXPORTS)

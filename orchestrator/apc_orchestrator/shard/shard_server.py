@@ -7,7 +7,7 @@ inputs are acknowledged last. While one batch is delivered, the next is judged.
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from structlog.contextvars import bind_contextvars
@@ -100,6 +100,14 @@ LONGEST_DRAIN_SECONDS = 2.0
 """An orchestrator that is told to stop leaves after this time, because others may go on publishing."""
 
 
+RESTART = "check the clock of this machine (NTP, chrony), then restart the orchestrator: recorded time never goes back"
+
+
+def utc_now() -> datetime:
+    """Return the gate's own clock: the one that judges expiry and skew."""
+    return datetime.now(UTC)
+
+
 class ShardServer:
     """Serves one shard during one lease. Any doubt about still holding it raises ShardLost."""
 
@@ -119,7 +127,9 @@ class ShardServer:
         )
         self._waiting: list[Delivery] = []
         self._open: set[str] = set()
-        self._now = datetime.now(UTC)
+        self._now = utc_now()
+        self._is_ahead = False
+        self._clock_skew = timedelta(milliseconds=bounds.clock_skew_ms)
 
     @property
     def epoch(self) -> int:
@@ -134,6 +144,11 @@ class ShardServer:
     def open_sessions(self) -> int:
         """Number of sessions of the shard that have not ended."""
         return len(self._open)
+
+    @property
+    def seconds_ahead(self) -> float:
+        """By how much the time that the shard's batches record is ahead of this machine's clock, which was set back."""
+        return max(0.0, (self._now - utc_now()).total_seconds())
 
     @property
     def outstanding(self) -> Mapping[str, int]:
@@ -216,8 +231,18 @@ class ShardServer:
 
     def _open_batch(self) -> Batch:
         # Never goes back: a later batch has a later time, whatever the wall clock does.
-        self._now = max(self._now, datetime.now(UTC))
+        self._now = max(self._now, utc_now())
+        self._tell_of_clock()
         return Batch(self._pipeline.next_number, self._now)
+
+    def _tell_of_clock(self) -> None:
+        """Warn once when the clock was set back by more than the contract's skew: packets expire too early."""
+        ahead = self.seconds_ahead
+        is_ahead = ahead > self._clock_skew.total_seconds()
+        if is_ahead and not self._is_ahead:
+            shard = self._resources.lease.shard
+            _log.warning("recorded_time_ahead", shard=shard, seconds=round(ahead), remedy=RESTART)
+        self._is_ahead = is_ahead
 
     async def _judge_inputs(self, batch: Batch, received: Sequence[Delivery]) -> list[Delivery]:
         """Judge in arrival order; only inputs whose session cannot be loaded wait. Return the judged ones."""

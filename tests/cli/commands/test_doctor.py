@@ -11,14 +11,17 @@ from pathlib import Path
 import aio_pika
 import asyncpg
 import pytest
+from msgspec.structs import replace
 from tests.support.apc_command import ApcCommand
-from tests.support.log import ScriptedGate, packet_entry
+from tests.support.log import LogBench, ScriptedGate, packet_entry
 
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings
 from apc_bus.topology import DEAD_QUEUE, build_topology, gate_queue, log_queue
 from apc_cli.doctor import Finding, Status, examination, examine
 from apc_cli.doctor.log import look_at_database, now
+from apc_log.batch import LOG_BATCH_TYPE, encode
 
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
 NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
@@ -200,6 +203,20 @@ async def test_clocks_that_differ(database: asyncpg.Connection) -> None:
     assert "differ by" in finding.finding
 
 
+async def test_recorded_time_that_is_ahead(healthy: None, postgres_url: str) -> None:
+    bus = InMemoryBroker(build_topology()).connect("persister")
+    async with asyncpg.create_pool(postgres_url) as pool:
+        bench = LogBench(ScriptedGate(bus), bus, pool)
+        await bench.gate.open()
+        bench.gate.batch_no = 1
+        batch = replace(bench.gate.batch([packet_entry()]), judged_at=now() + timedelta(hours=1))
+        await bench.gate.publish(encode(batch), LOG_BATCH_TYPE)
+        await bench.write()
+    [finding] = [one for one in await found(Status.WRONG) if one.check == "recorded time"]
+    assert re.search(r"shard 0: the newest verdict is 3[56]\d\d s ahead", finding.finding)
+    assert "restart the orchestrator" in finding.fix
+
+
 def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: str) -> None:
     healthy = apc("doctor", given={"APC_DATABASE_URL": postgres_url})
     assert healthy.returncode == 0, healthy.stderr
@@ -214,6 +231,7 @@ def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: st
 LOOKS = [
     ("look_at_nodes", "broker"),
     ("_look_at_database", "database"),
+    ("look_at_recorded_time", "recorded time"),
     ("look_at_checkpoints", "checkpoints"),
     ("look_at_dead_letters", "dead letters"),
     ("look_at_inputs_set_aside", "inputs set aside"),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from apc_agents.errors import AgentError, EmitRefused
 from apc_agents.running.delivery import KnownSessions, is_refusal
 from apc_agents.typed import payload_of
+from apc_bus.port import Publication
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract.machines import Machine
 from apc_contracts.identity.ids import new_packet_id, reply_id
@@ -289,7 +290,7 @@ class Emission:
         self._take("local_checks_pass")
 
     def published(self) -> None:
-        """Record that the broker has confirmed the packet."""
+        """Record that the broker has confirmed the packet, or that it leaves when the state is saved."""
         self._take("packet_emitted")
 
     def answered(self, accepted: bool) -> None:
@@ -315,6 +316,16 @@ class Built:
     packet: Packet
     cause: UUID | None = None
     ordinal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPacket:
+    """A packet that leaves when ctx.state is saved."""
+
+    built: Built
+    publication: Publication
+    is_remembered: bool
+    """Whether it belongs to the session's conversation in ctx.memory."""
 
 
 class Builder:

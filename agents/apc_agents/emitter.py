@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from logging import DEBUG
 from uuid import UUID
@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 from opentelemetry.trace import SpanKind
 
-from apc_agents.emission import NOT_FOLLOWED, Builder, Built, Draft, Emission
+from apc_agents.emission import NOT_FOLLOWED, Builder, Built, Draft, Emission, HeldPacket
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout, Reject, Retry
 from apc_agents.metrics import counted_emit
 from apc_agents.outbox import ReceiptOutbox, publish_confirmed
@@ -307,10 +307,46 @@ class Emitter:
         built, _ = await self._prepared(draft, cause, ordinal, NOT_FOLLOWED)
         return built.packet
 
-    async def publish_prepared(self, packet: Packet, cause: Packet, ordinal: int) -> None:
+    async def publish_prepared(self, packet: Packet, cause: UUID | None, ordinal: int | None) -> None:
         """Publish a prepared packet, as often as needed: its bytes are the same each time. Raises EmitUnconfirmed."""
         sealed = await sealed_to_fit(packet, None, self._claim_checks)
-        await self._publish(self._publication(Built(packet, cause.packet_id, ordinal), sealed))
+        built = Built(packet, cause, ordinal)
+        publication = self._publication(built, sealed)
+        await self._publish(publication)
+        await self._pass_on(built, publication)
+
+    async def hold(
+        self,
+        draft: Draft,
+        cause: Packet | None,
+        ordinal: int,
+        emission: Emission = NOT_FOLLOWED,
+        *,
+        is_remembered: bool = False,
+    ) -> HeldPacket:
+        """Build and judge a packet like `emit`, for `publish_held`. Raises EmitRefused."""
+        kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
+        with counted_emit(self._builder.agent_id, kind, is_held=True), in_span("send", kind, SpanKind.PRODUCER):
+            built, publication = await self._prepared(draft, cause, ordinal, emission)
+        emission.published()
+        emission.answered(True)
+        return HeldPacket(built, publication, is_remembered)
+
+    async def refreshed(self, held: HeldPacket) -> HeldPacket:
+        """Return a held packet that lives from now on, if it has lost a part of its time. Raises Retry."""
+        packet, now = held.built.packet, datetime.now(UTC)
+        if now - packet.created_at < (packet.expires - packet.created_at) / 10:
+            return held
+        built = Built(packet.model_copy(update={"created_at": now}), held.built.cause, held.built.ordinal)
+        with in_span("send", packet.packet_type, SpanKind.PRODUCER):
+            sealed = await sealed_to_fit(built.packet, None, self._claim_checks)
+            return HeldPacket(built, self._publication(built, sealed), held.is_remembered)
+
+    async def publish_held(self, held: HeldPacket) -> None:
+        """Publish a packet that was held. Raises EmitUnconfirmed."""
+        with counted_emit(self._builder.agent_id, held.built.packet.packet_type):
+            await self._publish(held.publication)
+        await self._pass_on(held.built, held.publication)
 
     async def _emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission) -> Packet:
         if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
@@ -327,19 +363,24 @@ class Emitter:
                 emission.published()
                 await self._answered(packet, expectation, emission)
         emission.answered(True)
-        if _log.is_enabled_for(DEBUG):
-            _log.debug("packet_emitted", **packet_ids(packet), cause=None if built.cause is None else str(built.cause))
-        if packet.channel is Channel.INTRA_AGENT:
-            await self._pass_on(packet, publication.message)
+        await self._pass_on(built, publication)
         return packet
 
-    async def _pass_on(self, packet: Packet, message: Message) -> None:
-        """Pass a packet to a module of the agent, in this process or another; the orchestrator gets it for the log."""
+    async def _pass_on(self, built: Built, publication: Publication) -> None:
+        """Pass a packet that is out to a module of the agent, if that is its channel, in this process or another.
+
+        The orchestrator gets it for the log.
+        """
+        packet = built.packet
+        if _log.is_enabled_for(DEBUG):
+            _log.debug("packet_emitted", **packet_ids(packet), cause=None if built.cause is None else str(built.cause))
+        if packet.channel is not Channel.INTRA_AGENT:
+            return
         if self._settings.worker_intra == "process":
             self._deliver_locally(packet)
         else:
             key = intra_key(is_urgent(packet.packet_type, packet.routing.priority))
-            await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, message))
+            await self._publish(Publication(intra_exchange(packet.sender.agent_id), key, publication.message))
 
     async def _prepared(
         self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission

@@ -104,13 +104,17 @@ def count_end(agent_id: str, kind: PacketType, end: str) -> None:
 
 
 @contextmanager
-def counted_emit(agent_id: str, kind: PacketType | None) -> Iterator[None]:
-    """Count an emission by how it ends; no kind = the payload is none of the 14."""
-    result = "confirmed"
+def counted_emit(agent_id: str, kind: PacketType | None, *, is_held: bool = False) -> Iterator[None]:
+    """Count an emission by how it ends; no kind = the payload is none of the 14.
+
+    One that `is_held` has not ended when all went well: it is counted when it is published.
+    """
+    result = "" if is_held else "confirmed"
     try:
         yield
     except EmitError as error:
         result = _RESULTS[type(error)]
         raise
     finally:
-        _figures.emits[agent_label(agent_id), kind or "", result] += 1
+        if result:
+            _figures.emits[agent_label(agent_id), kind or "", result] += 1

@@ -20,6 +20,7 @@ from apc_bus.in_memory import InMemoryBroker, InMemoryBus
 from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.topology import (
     DEAD_QUEUE,
+    INGRESS,
     INTER_AGENT,
     AgentQueues,
     agent_queue,
@@ -55,6 +56,8 @@ from apc_contracts import (
 from apc_contracts.wire.receipts import steps_of
 
 PATIENCE = 10.0
+_MARKER = "marker"
+"""AMQP type of a message that a gate sends to itself behind what the worker has published."""
 
 
 def _idea(method_id: str = "m-1") -> IdeaPayload:
@@ -133,6 +136,7 @@ class Gate:
         self.receipts: list[Receipt] = []
         self.changed = asyncio.Condition()
         self._batch_no = 0
+        self._passed: set[str] = set()
 
     def connect(self) -> InMemoryBus:
         """Return a bus for the worker under test."""
@@ -186,9 +190,18 @@ class Gate:
         )
         await self.bus.publish(Publication(INTER_AGENT, key, message))
 
+    async def settled(self) -> None:
+        """Wait until everything that the worker has published so far is collected."""
+        marker = Message(b"", message_id=str(new_packet_id()), type=_MARKER)
+        await self.bus.publish(Publication(INGRESS, "0", marker))
+        await self.until(lambda: marker.message_id in self._passed)
+
     async def collect(self, delivery: Delivery) -> None:
         """Take what the worker has published."""
         async with self.changed:
+            if delivery.message.type == _MARKER:
+                self._passed.add(delivery.message.message_id)
+                return self.changed.notify_all()
             self.messages.append(delivery.message)
             for receipt in parse_receipts(str(delivery.message.headers.get(headers.RECEIPTS, "[]")).encode()):
                 self.receipts.extend(steps_of(receipt))

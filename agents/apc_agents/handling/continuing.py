@@ -5,17 +5,18 @@ that dies in between gets the delivery again and publishes the same ASK again. T
 runs again, with the records of its calls, and the receipts of that run are the answer's.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import structlog
 
-from apc_agents.emission import Draft
-from apc_agents.emitter import Emitter
-from apc_agents.errors import ContinuationDiverged, EmitRefused
+from apc_agents.emission import Draft, HeldPacket
+from apc_agents.errors import ContinuationDiverged, EmitRefused, EmitUnconfirmed
 from apc_agents.handling.inquiry import end_of
-from apc_agents.handling.invocation import Invocation
+from apc_agents.handling.invocation import Invocation, Resources, remember
 from apc_agents.handling.journal import CallJournal, WaitRecord, decode_record, encode_error
 from apc_agents.handling.state import SavedWait, StateCache, StateDocument
 from apc_agents.running.delivery import Inbound, is_refusal
@@ -23,6 +24,7 @@ from apc_bus.crash_points import crash_point
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload
 from apc_contracts.vocabulary import AckStatus, DeliveryMode, PacketType, Signal
+from apc_contracts.wire.parsing import parse_packet
 
 _log = structlog.get_logger("apc_agents")
 
@@ -44,16 +46,27 @@ class Continuation:
 class Waits:
     """The waits of one agent's handlers."""
 
-    def __init__(self, emitter: Emitter, states: StateCache) -> None:
-        self._emitter = emitter
+    def __init__(self, resources: Resources, states: StateCache) -> None:
+        self._resources = resources
+        self._emitter = resources.emitter
         self._states = states
 
     async def repeat(self, inbound: Inbound, document: StateDocument) -> bool:
-        """Publish again what was asked when this delivery was handled before; return whether it was."""
-        cause = document.wait_led_to(inbound.packet.packet_id)
-        if cause is None:
+        """Publish again what was emitted and asked when this delivery was handled before; return whether it was.
+
+        Raises EmitUnconfirmed, Retry.
+        """
+        packet_id = inbound.packet.packet_id
+        cause = document.wait_led_to(packet_id)
+        if cause is None and not document.was_handled(inbound.key):
             return False
-        body = await self._states.load_wait(inbound.session_id, cause)
+        remembered = []
+        for text, cause_id, ordinal, is_remembered in document.unsent_of(packet_id):
+            packet = parse_packet(text.encode())
+            await self._emitter.publish_prepared(packet, None if cause_id is None else UUID(cause_id), ordinal)
+            remembered += [packet] if is_remembered else []
+        await self._note_sent(document, packet_id, remembered)
+        body = None if cause is None else await self._states.load_wait(inbound.session_id, cause)
         if body is not None:
             await self._publish(decode_record(body))
         return True
@@ -97,27 +110,62 @@ class Waits:
             seconds=(0.0 if before is None else before.seconds) + invocation.seconds,
         )
         cause = run.packet.packet_id
+        invocation.is_ended = True
         document.end_waits(cause)
         for asked in record.asked:
             document.waits[str(asked.packet.packet_id)] = [str(cause), str(inbound.packet.packet_id)]
         body = record.encode()
+        await self._refresh_held(document)
         crash_point("worker.before_wait")
         await self._states.save(document, inbound.key, SavedWait(cause, body))
         crash_point("worker.after_wait")
+        await self._publish_held(document, inbound.packet.packet_id)
         await self._publish(record)
 
     async def finish(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:
-        """Save the state at the end of a run, and forget its waits. Raises StateStale."""
+        """Save the state at the end of a run, forget its waits, and publish what is held.
+
+        Raises StateStale, Retry.
+        """
+        invocation.is_ended = True
         wait = None
         if run.record is not None:
             invocation.document.end_waits(run.packet.packet_id)
             wait = SavedWait(run.packet.packet_id, None)
             crash_point("worker.before_continued")
+        await self._refresh_held(invocation.document)
         crash_point("worker.before_state")
         await self._states.save(invocation.document, inbound.key, wait)
         crash_point("worker.after_state")
         if run.record is not None:
             crash_point("worker.after_continued")
+        await self._publish_held(invocation.document, inbound.packet.packet_id)
+
+    async def _refresh_held(self, document: StateDocument) -> None:
+        document.held = [await self._emitter.refreshed(one) for one in document.held]
+
+    async def _publish_held(self, document: StateDocument, packet_id: UUID) -> None:
+        """Publish what the handler of a packet has emitted about the state that is now saved."""
+        held, document.held = document.held, []
+        if not held:
+            return
+        for one in held:
+            await self._publish_surely(one)
+        await self._note_sent(document, packet_id, [one.built.packet for one in held if one.is_remembered])
+
+    async def _publish_surely(self, held: HeldPacket) -> None:
+        """Publish until the broker confirms: the state is saved, and the handler does not run again."""
+        while True:
+            try:
+                return await self._emitter.publish_held(held)
+            except EmitUnconfirmed as error:
+                _log.warning("emission_unconfirmed", packet_id=str(held.built.packet.packet_id), reason=str(error))
+
+    async def _note_sent(self, document: StateDocument, packet_id: UUID, remembered: Sequence[Packet]) -> None:
+        crash_point("worker.after_held")
+        if remembered:
+            await remember(remembered, self._resources.agent.agent_id, self._resources.memory)
+        self._states.note_sent(document, packet_id)
 
     def _resume(self, record: WaitRecord, document: StateDocument) -> Continuation:
         states = record.states
@@ -136,7 +184,7 @@ class Waits:
             await self._emitter.emit(Draft(payload), packet, record.ack_ordinal)
         for asked in record.asked:
             if asked.end is None:
-                await self._emitter.publish_prepared(asked.packet, packet, asked.ordinal)
+                await self._emitter.publish_prepared(asked.packet, packet.packet_id, asked.ordinal)
         crash_point("worker.after_ask")
 
 

@@ -90,7 +90,7 @@ class Dispatcher:
         self._sessions = sessions
         self._machine = contract.machine(INTRA_AGENT_MACHINE)
         self._claim_checks = claim_checks
-        self._waits = Waits(resources.emitter, states)
+        self._waits = Waits(resources, states)
         self._ends = DeliveryEnds(resources.agent, outbox, on_failure)
         self._on_invocation = on_invocation
 
@@ -138,8 +138,7 @@ class Dispatcher:
                     # Before its delivery can end: a handler that waits for it may be in another process, or run again.
                     await self._states.save_answer(inbound.packet)
                     crash_point("worker.after_answer")
-                if await self._waits.repeat(inbound, document) or document.was_handled(inbound.key):
-                    self._ends.report(inbound, ReceiptKind.OUTCOME)
+                if await self._is_repeated(inbound, document):
                     return None
                 if inbound.packet.expires <= inbound.now():
                     self._ends.report(inbound, ReceiptKind.EXPIRED)
@@ -152,6 +151,17 @@ class Dispatcher:
                 _log.warning("handler_runs_again", packet_id=str(inbound.packet.packet_id), reason=str(error))
         self._ends.report(inbound, ReceiptKind.RETRY, error="another worker saved the state during each run")
         return None
+
+    async def _is_repeated(self, inbound: Inbound, document: StateDocument) -> bool:
+        """Report the end of a delivery that was handled before, by a worker that died; return whether it was."""
+        try:
+            if not await self._waits.repeat(inbound, document):
+                return False
+        except Retry as retry:
+            self._ends.report(inbound, ReceiptKind.RETRY, error=retry.reason, after=retry.after)
+        else:
+            self._ends.report(inbound, ReceiptKind.OUTCOME)
+        return True
 
     def _handler_of(self, inbound: Inbound, packet: Packet) -> AnyHandler:
         handler = self._agent.substrate_handler if inbound.is_heard else self._agent.handler_for(packet)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,13 +12,14 @@ from time import monotonic
 from typing import Any
 from uuid import UUID, uuid5
 
+import structlog
 from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.agent_context import ContextAssembler
 from apc_agents.clearance import Trigger
 from apc_agents.effects import EffectMaker, is_making_effect
-from apc_agents.emission import NOT_FOLLOWED, Draft, LocalCoordination
+from apc_agents.emission import NOT_FOLLOWED, Draft, Emission, HeldPacket, LocalCoordination
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
 from apc_agents.handling.inquiry import Inquiry
@@ -79,9 +80,13 @@ class Snapshot:
         return context
 
     async def follow(self, emitted: Packet) -> None:
-        """Take what the handler has emitted into the conversation, once the handled packet belongs to it."""
-        if self._is_recorded and emitted.trace.session_id == self._packet.trace.session_id:
-            await self._record(emitted)
+        """Take what the handler has emitted into the conversation."""
+        await self._record(emitted)
+
+    def is_followed_by(self, draft: Draft) -> bool:
+        """Return whether an emission belongs to the conversation, as the handled packet does."""
+        session_id = self._packet.trace.session_id
+        return self._is_recorded and draft.options.get("session_id") in (None, session_id)
 
     async def pass_over(self) -> None:
         """Leave the packet out of what this agent is told later."""
@@ -93,6 +98,14 @@ class Snapshot:
             await self._assembler.record(packet, self._agent.agent_id)
 
 
+async def remember(packets: Iterable[Packet], agent_id: str, memory: BaseMemoryStore) -> None:
+    """Take emissions into their session's conversation. Raises Retry when the memory store does not answer."""
+    assembler = ContextAssembler(memory)
+    for packet in packets:
+        with _retried():
+            await assembler.record(packet, agent_id)
+
+
 @contextmanager
 def _retried() -> Iterator[None]:
     """Raise Retry where the memory is away, or everybody writes to it: another attempt of the packet helps."""
@@ -100,6 +113,12 @@ def _retried() -> Iterator[None]:
         yield
     except (MemoryUnavailable, StaleRevision) as error:
         raise Retry(MEMORY_AWAY_AFTER, str(error)) from error
+
+
+MAX_HELD_BYTES = 4 * 1024 * 1024
+"""Of the packets that wait for the state to be saved. Beyond it they leave before: the document would be too large."""
+
+_log = structlog.get_logger("apc_agents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +164,8 @@ class Invocation:
         """Whether the SDK has sent the required ACK at the first wait."""
         self.result_metadata: Mapping[str, JsonValue] | None = None
         """What the packets say beside the payloads that the handler returns."""
+        self.is_ended = False
+        """Whether the handler has ended: what its tasks still emit leaves at once."""
         self.ack_ordinal = 0
         """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0
@@ -154,6 +175,7 @@ class Invocation:
         self._began = monotonic()
         self._ordinal = 0
         self._origins = 0
+        self._held_bytes = 0
         self._beside: Counter[str] = Counter()
         """How often the same was said in tasks that the handler has started."""
 
@@ -206,22 +228,65 @@ class Invocation:
         self.document.messages = NewMessages(session_id, user_id, self.agent_id, tuple(messages))
 
     def undo(self) -> None:
-        """Forget what the handler changed, and end the invocation in LOCAL_HALT."""
+        """Forget what the handler changed and what was held, and end the invocation in LOCAL_HALT."""
+        self.is_ended = True
+        self.has_answered &= not any(self._is_answer(one.built.packet.payload) for one in self.document.held)
         self.document.reset()
         self.coordination.halt()
 
     async def emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
         ordinal = self._ordinal_of(draft)
-        payload, cause = draft.payload, self._packet
-        if isinstance(payload, AckPayload | NackPayload) and cause is not None:
-            self.has_answered |= payload.acked_packet_id == cause.packet_id
+        self.has_answered |= self._is_answer(draft.payload)
         return await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
 
+    def _is_answer(self, payload: Payload) -> bool:
+        if not isinstance(payload, AckPayload | NackPayload):
+            return False
+        return self._packet is not None and payload.acked_packet_id == self._packet.packet_id
+
     async def _emit(self, draft: Draft, ordinal: int) -> Packet:
+        is_remembered = self._snapshot is not None and self._snapshot.is_followed_by(draft)
         with self.coordination.emission() as emission:
-            packet = await self.resources.emitter.emit(draft, self._packet, ordinal, emission)
-        if self._snapshot is not None:
+            return await self._send(draft, ordinal, emission, is_remembered=is_remembered)
+
+    async def _send(self, draft: Draft, ordinal: int, emission: Emission, *, is_remembered: bool = False) -> Packet:
+        """Publish a packet, or hold it until the state is saved that the handler has changed."""
+        emitter, document = self.resources.emitter, self.document
+        is_held = not self.is_ended and self._packet is not None and bool(document.held or document.is_changed)
+        if is_held and draft.options.get("requires_ack"):
+            await self._release()
+            is_held = False
+        if not is_held:
+            return await self._follow(await emitter.emit(draft, self._packet, ordinal, emission), is_remembered)
+        held = await emitter.hold(draft, self._packet, ordinal, emission, is_remembered=is_remembered)
+        if self.is_ended:  # meanwhile
+            await self._publish(held)
+            return held.built.packet
+        document.held.append(held)
+        self._held_bytes += len(held.publication.message.body)
+        if self._held_bytes > MAX_HELD_BYTES:
+            _log.warning("emissions_not_held", agent_id=self.agent_id, bytes=self._held_bytes, limit=MAX_HELD_BYTES)
+            await self._release()
+        return held.built.packet
+
+    async def _release(self) -> None:
+        """Publish what is held before the state is saved."""
+        self._held_bytes, held = 0, self.document.held
+        while held:
+            one = held.pop(0)
+            try:
+                await self._publish(one)
+            except BaseException:
+                held.insert(0, one)
+                raise
+
+    async def _publish(self, held: HeldPacket) -> None:
+        await self.resources.emitter.publish_held(held)
+        await self._follow(held.built.packet, held.is_remembered)
+
+    async def _follow(self, packet: Packet, is_remembered: bool) -> Packet:
+        if is_remembered and self._snapshot is not None:
             await self._snapshot.follow(packet)
         return packet
 
@@ -277,10 +342,8 @@ class Invocation:
         draft = Draft(payload)
         ordinal = self._ordinal_of(draft)
 
-        async def emit() -> Packet:
-            return await self.resources.emitter.emit(draft, self._packet, ordinal, NOT_FOLLOWED)
-
-        return await emit() if self.journal.is_over else await self.journal.call("answer", partial(_said, draft), emit)
+        send = partial(self._send, draft, ordinal, NOT_FOLLOWED)
+        return await send() if self.journal.is_over else await self.journal.call("answer", partial(_said, draft), send)
 
     def new_origin(self) -> UUID:
         """Return an id that is the same when the handler runs again. Raises AgentError in on_start."""

@@ -13,6 +13,7 @@ import asyncpg
 import orjson
 import structlog
 
+from apc_agents.emission import HeldPacket
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
 from apc_agents.memory.conversation import (
     ConversationInvalid,
@@ -26,7 +27,7 @@ from apc_agents.memory.in_memory import InMemoryMemoryStore
 from apc_agents.memory.postgres import forget_states_with, insert_state, load_state, owned, read_states_with, save_state
 from apc_agents.memory.store import DEFAULT_OWNER
 from apc_agents.patience import patiently
-from apc_agents.running.delivery import DeliveryKey
+from apc_agents.running.delivery import DeliveryKey, RecentKeys
 from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.wire.parsing import parse_packet, seal
 
@@ -235,14 +236,24 @@ def _translated(agent_id: str, session_id: str) -> Iterator[None]:
 #
 # A saved document also names the deliveries that led to it. A worker that dies after the save and before its
 # receipts gets such a delivery again, and must not apply it to the state a second time.
+#
+# What a handler emits about a state that is not saved yet is saved in the document too, by the delivery that led to it,
+# and published afterwards. The answer to it then finds this state in every worker, and a worker that dies before it has
+# published everything gets the delivery again, and publishes what the document has. The next save leaves it out.
 
 MAX_DOCUMENTS = 1_000
+MAX_SENT = 10_000
+"""Deliveries remembered of which everything is published."""
 MAX_HANDLED = 256
 """Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
 FORGETTING_INTERVAL = timedelta(hours=1)
 
 _log = structlog.get_logger("apc_agents")
 ResultT = TypeVar("ResultT")
+
+
+UnsentPacket = tuple[str, str | None, int | None, bool]
+"""The body of a packet, the cause and ordinal that its id was derived from, and whether it belongs to ctx.memory."""
 
 
 class StateDocument:
@@ -259,8 +270,14 @@ class StateDocument:
         self._handled_packets = _packets(self._handled)
         self._revision = revision
         self._clean = _encode(self.value)
+        self._is_used = False
+        """Whether a handler has looked into it, and may have changed it."""
         self.messages: NewMessages | None = None
         """What was said meanwhile: saved with the value."""
+        self.held: list[HeldPacket] = []
+        """What was emitted meanwhile: saved with the value, then published."""
+        self._unsent: dict[str, list[UnsentPacket]] = loaded.get("unsent", {})
+        """Packet -> what its handler has emitted and may not be published."""
         self.waits: dict[str, list[str]] = loaded.get("waits", {})
         """ASK -> the packet that started the handler that waits, and the one whose delivery led to this wait."""
         self._clean_waits = dict(self.waits)
@@ -274,6 +291,17 @@ class StateDocument:
         """Note that a handler looks into it. Raises StateStale: it was not read for this delivery, and has to be."""
         if not self.is_fresh:
             raise StateStale(self._agent_id, self.session_id, self._revision)
+        self._is_used = True
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a handler has changed what is saved, also if the value cannot be saved as it is."""
+        if not self._is_used:
+            return self.messages is not None
+        try:
+            return self.messages is not None or _encode(self.value) != self._clean
+        except StateInvalid:
+            return True
 
     def was_handled(self, key: DeliveryKey) -> bool:
         """Return whether the saved state has this packet, by this attempt or one that was given up too early."""
@@ -290,6 +318,14 @@ class StateDocument:
         found = next(led, None)
         return None if found is None else UUID(found)
 
+    def unsent_of(self, packet_id: UUID) -> list[UnsentPacket]:
+        """Return what the handler of this packet has emitted and may not be published."""
+        return self._unsent.get(str(packet_id), [])
+
+    def forget_sent(self, sent: RecentKeys[str]) -> None:
+        """Leave what is published out of the next save; `sent` has the packets whose handlers emitted it."""
+        self._unsent = {packet: unsent for packet, unsent in self._unsent.items() if packet not in sent}
+
     def end_waits(self, cause: UUID) -> None:
         """Forget the waits of a handler; saved with the value."""
         self.waits = {ask: found for ask, found in self.waits.items() if found[0] != str(cause)}
@@ -304,22 +340,30 @@ class StateDocument:
         self.value = self.found_state()
         self.waits = dict(self._clean_waits)
         self.messages = None
+        self.held = []
 
     async def save(
         self, store: StateStore, agent_id: str, key: DeliveryKey | None, wait: SavedWait | None = None
     ) -> None:
         """Save if the value has changed, or a wait. Raises StateInvalid, StateStale, StateUnavailable."""
         encoded = _encode(self.value)
+        self._is_used = False
         if encoded == self._clean and self.messages is None and wait is None:
             return
         handled = self._handled[-(MAX_HANDLED - 1) :] + ([_word(key)] if key else [])
+        handled_packets = _packets(handled)
+        unsent = {packet: one for packet, one in self._unsent.items() if packet in handled_packets}
+        if key and self.held:
+            unsent[str(key[0])] = [_unsent(one) for one in self.held]
         waits = b',"waits":%b' % orjson.dumps(self.waits) if self.waits else b""
-        document = b'{"handled":%b,"state":%b%b}' % (orjson.dumps(handled), encoded, waits)
+        held = b',"unsent":%b' % orjson.dumps(unsent) if unsent else b""
+        document = b'{"handled":%b,"state":%b%b%b}' % (orjson.dumps(handled), encoded, waits, held)
         self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages, wait)
         self.messages = None
         self._clean_waits = dict(self.waits)
         self._handled = handled
-        self._handled_packets = _packets(handled)
+        self._handled_packets = handled_packets
+        self._unsent = unsent
         self._clean = encoded
 
 
@@ -332,6 +376,8 @@ class StateCache:
         self._documents: OrderedDict[str, StateDocument] = OrderedDict()
         self._is_used = False
         """Whether a handler of this process has used the state: then each document is read for each delivery."""
+        self._sent = RecentKeys[str](MAX_SENT)
+        """The packets whose handlers have published everything."""
 
     async def open(self, session_id: str, *, is_read: bool = False) -> StateDocument:
         """Return the document of a session; read from the store, when `is_read`, whether handlers use it or not."""
@@ -346,6 +392,7 @@ class StateCache:
         if document is not None and document.revision == revision:
             return document
         document = StateDocument(self._agent_id, session_id, stored, revision)
+        document.forget_sent(self._sent)
         self._documents[session_id] = document
         if len(self._documents) > MAX_DOCUMENTS:
             self._documents.popitem(last=False)
@@ -356,6 +403,11 @@ class StateCache:
         before = document.revision
         await self._patiently(lambda: document.save(self._store, self._agent_id, key, wait))
         self._is_used |= document.revision != before
+
+    def note_sent(self, document: StateDocument, packet_id: UUID) -> None:
+        """Note that everything is published that the handler of this packet has emitted."""
+        self._sent.add(str(packet_id))
+        document.forget_sent(self._sent)
 
     async def load_wait(self, session_id: str, cause: UUID) -> bytes | None:
         """Return the records of a handler that waits."""
@@ -399,6 +451,12 @@ def _encode(value: dict[str, Any]) -> bytes:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
     except TypeError as error:
         raise StateInvalid(f"ctx.state holds something that is not JSON: {error}") from error
+
+
+def _unsent(held: HeldPacket) -> UnsentPacket:
+    cause = held.built.cause
+    body = held.publication.message.body.decode()
+    return body, None if cause is None else str(cause), held.built.ordinal, held.is_remembered
 
 
 def _packets(words: Iterable[str]) -> set[str]:

@@ -40,6 +40,7 @@ from apc_contracts.contract.machines import (
     build_policy,
     build_promotion_gate,
 )
+from apc_contracts.contract.rules import Team, build_team
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.payloads.by_type import OpenEvalPayload
 from apc_contracts.vocabulary import PacketType, RunPhase
@@ -138,6 +139,8 @@ class Contract:
     recorded_after_end: frozenset[PacketType]
     control_types: frozenset[PacketType]
     barrier_phases: frozenset[RunPhase]
+    team: Team | None
+    """The rules that overlays have added; None in most contracts."""
     _phase_of_state: Mapping[str, RunPhase] = field(repr=False)
     _raised_by: Mapping[str, tuple[str, ...]] = field(repr=False)
 
@@ -244,6 +247,8 @@ def check_guards(contract: Contract) -> None:
         guard.check()
     for guard in contract.guards():
         guard.check()
+    if contract.team is not None:
+        contract.team.check()
 
 
 def contract_from_bytes(body: bytes) -> Contract:
@@ -283,6 +288,7 @@ def contract_from_bytes(body: bytes) -> Contract:
         recorded_after_end=frozenset(file.session.recorded_after_end),
         control_types=frozenset(file.control_types),
         barrier_phases=frozenset(file.barrier_phases),
+        team=build_team(file),
         _phase_of_state=dict(file.phase_of_state),
         _raised_by={str(raiser): events for raiser, events in file.raised_by.items()},
     )

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from apc_contracts.contract.coordinators import STOP, TERMS, Coordinator
+from apc_contracts.contract.expressions import FieldType
+from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import (
@@ -364,6 +366,66 @@ class Refusals(Section):
     never_answered: tuple[PacketType, ...]
 
 
+# Rules that a team writes (docs/reference/rules.md).
+
+RuleName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
+FieldPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,7}$", max_length=128)]
+RuleText = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+RuleMode = Literal["enforce", "warn", "observe"]
+MAX_WINDOW_MS = 31 * MILLISECONDS_OF_A_DAY
+
+
+class Subject(Section):
+    """Packets that a rule or counter is for: those of a schema, of a packet type, or of both."""
+
+    schema_: SchemaId | None = Field(default=None, alias="schema")
+    type: PacketType | None = None
+
+
+class RuleDeclaration(Section):
+    """A rule: what is for `for_`, and meets `when`, must meet `require`."""
+
+    name: RuleName
+    for_: Annotated[tuple[Subject, ...], Field(alias="for", min_length=1, max_length=32)]
+    when: GuardText | None = None
+    require: GuardText
+    say: RuleText | None = None
+    remedy: RuleText | None = None
+    mode: RuleMode = "enforce"
+    reuse: bool = False
+    """Whether the approvals that it reads stay valid for the next packet with the same content."""
+
+
+class CounterDeclaration(Section):
+    """Counts accepted packets of a session, or adds one of their amounts, by a key and within a time."""
+
+    for_: Annotated[tuple[Subject, ...], Field(alias="for", min_length=1, max_length=32)]
+    when: GuardText | None = None
+    by: Literal["session", "sender", "recipient"] | Annotated[str, StringConstraints(pattern=r"^content\.")] = "session"
+    add: Annotated[str, StringConstraints(pattern=r"^content\.")] | None = None
+    within_ms: Annotated[int, Field(ge=60, le=MAX_WINDOW_MS)] | None = None
+
+
+class ChainLink(Section):
+    """A file that the rules were made from, and the SHA-256 of its bytes."""
+
+    name: Word
+    hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TeamRules(Section):
+    """What overlays add to a contract; `types` are those of the content fields that the rules read."""
+
+    chain: Annotated[tuple[ChainLink, ...], Field(min_length=2, max_length=4)]
+    only: tuple[SchemaId, ...] | None = None
+    keep: dict[SchemaId, Annotated[tuple[FieldPath, ...], Field(max_length=4)]] = Field(default_factory=dict)
+    counters: Annotated[dict[Name, CounterDeclaration], Field(max_length=16)] = Field(default_factory=dict)
+    roles: tuple[Word, ...] | None = None
+    zone: Word = "UTC"
+    rules: Annotated[tuple[RuleDeclaration, ...], Field(max_length=64)] = ()
+    types: dict[SchemaId, dict[FieldPath, FieldType]] = Field(default_factory=dict)
+
+
 class ContractFile(Section):
     """A whole contract file."""
 
@@ -397,6 +459,8 @@ class ContractFile(Section):
     retraction: RetractionRules
     superseding: SupersedingRules
     refusals: Refusals
+    team: TeamRules | None = None
+    """What overlays have added; their files are written out into this one."""
 
 
 def contract_schema() -> dict[str, Any]:
@@ -424,6 +488,8 @@ REFUSAL_ORDER = tuple(
 _AFTER = {"UNKNOWN_SESSION": ("UNKNOWN_CONTRACT",), "PHASE_FORBIDS_TYPE": ("CONTENT_INVALID",)}
 REFUSAL_ORDER_1_1 = tuple(name for code in REFUSAL_ORDER for name in (code, *_AFTER.get(code, ())))
 """The order of a contract that speaks apc/1.1."""
+TEAM_CODES = ("EVIDENCE_UNKNOWN", "RULE_FAILED")
+"""They follow DRIFT_CHECK_FAILED in a contract that an overlay has made."""
 
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
     **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
@@ -665,12 +731,21 @@ def _check_loops(file: ContractFile) -> None:
 
 
 def _check_refusals(file: ContractFile) -> None:
-    order = REFUSAL_ORDER if PROTOCOL_1_1 not in file.speaks else REFUSAL_ORDER_1_1
+    order = refusal_order(file)
     if file.refusals.order != order:
         raise ContractInvalid("refusals.order", f"the rules stand in this order: {' '.join(order)}")
     _refuse_unknown([file.refusals.last_without_id], order, "refusals.last_without_id")
     _refuse_unknown(file.refusals.deferred, order, "refusals.deferred")
     _refuse_unknown(file.effectiveness.counted_refusals, order, "effectiveness.counted_refusals")
+
+
+def refusal_order(file: ContractFile) -> tuple[str, ...]:
+    """Return the order in which a contract must state its refusals."""
+    order = REFUSAL_ORDER if PROTOCOL_1_1 not in file.speaks else REFUSAL_ORDER_1_1
+    if file.team is None:
+        return order
+    behind = order.index("DRIFT_CHECK_FAILED") + 1
+    return (*order[:behind], *TEAM_CODES, *order[behind:])
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], place: str) -> None:

@@ -1,0 +1,522 @@
+"""The short file that a team writes over a contract, and how it is written out into a whole one.
+
+`read_overlay` reads YAML or JSON, `write_out` merges it with its parent: an overlay only tightens. What comes out is an
+ordinary contract file with the section `team`; it is registered, logged and judged by, so that a later parent changes
+nothing. Source: docs/reference/rules.md.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+
+from apc_contracts.contract.collection import DEPLOYMENT_WIDE
+from apc_contracts.contract.contract import Contract, contract_from_bytes
+from apc_contracts.contract.expressions import MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
+from apc_contracts.contract.file import (
+    ContractFile,
+    FieldPath,
+    GuardText,
+    Mode,
+    Name,
+    RuleDeclaration,
+    Section,
+    Subject,
+    TeamRules,
+    Word,
+    refusal_order,
+)
+from apc_contracts.contract.rules import Team, build_team
+from apc_contracts.contract_model import SchemaId
+from apc_contracts.errors import ContractInvalid
+from apc_contracts.vocabulary import PacketType
+
+MAX_CHAIN: Final = 4
+_MAX_DEPTH = 16
+_LEVELS_OF_CONTENT = 8
+_DURATION = re.compile(r"([1-9][0-9]{0,8})(s|m|h|d)")
+_UNITS: Mapping[str, timedelta] = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_QUOTES = "put it in quotes: '…'"
+
+
+def _subjects(value: Any) -> Any:
+    """Return the long form of `for`: a schema's name is {schema: NAME}, and one subject a list of one."""
+    listed = value if isinstance(value, list) else [value]
+    return [{"schema": one} if isinstance(one, str) else one for one in listed]
+
+
+def _milliseconds(value: Any) -> Any:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("a time is a whole number and s, m, h or d, like 90s, 30m, 1h, 2d")
+    return int(match.group(1)) * int(_UNITS[match.group(2)].total_seconds() * 1000)
+
+
+Subjects = Annotated[tuple[Subject, ...], BeforeValidator(_subjects), Field(min_length=1, max_length=32)]
+
+
+class OverlayRule(RuleDeclaration):
+    """A rule as a team writes it: `for` may be one schema, {schema, type}, or a list of these."""
+
+    for_: Subjects = Field(alias="for")
+
+
+class OverlayCounter(Section):
+    """A counter as a team writes it; `within` is a time like 1h."""
+
+    for_: Subjects = Field(alias="for")
+    when: GuardText | None = None
+    by: str = "session"
+    add: str | None = None
+    within: Annotated[int | None, BeforeValidator(_milliseconds)] = None
+
+
+class Overlay(Section):
+    """The short file. `tests` are read by `apc contract test`."""
+
+    schema_: str | None = Field(default=None, alias="$schema")
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
+    extends: Word
+    only: tuple[SchemaId, ...] | None = None
+    without: tuple[PacketType, ...] = ()
+    keep: dict[SchemaId, tuple[FieldPath, ...]] = Field(default_factory=dict)
+    counters: dict[Name, OverlayCounter] = Field(default_factory=dict)
+    roles: tuple[Word, ...] | None = None
+    zone: Word | None = None
+    rules: tuple[OverlayRule, ...] = ()
+    session: dict[str, int] = Field(default_factory=dict)
+    limits: dict[str, int] = Field(default_factory=dict)
+    required: dict[str, tuple[PacketType, ...]] = Field(default_factory=dict)
+    verification: dict[str, Mode] = Field(default_factory=dict)
+    drift_checks: dict[str, Mode] = Field(default_factory=dict)
+    tests: tuple[dict[str, Any], ...] = ()
+
+
+def overlay_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of overlays."""
+    schema = Overlay.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def is_overlay(document: object) -> bool:
+    """Return whether a parsed file is an overlay, and no whole contract."""
+    return isinstance(document, Mapping) and "extends" in document
+
+
+def read_overlay(body: bytes) -> Overlay:
+    """Return the overlay in these bytes, YAML 1.2 or JSON. Raises ContractInvalid, with the place."""
+    document = read_plain(body)
+    if not is_overlay(document):
+        raise ContractInvalid("extends", "name the contract that this file tightens: task, apc-1.0 or a registered one")
+    try:
+        return Overlay.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            name, known = str(first["loc"][-1]), sorted(_keys_beside(first["loc"]))
+            close = get_close_matches(name, known, n=1)
+            message = f"there is no {name!r}" + (f": do you mean {close[0]}?" if close else f"; known: {known}")
+        raise ContractInvalid(place or "$", message) from error
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> Iterable[str]:
+    model: Any = {"rules": OverlayRule, "counters": OverlayCounter}.get(str(location[0]), Overlay)
+    model = Overlay if len(location) == 1 else model
+    return (info.alias or name for name, info in model.model_fields.items())
+
+
+# YAML 1.2, plain values only.
+
+_PLAIN: Sequence[tuple[re.Pattern[str], Any]] = (
+    (re.compile(r"true|false"), lambda text: text == "true"),
+    (re.compile(r"null|~|"), lambda text: None),
+    (re.compile(r"[-+]?[0-9]{1,18}"), int),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?"), float),
+)
+
+
+class _PlainReader:
+    """Builds plain values from YAML's events: no tags, no anchors, no doubled keys, nothing that YAML has cut."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines()
+        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
+        self._event: yaml.Event = next(self._events)
+
+    def document(self) -> Any:
+        """Return the one document of the file."""
+        self._take(yaml.StreamStartEvent)
+        if isinstance(self._event, yaml.StreamEndEvent):
+            raise ContractInvalid("$", "the file is empty: give it name, extends and rules")
+        self._take(yaml.DocumentStartEvent)
+        value = self._value("$", 0)
+        self._take(yaml.DocumentEndEvent)
+        if not isinstance(self._event, yaml.StreamEndEvent):
+            raise ContractInvalid("$", "it holds several documents: write one")
+        return value
+
+    def _take(self, kind: type[yaml.Event]) -> yaml.Event:
+        event = self._event
+        assert isinstance(event, kind), f"{kind.__name__} is next, not {event}"
+        if not isinstance(event, yaml.StreamEndEvent):
+            self._event = next(self._events)
+        return event
+
+    def _value(self, place: str, depth: int) -> Any:
+        event = self._event
+        if depth > _MAX_DEPTH:
+            raise ContractInvalid(place, f"it is deeper than {_MAX_DEPTH} levels: flatten it")
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise ContractInvalid(place, f"no anchors and aliases; if it begins with & or *, {_QUOTES}")
+        if getattr(event, "tag", None) is not None:
+            raise ContractInvalid(place, f"no tags; if it begins with !, {_QUOTES}")
+        if isinstance(event, yaml.ScalarEvent):
+            self._take(yaml.ScalarEvent)
+            return self._scalar(event, place)
+        if isinstance(event, yaml.SequenceStartEvent):
+            self._take(yaml.SequenceStartEvent)
+            items: list[Any] = []
+            while not isinstance(self._event, yaml.SequenceEndEvent):
+                items.append(self._value(f"{place}[{len(items)}]", depth + 1))
+            self._take(yaml.SequenceEndEvent)
+            return items
+        return self._mapping(place, depth)
+
+    def _mapping(self, place: str, depth: int) -> dict[str, Any]:
+        self._take(yaml.MappingStartEvent)
+        values: dict[str, Any] = {}
+        while not isinstance(self._event, yaml.MappingEndEvent):
+            key = self._event
+            if not isinstance(key, yaml.ScalarEvent) or key.tag is not None or key.anchor is not None:
+                raise ContractInvalid(place, f"line {key.start_mark.line + 1}: a key is a plain text")
+            self._take(yaml.ScalarEvent)
+            inner = key.value if place == "$" else f"{place}.{key.value}"
+            if key.value in values:
+                raise ContractInvalid(inner, f"line {key.start_mark.line + 1}: the key stands there twice: keep one")
+            values[key.value] = self._value(inner, depth + 1)
+        self._take(yaml.MappingEndEvent)
+        return values
+
+    def _scalar(self, event: yaml.ScalarEvent, place: str) -> Any:
+        if event.style is not None:
+            return event.value
+        line = self._lines[event.end_mark.line] if event.end_mark.line < len(self._lines) else ""
+        if place.endswith((".require", ".when")) and line[event.end_mark.column :].lstrip().startswith("#"):
+            raise ContractInvalid(place, f"line {event.end_mark.line + 1}: YAML cuts it at #: {_QUOTES}")
+        for pattern, read in _PLAIN:
+            if pattern.fullmatch(event.value):
+                return read(event.value)
+        return event.value
+
+
+def read_plain(body: bytes) -> Any:
+    """Return the plain values of a YAML 1.2 or JSON text. Raises ContractInvalid, with place or line."""
+    try:
+        return _PlainReader(body.decode("utf-8-sig")).document()
+    except UnicodeDecodeError as error:
+        raise ContractInvalid("$", "the file is not UTF-8: save it as such") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        said = getattr(error, "problem", None) or "it cannot be read"
+        raise ContractInvalid("$", f"{line}{said}. If it is an expression, {_QUOTES}") from error
+
+
+# Merging.
+
+
+def write_out(
+    overlay: Overlay,
+    body: bytes,
+    parent: Contract,
+    schemas: Mapping[str, Mapping[str, Any]],
+    roles: Iterable[str] | None = None,
+) -> Contract:
+    """Return the whole contract that an overlay makes of its parent.
+
+    Args:
+        overlay: as `read_overlay` has read it from `body`.
+        body: its bytes; their hash stands in the contract.
+        parent: the contract that it extends, itself perhaps written out.
+        schemas: the registered schemas, by name and version.
+        roles: all roles there are; None = not known here, and `roles` of the overlay, if any, are the only ones.
+
+    Raises:
+        ContractInvalid: the first place that loosens, names something unknown or cannot be compiled. Types and costs
+            are checked by `check_deployment`.
+    """
+    document = json.loads(parent.body)
+    for name in ("$schema", "comments"):
+        document.pop(name, None)
+    document["name"] = overlay.name
+    _tighten(document, overlay, parent)
+    chain = [link.model_dump() for link in parent.team.file.chain] if parent.team is not None else None
+    chain = chain or [{"name": parent.name, "hash": parent.hash.hex()}]
+    if overlay.name in [link["name"] for link in chain]:
+        raise ContractInvalid("name", f"{overlay.name} stands in its own chain: give the file another name")
+    if len(chain) >= MAX_CHAIN:
+        names = " < ".join(link["name"] for link in chain)
+        raise ContractInvalid("extends", f"a chain has at most {MAX_CHAIN} contracts, this has {names}: join two")
+    chain.append({"name": overlay.name, "hash": sha256(body).hexdigest()})
+    team = _team(overlay, parent.team, schemas, roles)
+    document["team"] = json.loads(team.model_copy(update={"chain": ()}).model_dump_json(by_alias=True)) | {
+        "chain": chain
+    }
+    document["refusals"]["order"] = list(refusal_order(ContractFile.model_validate(document)))
+    document["team"]["types"] = _types_read(ContractFile.model_validate(document))
+    made = json.dumps(_sparse(document), ensure_ascii=False, indent=1).encode() + b"\n"
+    return contract_from_bytes(made)
+
+
+def _sparse(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with what is absent left out of the section `team`."""
+
+    def without_nulls(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_nulls(one) for key, one in value.items() if one is not None}
+        return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+    return document | {"team": without_nulls(document["team"])}
+
+
+_RANK = ("off", "warn", "enforce")
+_DEFAULTS = frozenset({"max_rounds"})
+"""What is a default of sessions and no bound: it may be set either way."""
+
+
+def _tighten(document: dict[str, Any], overlay: Overlay, parent: Contract) -> None:
+    _lower(document["session"], overlay.session, "session")
+    for name in overlay.limits:
+        if name in DEPLOYMENT_WIDE:
+            raise ContractInvalid(f"limits.{name}", "the deployment's default contract sets it: leave it out")
+    _lower(document["limits"], overlay.limits, "limits")
+    for name, mode in overlay.verification.items():
+        _stricter(document["verification"], name, mode, f"verification.{name}")
+    checks = {check["name"]: check for check in document["drift_checks"]}
+    for name, mode in overlay.drift_checks.items():
+        if name not in checks:
+            _unknown(name, checks, f"drift_checks.{name}", "check")
+        _stricter(checks[name], "mode", mode, f"drift_checks.{name}")
+    for name, types in overlay.required.items():
+        if name not in document["required"]:
+            _unknown(name, document["required"], f"required.{name}", "part")
+        document["required"][name] = sorted({*document["required"][name], *map(str, types)})
+    for row in document["phases"].values():
+        row["packet_types"] = [one for one in row["packet_types"] if one not in overlay.without]
+        if PacketType.TRANSFER in overlay.without:
+            row.pop("transfer", None)
+    for index, packet_type in enumerate(overlay.without):
+        if packet_type in parent.control_types:
+            raise ContractInvalid(f"without[{index}]", f"{packet_type} is a control type: it cannot be taken away")
+
+
+def _lower(section: dict[str, Any], given: Mapping[str, int], place: str) -> None:
+    for name, value in given.items():
+        known = section.get(name)
+        if not isinstance(known, int | float):
+            _unknown(name, [key for key, one in section.items() if isinstance(one, int)], f"{place}.{name}", "number")
+        if value > known and name not in _DEFAULTS:
+            raise ContractInvalid(f"{place}.{name}", f"an overlay only tightens: at most {known}, as its parent has it")
+        section[name] = value
+
+
+def _stricter(section: dict[str, Any], name: str, mode: str, place: str) -> None:
+    if name not in section:
+        _unknown(name, section, place, "check")
+    if _RANK.index(mode) < _RANK.index(section[name]):
+        raise ContractInvalid(place, f"an overlay only tightens: its parent has {section[name]}")
+    section[name] = mode
+
+
+def _unknown(name: str, known: Iterable[str], place: str, what: str) -> None:
+    close = get_close_matches(name, list(known), n=1)
+    meant = f": do you mean {close[0]}?" if close else f"; known: {', '.join(sorted(known))}"
+    raise ContractInvalid(place, f"there is no {what} {name!r}{meant}")
+
+
+def _team(
+    overlay: Overlay, parent: Team | None, schemas: Mapping[str, Mapping[str, Any]], roles: Iterable[str] | None
+) -> TeamRules:
+    before = None if parent is None else parent.file
+    only = overlay.only if before is None or before.only is None else _narrowed(before.only, overlay.only)
+    keep = {} if before is None else dict(before.keep)
+    for schema, fields in overlay.keep.items():
+        keep[schema] = tuple(dict.fromkeys((*keep.get(schema, ()), *fields)))
+    counters = {} if before is None else dict(before.counters)
+    for name, counter in overlay.counters.items():
+        if name in counters:
+            raise ContractInvalid(f"counters.{name}", "its parent has a counter of this name: name it otherwise")
+        declared = counter.model_dump(by_alias=True, exclude={"within"}) | {"within_ms": counter.within}
+        counters[name] = declared
+    known = list(roles) if roles is not None else overlay.roles
+    types = {} if before is None else dict(before.types)
+    named = [*(only or ()), *keep, *(s.schema_ for s in _all_subjects(overlay) if s.schema_ is not None)]
+    for schema in dict.fromkeys(named):
+        if schema in schemas:
+            types[schema] = field_types(schemas[schema])
+        elif schema not in types:
+            close = get_close_matches(schema, list(schemas), n=1)
+            meant = f": do you mean {close[0]}?" if close else ": register it with `apc schema register`"
+            raise ContractInvalid("$", f"there is no schema {schema}{meant}")
+    return TeamRules.model_validate(
+        {
+            "chain": [{"name": "-", "hash": "0" * 64}] * 2,
+            "only": only,
+            "keep": keep,
+            "counters": counters,
+            "roles": None if known is None else sorted(known),
+            "zone": overlay.zone or ("UTC" if before is None else before.zone),
+            "rules": [
+                rule.model_dump(by_alias=True) for rule in (*(() if before is None else before.rules), *overlay.rules)
+            ],
+            "types": types,
+        }
+    )
+
+
+def _narrowed(before: Sequence[str], given: Sequence[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return tuple(before)
+    for index, schema in enumerate(given):
+        if schema not in before:
+            raise ContractInvalid(f"only[{index}]", f"an overlay only tightens: its parent does not allow {schema}")
+    return tuple(given)
+
+
+def _all_subjects(overlay: Overlay) -> Iterable[Subject]:
+    for part in (*overlay.rules, *overlay.counters.values()):
+        yield from part.for_
+
+
+def _types_read(file: ContractFile) -> dict[str, dict[str, Any]]:
+    """Return the types of the fields that rules, counters and `keep` read, by schema."""
+    team = build_team(file)
+    assert team is not None, "an overlay makes a team"
+    read: dict[str, set[str]] = {schema: set(fields) for schema, fields in team.kept.items()}
+    for part in (*team.rules, *team.counters):
+        paths = {path for expression in _expressions(part) for path in _paths(expression)}
+        if hasattr(part, "by"):
+            paths |= {one.removeprefix("content.") for one in (part.by, part.add or "") if one.startswith("content.")}
+        for subject in part.subjects:
+            if subject.schema_ is not None:
+                read.setdefault(subject.schema_, set()).update(paths)
+    return {
+        schema: {path: kind.model_dump(exclude_defaults=True) for path, kind in kinds.items() if path in paths}
+        for schema, paths in read.items()
+        if (kinds := team.types.get(schema)) is not None
+    }
+
+
+def _expressions(part: Any) -> Iterable[Expression]:
+    return [one for one in (part.when, getattr(part, "require", None)) if one is not None]
+
+
+def _paths(expression: Expression) -> Iterable[str]:
+    """Yield the content fields that an expression reads, and those that it compares with kept ones."""
+    for reading in expression.readings:
+        if reading.name.startswith("content."):
+            yield reading.name.removeprefix("content.")
+        elif reading.name == "has":
+            yield str(reading.arguments[0]).removeprefix("content.")
+        elif reading.name == "authors" and len(reading.arguments) == 2:
+            yield str(reading.arguments[1])
+
+
+# The fields of a schema that a rule can read.
+
+_KINDS: Mapping[str, Kind] = {"string": "string", "number": "number", "integer": "integer", "boolean": "boolean"}
+
+
+def field_types(document: Mapping[str, Any]) -> dict[str, FieldType]:
+    """Return the fields of a JSON Schema that rules can read, by dotted path: of one type each, lists of such too."""
+    found: dict[str, FieldType] = {}
+    _collect(document, document, "", False, 0, found)
+    return found
+
+
+def _collect(
+    document: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    prefix: str,
+    is_optional: bool,
+    level: int,
+    found: dict[str, FieldType],
+) -> None:
+    required = schema.get("required", ())
+    for name, raw in schema.get("properties", {}).items():
+        inner, may_be_null = _resolved(document, raw)
+        if inner is None or not re.fullmatch(r"[A-Za-z_]\w*", name):
+            continue
+        optional = is_optional or may_be_null or name not in required
+        if inner.get("type") == "object" and level < _LEVELS_OF_CONTENT:
+            _collect(document, inner, f"{prefix}{name}.", optional, level + 1, found)
+            continue
+        kind = _field_type(document, inner)
+        if kind is not None:
+            found[f"{prefix}{name}"] = kind.model_copy(update={"optional": optional})
+
+
+def _resolved(document: Mapping[str, Any], schema: Any) -> tuple[Mapping[str, Any] | None, bool]:
+    """Return the schema behind references, and whether null is another choice; None when it has several types."""
+    may_be_null = False
+    for _ in range(_MAX_DEPTH):
+        if not isinstance(schema, Mapping):
+            return None, may_be_null
+        if "$ref" in schema:
+            where, _, name = str(schema["$ref"]).removeprefix("#/").partition("/")
+            schema = document.get(where, {}).get(name)
+        elif "anyOf" in schema or "oneOf" in schema:
+            choices = [one for one in schema.get("anyOf", schema.get("oneOf")) if one != {"type": "null"}]
+            may_be_null |= len(choices) < len(schema.get("anyOf", schema.get("oneOf")))
+            schema = choices[0] if len(choices) == 1 else None
+        elif isinstance(schema.get("type"), list):
+            choices = [one for one in schema["type"] if one != "null"]
+            may_be_null |= len(choices) < len(schema["type"])
+            schema = {**schema, "type": choices[0]} if len(choices) == 1 else None
+        else:
+            return schema, may_be_null
+    return None, may_be_null
+
+
+def _field_type(document: Mapping[str, Any], schema: Mapping[str, Any]) -> FieldType | None:
+    values = schema.get("enum", [schema["const"]] if "const" in schema else ())
+    texts = tuple(one for one in values if isinstance(one, str))
+    kind = schema.get("type") or ("string" if texts and len(texts) == len(values) else None)
+    if kind == "string":
+        length = max(map(len, texts), default=schema.get("maxLength", MAX_TEXT))
+        return FieldType(kind="string", length=min(length, 65_536), values=texts)
+    if kind in _KINDS:
+        return FieldType(kind=_KINDS[kind])
+    if kind != "array":
+        return None
+    item, may_be_null = _resolved(document, schema.get("items"))
+    if item is None or may_be_null:
+        return None
+    items = min(schema.get("maxItems", MAX_ITEMS), 10_000)
+    if item.get("type") == "object":
+        length = max((one.length for one in field_types({**document, **item}).values()), default=MAX_TEXT)
+        names = tuple(sorted(item.get("properties", {})))
+        return FieldType(kind="objects", items=items, length=length, fields=names)
+    inner = _field_type(document, item)
+    if inner is None or inner.kind not in _KINDS.values():
+        return None
+    lists: Mapping[str, Kind] = {
+        "string": "strings",
+        "number": "numbers",
+        "integer": "integers",
+        "boolean": "booleans",
+    }
+    return FieldType(kind=lists[inner.kind], items=items, length=inner.length, values=inner.values)

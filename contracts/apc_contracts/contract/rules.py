@@ -1,0 +1,221 @@
+"""The rules of a team, compiled: which rules and counters are for a packet, and what they read.
+
+`build_team` compiles the section `team` of a contract file, which `apc_contracts.contract.overlay` writes. What the
+readings give is computed by `apc_contracts.admission.rules.team`. Source: docs/reference/rules.md.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from apc_contracts.contract.expressions import Expression, FieldType, Reading, Vocabulary
+from apc_contracts.contract.file import ContractFile, CounterDeclaration, RuleDeclaration, RuleMode, Subject, TeamRules
+from apc_contracts.errors import ContractInvalid
+from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+
+MAX_COST_OF_A_PACKET = 8_000_000
+"""What all rules and counters together may cost for one packet (see `Expression.cost`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: a packet that it is for, and that meets `when`, must meet `require`."""
+
+    name: str
+    subjects: tuple[Subject, ...]
+    when: Expression | None
+    require: Expression
+    say: str | None
+    remedy: str | None
+    mode: RuleMode
+    reuse: bool
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """What `require` reads."""
+        return self.require.readings
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Counts packets, or adds their amounts, by a key."""
+
+    name: str
+    subjects: tuple[Subject, ...]
+    when: Expression | None
+    by: str
+    """`session`, `sender`, `recipient` or `content.<field>`."""
+    add: str | None
+    """The path of the amount in the content; None = 1 for each packet."""
+    within_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Team:
+    """The compiled section `team`. Compared by identity, so that its answers can be memoised."""
+
+    file: TeamRules
+    rules: tuple[Rule, ...]
+    counters: tuple[Counter, ...]
+    kept: Mapping[str, tuple[str, ...]]
+    """Schema -> the fields that are remembered of its packets."""
+    types: Mapping[str, Mapping[str, FieldType]]
+    zone: ZoneInfo
+
+    def rules_for(self, schema: str, packet_type: PacketType) -> tuple[Rule, ...]:
+        """Return the rules for such a packet in their order; `schema` is "" for one without typed content."""
+        return _rules_for(self, schema, packet_type)
+
+    def counters_for(self, schema: str, packet_type: PacketType) -> tuple[Counter, ...]:
+        """Return the counters for such a packet."""
+        return _counters_for(self, schema, packet_type)
+
+    @property
+    def expressions(self) -> Iterator[Expression]:
+        """Every expression."""
+        for part in (*self.rules, *self.counters):
+            if part.when is not None:
+                yield part.when
+        yield from (rule.require for rule in self.rules)
+
+    def check(self) -> None:
+        """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
+        for expression in self.expressions:
+            expression.check()
+        total = sum(expression.cost for expression in self.expressions)
+        if total > MAX_COST_OF_A_PACKET:
+            message = f"all rules together may cost {total:,} steps, {MAX_COST_OF_A_PACKET:,} are allowed: drop some"
+            raise ContractInvalid("team.rules", message)
+
+
+@lru_cache(4096)
+def _rules_for(team: Team, schema: str, packet_type: PacketType) -> tuple[Rule, ...]:
+    return tuple(rule for rule in team.rules if _is_for(rule.subjects, schema, packet_type))
+
+
+@lru_cache(4096)
+def _counters_for(team: Team, schema: str, packet_type: PacketType) -> tuple[Counter, ...]:
+    return tuple(counter for counter in team.counters if _is_for(counter.subjects, schema, packet_type))
+
+
+def _is_for(subjects: Iterable[Subject], schema: str, packet_type: PacketType) -> bool:
+    """Return whether one of the subjects is this packet. Control packets without content must be named by type."""
+    return any(
+        (subject.schema_ is None or subject.schema_ == schema)
+        and (subject.type is None or subject.type is packet_type)
+        and (subject.type is not None or subject.schema_ is not None or packet_type not in CONTROL_TYPES)
+        for subject in subjects
+    )
+
+
+def build_team(file: ContractFile) -> Team | None:
+    """Return the compiled rules of a contract file; None without any. Raises ContractInvalid, with the place."""
+    declared = file.team
+    if declared is None:
+        return None
+    try:
+        zone = ZoneInfo(declared.zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        message = f"there is no time zone {declared.zone!r}: write one like Europe/Berlin"
+        raise ContractInvalid("team.zone", message) from error
+    _check_names(declared)
+    return Team(
+        file=declared,
+        rules=tuple(_rule(declared, index, rule) for index, rule in enumerate(declared.rules)),
+        counters=tuple(_counter(declared, name, counter) for name, counter in declared.counters.items()),
+        kept=dict(declared.keep),
+        types=declared.types,
+        zone=zone,
+    )
+
+
+def _check_names(declared: TeamRules) -> None:
+    seen: set[str] = set()
+    for index, rule in enumerate(declared.rules):
+        place = f"team.rules[{index}]"
+        if rule.name in seen:
+            raise ContractInvalid(f"{place}.name", f"there is a rule {rule.name!r} already: name it otherwise")
+        seen.add(rule.name)
+        _check_subjects(declared, rule.for_, f"{place}.for")
+    for schema, fields in declared.keep.items():
+        for path in fields:
+            kind = declared.types.get(schema, {}).get(path)
+            if kind is None or kind.kind not in ("string", "number", "integer", "boolean"):
+                message = f"{schema} has no text, number or truth value {path!r} to keep"
+                raise ContractInvalid(f"team.keep.{schema}", message)
+
+
+def _check_subjects(declared: TeamRules, subjects: Iterable[Subject], place: str) -> None:
+    for subject in subjects:
+        if subject.schema_ is None and subject.type is None:
+            raise ContractInvalid(place, "name a schema, a type or both")
+        if subject.schema_ is not None and declared.only is not None and subject.schema_ not in declared.only:
+            raise ContractInvalid(place, f"{subject.schema_} is not in `only`: nobody may send it")
+
+
+def _rule(declared: TeamRules, index: int, rule: RuleDeclaration) -> Rule:
+    place, words = f"team.rules[{index}]", vocabulary(declared, rule.for_)
+    when = None if rule.when is None else Expression(rule.when, f"{place}.when", words)
+    # What `when` has asked for with has() is there when `require` reads it.
+    require = Expression(rule.require, f"{place}.require", words, context=rule.when or "")
+    return Rule(rule.name, rule.for_, when, require, rule.say, rule.remedy, rule.mode, rule.reuse)
+
+
+def _counter(declared: TeamRules, name: str, counter: CounterDeclaration) -> Counter:
+    place = f"team.counters.{name}"
+    _check_subjects(declared, counter.for_, f"{place}.for")
+    words = vocabulary(declared, counter.for_, is_local=True)
+    when = None if counter.when is None else Expression(counter.when, f"{place}.when", words)
+    _check_path(words, counter.by, f"{place}.by", ("string", "number", "integer", "boolean"))
+    if counter.add is not None:
+        _check_path(words, counter.add, f"{place}.add", ("number", "integer"))
+    return Counter(name, counter.for_, when, counter.by, counter.add, counter.within_ms)
+
+
+def _check_path(words: Vocabulary, path: str, place: str, kinds: tuple[str, ...]) -> None:
+    if not path.startswith("content."):
+        return
+    kind = words.content.get(path.removeprefix("content."))
+    if kind is None or kind.kind not in kinds:
+        wanted = "a number" if kinds == ("number", "integer") else "a text, number or truth value"
+        raise ContractInvalid(place, f"{path} is not {wanted} of every schema in `for`")
+    if kind.optional:
+        raise ContractInvalid(place, f"{path} may be absent: make it a required field of its schema")
+
+
+def vocabulary(declared: TeamRules, subjects: Iterable[Subject], *, is_local: bool = False) -> Vocabulary:
+    """Return what expressions for these packets may name: the content fields that all their schemas have alike."""
+    named = [subject.schema_ for subject in subjects]
+    schemas = [schema for schema in named if schema is not None]
+    shared: dict[str, FieldType] = dict(declared.types.get(schemas[0], {})) if schemas and None not in named else {}
+    for schema in schemas[1:]:
+        own = declared.types.get(schema, {})
+        shared = {path: _wider(kind, own[path]) for path, kind in shared.items() if _is_alike(kind, own.get(path))}
+    known = declared.only if declared.only is not None else None
+    adds = {name: counter.add is not None for name, counter in declared.counters.items()}
+    return Vocabulary(
+        content=shared,
+        schemas=known,
+        kept=declared.keep,
+        roles=declared.roles,
+        counters=adds,
+        has_content=bool(schemas) and None not in named,
+        is_local=is_local,
+    )
+
+
+def _is_alike(first: FieldType, second: FieldType | None) -> bool:
+    return second is not None and first.kind == second.kind
+
+
+def _wider(first: FieldType, second: FieldType) -> FieldType:
+    """Return a type that holds the values of both."""
+    return FieldType(
+        kind=first.kind,
+        optional=first.optional or second.optional,
+        length=max(first.length, second.length),
+        items=max(first.items, second.items),
+        fields=tuple(sorted({*first.fields, *second.fields})),
+        values=tuple(sorted({*first.values, *second.values})) if first.values and second.values else (),
+    )

@@ -13,6 +13,7 @@ import structlog
 
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract, task_contract
+from apc_contracts.judging.dossier import Dossier
 from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
@@ -154,13 +155,7 @@ async def unanswered_denials(
         rows = await connection.fetch(DENIED, shard, now)
         bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
     readable = [(bodies.received(row["body_stored"]), orjson.loads(row["refusal"])) for row in rows]
-    return [Denial(read_packet(body, limits), _refusal(why)) for body, why in readable if body is not None]
-
-
-def _refusal(document: dict[str, Any]) -> Refusal:
-    return Refusal(
-        document["code"], document["rule"], document["path"], document["message"], document.get("retry_after_ms")
-    )
+    return [Denial(read_packet(body, limits), Refusal.of(why)) for body, why in readable if body is not None]
 
 
 # A session from the log: once, at its first input after a takeover or an eviction, and before it is judged.
@@ -191,6 +186,20 @@ FROM apc_log.packet_events
 WHERE session_id = $1 AND recipient = ''
   AND (to_state = 'RETRACTED' OR events = '{stale}' OR from_state = 'SCHEMA_VALIDATED')
 ORDER BY seq
+"""
+# What the rules of a team remember is in the bodies, and in the values that were read for them.
+ACCEPTED = """
+SELECT packet.packet_id, packet.body_stored, packet.user_id, coalesce(hop.occurred_at, packet.judged_at) AS accepted_at,
+       coalesce(hop.rules, packet.facts -> 'rules') AS rules
+FROM apc_log.agent_packets AS packet
+LEFT JOIN LATERAL (
+    SELECT occurred_at[array_length(occurred_at, 1)] AS occurred_at, metadata #> '{facts,rules}' AS rules
+    FROM apc_log.packet_events
+    WHERE session_id = $1 AND packet_id = packet.packet_id AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
+    ORDER BY seq LIMIT 1
+) AS hop ON packet.verdict = 'held'
+WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.sender_agent_id <> $2
+ORDER BY packet.seq
 """
 # Packets whose machines all ended, and none of them in ARCHIVED.
 ENDED = """
@@ -273,6 +282,7 @@ async def load_session(
         document = decode_document(stored["document"])
         contract = await _contract_of(connection, document.contract_hash, contracts)
         session = Session(document, contract.selection.verified_score_epsilon)
+        session.open_dossier(contract.team)
         rows = await connection.fetch(IDENTITIES, session_id)
         bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
         _add_identities(session, rows, bodies, contract)
@@ -286,6 +296,10 @@ async def load_session(
         if erased is not None:
             erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
+        if session.dossier is not None:
+            rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
+            bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+            _add_to_dossier(session, session.dossier, rows, bodies, contract)
     return session
 
 
@@ -352,7 +366,7 @@ def _identity(row: asyncpg.Record, content: SealedContent | None) -> Identity:
         cause=row["cause_packet_id"],
         root=row["root_packet_id"],
         verdict=VerdictKind(row["verdict"]),
-        refusal=None if refusal is None else _refusal(orjson.loads(refusal)),
+        refusal=None if refusal is None else Refusal.of(orjson.loads(refusal)),
         run_phase=_phase(row),
         round=row["round"],
         generation=row["generation"],
@@ -377,7 +391,7 @@ def _add_aftermath(session: Session, rows: Iterable[asyncpg.Record]) -> None:
         elif row["is_stale"]:
             identity.stale = True
         elif row["refusal"] is not None:
-            identity.refusal = _refusal(orjson.loads(row["refusal"]))
+            identity.refusal = Refusal.of(orjson.loads(row["refusal"]))
         else:
             identity.step = row["released_at"]
 
@@ -407,6 +421,20 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
         rest(session, opened, rights[opened.packet.packet_id], contract)
     session.document.verifying = max(0, session.document.verifying - len(unverified))
     return ended
+
+
+def _add_to_dossier(
+    session: Session, dossier: Dossier, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract
+) -> None:
+    """Remember what was accepted; a packet whose subject was erased counts as evidence for nothing any more."""
+    for row in rows:
+        body = bodies.received(row["body_stored"])
+        if body is None:
+            continue
+        packet = parse_packet(body, _limits(contract))
+        session.identities[row["packet_id"]].said = dossier.said(packet, row["user_id"])
+        if session.is_accepted(row["packet_id"]):
+            dossier.accept(packet, row["user_id"], orjson.loads(row["rules"] or "{}"), row["accepted_at"])
 
 
 def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:

@@ -81,6 +81,9 @@ def judge(case: Case, stage: Stage) -> Verdict:
     warnings = warnings_of(case)
     if warnings:
         note_warnings(record, case, warnings)
+    if case.team is not None and case.team.warnings:
+        warnings = (*warnings, *case.team.warnings)
+        record["warnings"] = [warning.rule for warning in warnings]
     return Verdict(ruling or VerdictKind.ACCEPTED, warnings=warnings, facts=record)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, StrEnum, auto
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
@@ -32,8 +32,8 @@ class Case:
 
     `sender` is the sender's registration, None without one or without a registry; `parent` is what the session
     remembers of the parent, None when unknown. `generation` is the packet's own, or the closing one at a barrier.
-    `loop` caches the loop guard's result, so that the record need not compute it again: the only field that a rule
-    writes.
+    `loop` and `team` cache the results of the loop guard and of the team's rules, so that the record need not compute
+    them again: the only fields that a rule writes.
     """
 
     __slots__ = (
@@ -47,6 +47,7 @@ class Case:
         "sender",
         "sender_id",
         "session",
+        "team",
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Case:
         self.is_from_orchestrator = sender_id == ORCHESTRATOR
         self.sender: Registration | None = facts.registry.get(sender_id) if facts.registry is not None else None
         self.loop: LoopState = NO_LOOP
+        self.team: Any = None
         self.parent: Identity | None = None
         if session is not None and parent_id is not None:
             self.parent = session.identity(parent_id)

@@ -52,8 +52,15 @@ def facts_record(case: Case, stage: Stage, ruling: Ruling) -> Record:
         loop = case.loop.record
         if loop:
             record["loop"] = loop
+    if case.team is not None:
+        if case.team.values:
+            record["rules"] = case.team.values
+        if case.team.observed:
+            record["observed"] = case.team.observed
     if ruling is not None:
         _note_evidence(record, case, ruling)
+        if isinstance(ruling, Refusal) and ruling.code == "EVIDENCE_UNKNOWN":
+            record["evidence"] = [ruling.path, ruling.message]
         if facts.is_opening and isinstance(ruling, Refusal):
             record["opening"] = True
     return record

@@ -75,6 +75,12 @@ class SessionSnapshot:
     task_places: TaskPlaces | None = None
     question: QuestionPlaces | None = None
     wake: WakePlaces | None = None
+    dossier: None = None
+    """The rules of a team read what the record has."""
+
+    def is_accepted(self, packet_id: UUID) -> bool:
+        """Return whether a packet of the session was accepted, as far as it is known here."""
+        return packet_id in self.identities
 
     def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
         """Return what this snapshot's WAKE found."""
@@ -201,6 +207,8 @@ def recorded_facts(received: ReceivedPacket, record: Record) -> Facts:
         outstanding_bound=record.get("bound"),
         quota_wait_ms=record.get("quota_wait_ms", 0),
         decayed_protocols=frozenset(record.get("decayed", ())),
+        rules=record.get("rules", {}),
+        evidence=tuple(record["evidence"]) if "evidence" in record else None,
         decay=record.get("decay"),
     )
 

@@ -443,8 +443,9 @@ class Expression:
         """Return the name under which CEL knows a reading."""
         if reading.name == reading.text:
             return reading.text
-        return "_" + "_".join(re.sub(r"\W", lambda m: f"_{ord(m.group()):x}_", str(p)) for p in
-                              (reading.name, *reading.arguments))
+        return "_" + "_".join(
+            re.sub(r"\W", lambda m: f"_{ord(m.group()):x}_", str(p)) for p in (reading.name, *reading.arguments)
+        )
 
     def _is(self, index: int, text: str) -> bool:
         return 0 <= index < len(self._tokens) and self._tokens[index].text == text

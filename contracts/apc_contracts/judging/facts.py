@@ -69,6 +69,10 @@ class Facts(msgspec.Struct, frozen=True):
     """Milliseconds until the sender's quota admits a packet; 0 = now."""
     decayed_protocols: frozenset[str] = frozenset()
     """Protocols that are blocked at `now`, descendants included."""
+    rules: Mapping[str, Any] | None = None
+    """What the rules of a team read, recorded; None = it is read now."""
+    evidence: tuple[str, str] | None = None
+    """Path and message of a reference that the session did not know, recorded."""
     decay: Mapping[str, Any] | None = None
     """For the orchestrator's DECISION about a protocol: the record of the decision and its evidence."""
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from apc_contracts.judging.dossier import Dossier, Said
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.vocabulary import PacketType, RunPhase
@@ -119,6 +120,8 @@ class Identity(msgspec.Struct):
     """The overall state in which its machines ended; meaningless before."""
     chain: IdleChain | None = None
     """The chain without news that it extends; None when it begins one."""
+    said: Said | None = None
+    """For rules of a team; None in a session without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +256,15 @@ class SessionView(Protocol):
 
     def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
         """Return what is known of an agent's timer; None in a session without timers."""
+        ...
+
+    @property
+    def dossier(self) -> Dossier | None:
+        """What the rules of a team read; None without such rules, and in a snapshot of one packet."""
+        ...
+
+    def is_accepted(self, packet_id: UUID) -> bool:
+        """Return whether a packet of this session was accepted: not refused, and not held any more."""
         ...
 
     def identity(self, packet_id: UUID) -> Identity | None: ...

@@ -30,6 +30,12 @@ class Refusal:
     path: str
     message: str
     retry_after_ms: int | None = None
+    requires: str | None = None
+    """Of a team's rule: its expression."""
+    values: Mapping[str, Any] | None = None
+    """Of a team's rule: what it read, by reading."""
+    remedy: str | None = None
+    """The rule's own; None = `remedy_of` its code."""
 
     @property
     def reason(self) -> str:
@@ -38,9 +44,21 @@ class Refusal:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON form for the log and the NACK's metadata: {code, rule, path, message, retry_after_ms?}."""
-        fields = {"code": self.code, "rule": self.rule, "path": self.path, "message": self.message}
-        return fields if self.retry_after_ms is None else {**fields, "retry_after_ms": self.retry_after_ms}
+        """The JSON form for the log and the NACK's metadata: {code, rule, path, message}, and what else is given."""
+        fields: dict[str, Any] = {"code": self.code, "rule": self.rule, "path": self.path, "message": self.message}
+        for name in _OPTIONAL:
+            if (value := getattr(self, name)) is not None:
+                fields[name] = value
+        return fields
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Refusal":
+        """Return the refusal with this JSON form."""
+        optional = {name: document.get(name) for name in _OPTIONAL}
+        return cls(document["code"], document["rule"], document["path"], document["message"], **optional)
+
+
+_OPTIONAL = ("retry_after_ms", "requires", "values", "remedy")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -102,6 +120,8 @@ REMEDIES: Mapping[str, str] = {
         "correct the field at the path, so that the check that the message names holds; `apc contract explain NAME` "
         "lists the checks"
     ),
+    "EVIDENCE_UNKNOWN": "cite packets of this session that were accepted and not taken back: `ctx.cite(packet)`",
+    "RULE_FAILED": "do what the rule says; `apc contract show NAME` lists the rules",
     "LOOP_DETECTED": "add evidence, or stop",
     "QUOTA_EXCEEDED": "send a new packet after retry_after_ms, or raise `limits.quota`",
     "OVERLOADED": "send a new packet after retry_after_ms; add replicas of the recipient",

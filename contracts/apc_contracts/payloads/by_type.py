@@ -465,3 +465,16 @@ class MessagePayload(Payload):
     content: OpenMap
     text: str | None = None
     """The same in words, for people and language models."""
+
+
+def typed_part(payload: Payload) -> tuple[MessagePayload | Result | AgentRequest | None, str]:
+    """Return the data of a registered schema that a payload carries, and its path in the packet."""
+    if isinstance(payload, MessagePayload):
+        return payload, "payload"
+    if isinstance(payload, DecisionPayload):
+        return payload.result, "payload.result"
+    if not isinstance(payload, SignalPayload) or payload.signal not in SIGNALS_OF_1_1:
+        return None, "payload"
+    if payload.answer is not None:
+        return payload.answer.result, "payload.answer.result"
+    return payload.request, "payload.request"

@@ -106,7 +106,7 @@ def _take_packet(moment: Advance, given: PacketInput) -> None:
         item = HeldPacket(given.received, given.recipients, packet_round, is_paused=session.is_paused)
         session.held[packet.packet_id] = item
         return
-    _accept(moment, given.received, given.recipients, packet_round)
+    _accept(moment, given.received, given.recipients, packet_round, given.verdict.facts)
 
 
 def _accept(
@@ -114,9 +114,9 @@ def _accept(
     received: ReceivedPacket,
     recipients: tuple[str, ...],
     packet_round: int,
+    facts: dict[str, Any],
     *,
     was_held: bool = False,
-    record: dict[str, Any] | None = None,
 ) -> None:
     session, contract = moment.session, moment.contract
     was_paused = session.is_paused
@@ -131,9 +131,10 @@ def _accept(
         moment.now,
         moment.effects,
         was_held=was_held,
-        record=record,
+        record=facts if was_held else None,
         note=note,
     )
+    _note_for_rules(moment, received.packet, facts)
     receipts.expect_acks(moment, opened)
     knowledge.judge_arrival(moment, opened)
     if not session.is_terminal:
@@ -146,6 +147,16 @@ def _accept(
     _note_verified(session, opened, contract)
     if was_paused and not session.is_paused:
         _release_paused(moment)
+
+
+def _note_for_rules(moment: Advance, packet: Packet, facts: dict[str, Any]) -> None:
+    """Remember an accepted packet for the rules of the team: whom it asks, what it answers, uses up and counts for."""
+    dossier, identity = moment.session.dossier, moment.session.identities[packet.packet_id]
+    if dossier is None or packet.sender.agent_id == ORCHESTRATOR:
+        return
+    user = None if identity.said is None else identity.said.user
+    dossier.accept(packet, user, facts.get("rules", {}), moment.now)
+    dossier.count(packet, moment.now)
 
 
 def _release_paused(moment: Advance) -> None:
@@ -167,7 +178,7 @@ def _take_released(moment: Advance, given: ReleaseInput) -> None:
     else:
         moment.session.identities[packet_id].step = moment.session.step
         facts = given.verdict.facts
-        _accept(moment, item.received, item.recipients, item.round, was_held=True, record=facts)
+        _accept(moment, item.received, item.recipients, item.round, facts, was_held=True)
 
 
 def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
@@ -234,6 +245,7 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         generation=packet.trace.generation,
         step=session.step,
         chain=read_loop(given.verdict.facts.get("loop")).chain,
+        said=None if session.dossier is None else session.dossier.said(packet, given.verdict.facts.get("user")),
     )
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:

@@ -12,6 +12,7 @@ from zlib import crc32
 import msgspec
 import orjson
 
+from apc_contracts.judging.dossier import Counters
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, RunPhase
 
 CANDIDATES_KEPT = 16
@@ -224,6 +225,8 @@ class SessionDocument:
     pending_acks: dict[UUID, PendingAck] = field(default_factory=dict)
     overdue_acks: dict[UUID, list[str]] = field(default_factory=dict)
     """Packet -> the recipients whose ACK is no longer waited for; the oldest are forgotten."""
+    counters: Counters | None = None
+    """Of a team's rules; None in a contract without counters."""
 
     @property
     def protocol_version(self) -> str:

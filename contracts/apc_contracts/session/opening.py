@@ -32,7 +32,9 @@ def open_session(start: Packet, now: datetime, contract: Contract, places: Place
     else:
         assert isinstance(spec, SessionSpec), "an accepted START has a spec"
         document = _research_document(start, spec, common)
-    return Session(document, contract.selection.verified_score_epsilon)
+    session = Session(document, contract.selection.verified_score_epsilon)
+    session.open_dossier(contract.team)
+    return session
 
 
 def contract_named(packet: Packet) -> str | None:

@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
+from apc_contracts.contract.rules import Team
+from apc_contracts.judging.dossier import Dossier
 from apc_contracts.judging.session_view import (
     NO_LOOP,
     Identity,
@@ -266,6 +268,8 @@ class Session:
     """Admitted packets among the identities, with their recipients."""
     work: Work | None = field(init=False, compare=False)
     """Where a session of the coordinator `task` stands; None in the others."""
+    dossier: Dossier | None = None
+    """What the rules of the contract's team read; None without such rules."""
     document_bytes: int = field(default=4096, compare=False)
     """How large the document was when it was last logged."""
 
@@ -278,6 +282,22 @@ class Session:
         self.keys = set(document.symbolic_keys)
         self.evidence = set(document.evidence)
         self.tasks = set(document.task_ids)
+
+    def open_dossier(self, team: Team | None) -> None:
+        """Begin to remember what a team's rules read."""
+        if team is None:
+            return
+        document = self.document
+        if team.counters and document.counters is None:
+            document.counters = {}
+        counters = {} if document.counters is None else document.counters
+        self.dossier = Dossier(team, document.opened_at, self.members, document.spent, counters)
+
+    def is_accepted(self, packet_id: UUID) -> bool:
+        identity = self.identities.get(packet_id)
+        if identity is None or identity.refusal is not None or packet_id in self.held:
+            return False
+        return identity.verdict in (VerdictKind.ACCEPTED, VerdictKind.HELD)
 
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         work = self.work

@@ -18,6 +18,7 @@ from apc_contracts.admission.rules import (
     routing,
     sender,
     task,
+    team,
     throttle,
     waits,
 )
@@ -109,6 +110,8 @@ RELEASE: tuple[Rule, ...] = (
     Rule("PROTOCOL_DECAYED", throttle.protocol_is_alive, packet_types=_TRANSFER),
     Rule("NOT_RETRACTABLE", authority.target_is_retractable, _SESSION, _RETRACTION),
     Rule("DRIFT_CHECK_FAILED", drift.keeps_to_the_course, _AGENTS, _WORK),
+    Rule("EVIDENCE_UNKNOWN", team.evidence_is_known, _LIVE | _SESSION | _AGENTS),
+    Rule("RULE_FAILED", team.keeps_the_rules, _LIVE | _SESSION | _AGENTS),
 )
 """Judged when the packet may go through: on arrival, or at its barrier for a held TRANSFER."""
 

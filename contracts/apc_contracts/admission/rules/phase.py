@@ -6,16 +6,9 @@ They check that a packet fits the phase, round and generation of its session, an
 from apc_contracts.admission.case import Case
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import (
-    AgentRequest,
-    ArtifactPayload,
-    DecisionPayload,
-    MessagePayload,
-    Result,
-    SignalPayload,
-)
+from apc_contracts.payloads.by_type import AgentRequest, ArtifactPayload, typed_part
 from apc_contracts.schemas import ContentFault
-from apc_contracts.vocabulary import SIGNALS_OF_1_1, PacketType
+from apc_contracts.vocabulary import PacketType
 
 
 def phase_is_current(case: Case) -> Refusal | None:
@@ -74,7 +67,7 @@ def content_fits(case: Case) -> Refusal | None:
 
 def content_fault(case: Case) -> ContentFault | None:
     """Return why the content fits no schema, found now or recorded."""
-    facts, (typed, path) = case.facts, _typed_part(case)
+    facts, (typed, path) = case.facts, typed_part(case.packet.payload)
     if typed is None or facts.schemas is None:
         return facts.content_fault
     if isinstance(typed, AgentRequest) and typed.returns not in facts.schemas:
@@ -83,20 +76,6 @@ def content_fault(case: Case) -> ContentFault | None:
     if schema is None:
         return _unregistered(f"{path}.schema", typed.schema_id)
     return schema.fault(typed.content, f"{path}.content")
-
-
-def _typed_part(case: Case) -> tuple[MessagePayload | Result | AgentRequest | None, str]:
-    """Return the typed data in a packet, and its path."""
-    payload = case.packet.payload
-    if isinstance(payload, MessagePayload):
-        return payload, "payload"
-    if isinstance(payload, DecisionPayload):
-        return payload.result, "payload.result"
-    if not isinstance(payload, SignalPayload) or payload.signal not in SIGNALS_OF_1_1:
-        return None, "payload"
-    if payload.answer is not None:
-        return payload.answer.result, "payload.answer.result"
-    return payload.request, "payload.request"
 
 
 def _unregistered(path: str, schema_id: str) -> ContentFault:

@@ -1,0 +1,378 @@
+"""Rules for EVIDENCE_UNKNOWN and RULE_FAILED: what a team's own contract asks of a packet.
+
+A packet's rules are judged once; the case keeps the result for the record of the verdict. Every reading is a plain
+value: computed from packet and session, or, in a replay, taken from the record where only the registry knew it.
+Source: docs/reference/rules.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from apc_contracts.admission.case import Case
+from apc_contracts.contract.expressions import Reading
+from apc_contracts.contract.rules import Rule, Team
+from apc_contracts.identity.registry import Kind
+from apc_contracts.judging.dossier import Approval, Dossier, at_path, content_of, equal_kept, packet_values
+from apc_contracts.judging.session_view import Identity, SessionView
+from apc_contracts.judging.verdict import Refusal
+from apc_contracts.packet import PACKET_PREFIX, packet_named, reference_of
+from apc_contracts.payloads.by_type import typed_part
+from apc_contracts.vocabulary import ALL_RECIPIENTS, SUBSTRATE_RECIPIENT
+
+EVIDENCE_PATH = "proof_bundle.evidence_refs"
+OFFSET = "local.offset_s"
+"""Recorded beside `local.…`: the seconds that the contract's zone was ahead of UTC."""
+ONLY = "only"
+"""The name of the rule that only the schemas of `only` may be sent."""
+COUNTER_KEYS = "counter-keys"
+"""The name of the rule that a counter has room for another key."""
+MOST_PEOPLE = 16
+
+
+@dataclass(slots=True)
+class TeamRuling:
+    """What the rules of a team said of one packet."""
+
+    refusal: Refusal | None = None
+    warnings: list[Refusal] = field(default_factory=list)
+    """Of rules in mode `warn`."""
+    observed: list[str] = field(default_factory=list)
+    """Names of rules in mode `observe` that failed."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """What was read beside the packet's own content."""
+
+
+def evidence_is_known(case: Case) -> Refusal | None:
+    """Refuse a reference to a packet that this session has not accepted, or that was taken back."""
+    bundle, session = case.packet.proof_bundle, case.session
+    if case.contract.team is None or bundle is None or session is None:
+        return None
+    if session.dossier is None:
+        recorded = case.facts.evidence
+        return None if recorded is None else Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", *recorded)
+    for index, reference in enumerate(bundle.evidence_refs):
+        if not reference.lower().startswith(PACKET_PREFIX):
+            continue
+        why = _why_unknown(session, reference)
+        if why is not None:
+            path = f"{EVIDENCE_PATH}[{index}]"
+            return Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", path, f"{reference} {why}")
+    return None
+
+
+def keeps_the_rules(case: Case) -> Refusal | None:
+    """Refuse a packet that fails a rule of its team in mode `enforce`."""
+    return None if case.contract.team is None else ruling_of(case).refusal
+
+
+def ruling_of(case: Case) -> TeamRuling:
+    """Return what the rules of the contract's team say; computed once for a case."""
+    if case.team is None:
+        case.team = _judge(case)
+    return case.team
+
+
+def _judge(case: Case) -> TeamRuling:
+    ruling, team = TeamRuling(), case.contract.team
+    if team is None or (case.session is None and case.facts.rules is None):
+        return ruling
+    schema, _ = content_of(case.packet)
+    ruling.refusal = _not_allowed(case, team, schema)
+    for rule in () if ruling.refusal is not None else team.rules_for(schema, case.packet.packet_type):
+        failure = _failure(case, team, rule, ruling.values)
+        if failure is None:
+            continue
+        if rule.mode == "enforce":
+            ruling.refusal = failure
+            break
+        if rule.mode == "warn":
+            ruling.warnings.append(failure)
+        else:
+            ruling.observed.append(rule.name)
+    ruling.refusal = ruling.refusal or _no_room(case, ruling.values)
+    return ruling
+
+
+def _not_allowed(case: Case, team: Team, schema: str) -> Refusal | None:
+    only = team.file.only
+    if only is None or not schema or schema in only:
+        return None
+    typed, path = typed_part(case.packet.payload)
+    message = f"{case.contract.name} allows {', '.join(only)}, not {schema}"
+    return Refusal("RULE_FAILED", ONLY, f"{path}.schema", message, remedy="send one of these, or extend `only`")
+
+
+def _no_room(case: Case, noted: dict[str, Any]) -> Refusal | None:
+    session = case.session
+    if session is None or session.dossier is None:
+        name = case.facts.rules.get(COUNTER_KEYS) if case.facts.rules is not None else None
+    else:
+        name = session.dossier.full_counter(case.packet)
+    if name is None:
+        return None
+    noted[COUNTER_KEYS] = name
+    message = f"the counter {name} has no room for another key in this session"
+    remedy = "open another session, or count by fewer keys"
+    return Refusal("RULE_FAILED", COUNTER_KEYS, f"team.counters.{name}", message, remedy=remedy)
+
+
+def _failure(case: Case, team: Team, rule: Rule, noted: dict[str, Any]) -> Refusal | None:
+    """Return the refusal of one rule, None when it holds or is not for this packet; notes what it read."""
+    if rule.when is not None:
+        values = _read(case, team, rule.when.readings, noted)
+        if not rule.when.holds(values):
+            absent = [one.text for one in rule.when.readings if one.text not in values]
+            # An error in `when` never skips the rule.
+            return _refusal(case, rule, rule.when.text, values, absent) if absent else None
+    values = _read(case, team, rule.readings, noted)
+    if rule.require.holds(values):
+        return None
+    absent = [one.text for one in rule.readings if one.text not in values]
+    return _refusal(case, rule, rule.require.text, values, absent)
+
+
+def _refusal(case: Case, rule: Rule, text: str, values: Mapping[str, Any], absent: list[str]) -> Refusal:
+    said = rule.say or f"the rule {rule.name} needs {text}"
+    shown = {name: _short(value) for name, value in values.items()} | dict.fromkeys(absent)
+    _, path = typed_part(case.packet.payload)
+    return Refusal("RULE_FAILED", rule.name, path, said, requires=text, values=shown, remedy=rule.remedy)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > 64:
+        return value[:63] + "…"
+    if isinstance(value, list) and len(value) > 8:
+        return [*map(_short, value[:8]), "…"]
+    return value
+
+
+# Readings.
+
+
+def _read(case: Case, team: Team, readings: Iterable[Reading], noted: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of readings; notes those that do not follow from the packet alone."""
+    values = packet_values(team, case.packet, readings)
+    for reading in readings:
+        if reading.text in values or reading.is_content:
+            continue
+        found = noted[reading.text] if reading.text in noted else _value(case, reading, noted)
+        if found is None:
+            continue
+        noted[reading.text] = found
+        values[reading.text] = _for_cel(reading, found)
+    return values
+
+
+def _for_cel(reading: Reading, found: Any) -> Any:
+    """Return the value that the expression gets: of approvals, whether the people are enough."""
+    if reading.name == "approved_by":
+        return len(found) >= (reading.arguments[1] if len(reading.arguments) > 1 else 1)
+    return found
+
+
+def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
+    recorded = case.facts.rules
+    session = case.session
+    if session is None or session.dossier is None:
+        return None if recorded is None else recorded.get(reading.text)
+    reader = _READERS.get(reading.name)
+    if reader is not None:
+        return reader(case, session, session.dossier, reading.arguments)
+    if reading.name.startswith("local."):
+        return _local(case, reading.name, noted)
+    place, _, name = reading.name.partition(".")
+    if place == "spent":
+        return float(session.dossier.spent.get(name, 0))
+    part = session.budget_parts(case.packet.trace.task_id, case.facts.now).get(name)
+    return None if part is None else float(part.left)
+
+
+def _local(case: Case, name: str, noted: dict[str, Any]) -> int:
+    """Return hour or weekday of the judged time in the contract's zone, by the recorded offset in a replay."""
+    recorded, team = case.facts.rules or {}, case.contract.team
+    assert team is not None, "a rule of a team is judged"
+    offset = recorded.get(OFFSET)
+    if offset is None:
+        ahead = case.facts.now.astimezone(team.zone).utcoffset() or timedelta(0)
+        offset = int(ahead.total_seconds())
+    noted[OFFSET] = offset
+    moment = case.facts.now + timedelta(seconds=offset) - (case.facts.now.utcoffset() or timedelta(0))
+    return moment.hour if name == "local.hour" else moment.isoweekday()
+
+
+def counting_evidence(case: Case, session: SessionView) -> list[Identity]:
+    """Return the packets in the evidence that count, each once.
+
+    They were accepted in this session before this packet, are neither retracted nor stale, were addressed to the
+    sender, and are not its own.
+    """
+    bundle, found = case.packet.proof_bundle, dict[UUID, Identity]()
+    for reference in () if bundle is None else bundle.evidence_refs:
+        packet_id = _packet_id(reference)
+        identity = None if packet_id is None else session.identity(packet_id)
+        if packet_id is None or identity is None or not session.is_accepted(packet_id):
+            continue
+        is_usable = not identity.retracted and not identity.stale and identity.said is not None
+        if is_usable and identity.sender != case.sender_id and case.sender_id in identity.recipients:
+            found[packet_id] = identity
+    return list(found.values())
+
+
+def _packet_id(reference: str) -> UUID | None:
+    known = reference_of(reference)
+    return None if known is None else packet_named(known)
+
+
+def _why_unknown(session: SessionView, reference: str) -> str | None:
+    packet_id = _packet_id(reference)
+    if packet_id is None:
+        return "is no packet id"
+    identity = session.identity(packet_id)
+    if identity is None:
+        return "is no packet of this session"
+    if not session.is_accepted(packet_id):
+        return "was refused" if identity.refusal is not None else "is held: it was not accepted yet"
+    return "was retracted" if identity.retracted else None
+
+
+def _cited(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> int:
+    return sum(one.said is not None and one.said.schema == arguments[0] for one in counting_evidence(case, session))
+
+
+def _authors(case: Case, session: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
+    """Return how many different authors there are: by their ids, and by their broker users where these are separate."""
+    schema, content = arguments[0], content_of(case.packet)[1]
+    authors: dict[str, str] = {}
+    for identity in counting_evidence(case, session):
+        said = identity.said
+        if said is None or said.schema != schema:
+            continue
+        if len(arguments) > 1:
+            index = dossier.kept_index(schema, arguments[1])
+            if index is None or not equal_kept(said.kept[index], at_path(content, arguments[1])):
+                continue
+        authors[identity.sender] = said.user
+    users = set(authors.values())
+    is_separate = users != {case.facts.user_id or ""}
+    return len(users) if is_separate else len(authors)
+
+
+def _cites_id(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
+    return any(one.sender == arguments[0] for one in counting_evidence(case, session))
+
+
+def _cites_role(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
+    found = counting_evidence(case, session)
+    return any(one.said is not None and one.said.role == arguments[0] for one in found)
+
+
+def _cites_swarm(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
+    return any(one.swarm_id == arguments[0] for one in counting_evidence(case, session))
+
+
+def _approved_by(case: Case, session: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> list[str]:
+    """Return the people whose approval of exactly this content counts, sorted."""
+    role = arguments[0]
+    people = {one.person for one in dossier.approvals_of(case.packet) if _counts(case, session, dossier, one, role)}
+    return sorted(people)[:MOST_PEOPLE]
+
+
+def _counts(case: Case, session: SessionView, dossier: Dossier, approval: Approval, role: str) -> bool:
+    if not approval.is_approved or not approval.is_in_time or approval.used_by is not None or approval.role != role:
+        return False
+    for packet_id in (approval.question, approval.answer):
+        identity = session.identity(packet_id)
+        if identity is None or identity.retracted or identity.stale:
+            return False
+    return not dossier.denies_later(case.packet, approval) and _is_still_in_role(case, dossier, approval, role)
+
+
+def _is_still_in_role(case: Case, dossier: Dossier, approval: Approval, role: str) -> bool:
+    """Return whether the person has the role now, and answered by a user that speaks for no agent of the session."""
+    recorded = case.facts.rules
+    if recorded is not None:
+        # Only the registry of that time knew; the record says who counted. Another contract may ask for others.
+        known = [people for reading, people in recorded.items() if reading.startswith(f'approved_by("{role}"')]
+        return approval.person in known[0] if known else True
+    registry = case.facts.registry or {}
+    person = registry.get(approval.person)
+    if person is None or person.kind is not Kind.PERSON or person.is_revoked or person.role != role:
+        return False
+    agents = (registry.get(member) for member in dossier.members)
+    users = {agent.broker_user for agent in agents if agent is not None and agent.has_inbox}
+    # Where one broker user speaks for everybody, nothing can be told apart.
+    return len(users) <= 1 or approval.user not in users
+
+
+def _count(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
+    return int(dossier.counted_before(arguments[0], case.packet, case.facts.now))
+
+
+def _sum(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> float:
+    return float(dossier.counted_before(arguments[0], case.packet, case.facts.now))
+
+
+def _effect(_: Case, __: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> str:
+    return dossier.effects.get(arguments[0], "absent")
+
+
+def _state(_: Case, session: SessionView, __: Dossier, ___: tuple[Any, ...]) -> str:
+    return session.state
+
+
+def _round(_: Case, session: SessionView, __: Dossier, ___: tuple[Any, ...]) -> int:
+    return session.round
+
+
+def _age(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> float:
+    return max((case.facts.now - dossier.opened_at).total_seconds(), 0.0)
+
+
+def _rights(case: Case, _: SessionView, __: Dossier, ___: tuple[Any, ...]) -> list[str]:
+    return [] if case.sender is None else sorted(right.value for right in case.sender.rights)
+
+
+def _to_roles(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(case, dossier, "packet.to_roles", "role")
+
+
+def _to_swarms(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(case, dossier, "packet.to_swarms", "swarm_id")
+
+
+def _of_recipients(case: Case, dossier: Dossier, word: str, name: str) -> list[str]:
+    """Return the registered roles or swarms of the recipients; `_all` stands for the members of the session."""
+    recorded = case.facts.rules
+    if recorded is not None and word in recorded:
+        known: list[str] = recorded[word]
+        return known
+    registry, found = case.facts.registry or {}, set[str]()
+    for recipient in case.packet.recipients:
+        ids = dossier.members if recipient.agent_id == ALL_RECIPIENTS else (recipient.agent_id,)
+        if recipient.agent_id == SUBSTRATE_RECIPIENT:
+            found.add(SUBSTRATE_RECIPIENT)
+        found.update(getattr(registry[one], name) for one in ids if one in registry)
+    return sorted(found)
+
+
+_Reader = Callable[[Case, SessionView, Dossier, tuple[Any, ...]], Any]
+_READERS: Mapping[str, _Reader] = {
+    "cited": _cited,
+    "authors": _authors,
+    "cites": _cites_id,
+    "cites_role": _cites_role,
+    "cites_swarm": _cites_swarm,
+    "approved_by": _approved_by,
+    "count": _count,
+    "sum": _sum,
+    "effect": _effect,
+    "session.state": _state,
+    "session.round": _round,
+    "session.age_s": _age,
+    "sender.rights": _rights,
+    "packet.to_roles": _to_roles,
+    "packet.to_swarms": _to_swarms,
+}

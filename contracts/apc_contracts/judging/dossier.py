@@ -1,0 +1,373 @@
+"""What a session remembers for the rules of its team: who said what, approvals, effects, counters.
+
+All but the counters is in memory and rebuilt from the log; the counters stand in the session's document, because they
+do not follow from the last packets. A session under a contract without such rules remembers nothing here.
+Source: docs/reference/rules.md.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from apc_contracts.contract.expressions import FieldType, Reading
+from apc_contracts.contract.rules import Counter, Team
+from apc_contracts.packet import Packet
+from apc_contracts.payloads.by_type import AnswerOutcome, SignalPayload, typed_part
+from apc_contracts.vocabulary import Signal
+from apc_contracts.wire.canonical import canonical_json
+
+KEPT_BYTES: Final = 64
+"""Of one kept text: longer ones are remembered by their hash, and equal all the same."""
+COUNTER_KEYS: Final = 256
+"""Keys of all counters of a session together; one sender opens at most a quarter of them."""
+BUCKETS: Final = 60
+"""A counter's time is counted in so many parts; the oldest counts whole."""
+
+Scalar = str | int | float | bool | None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What is remembered of one packet: its schema ("" = no typed content), its sender's role and broker user."""
+
+    schema: str
+    role: str
+    user: str
+    kept: tuple[Scalar, ...] = ()
+    """The fields that its contract keeps of this schema, in their order there."""
+
+
+class Approval(msgspec.Struct):
+    """A person's answer to a question about one content."""
+
+    question: UUID
+    answer: UUID
+    asker: str
+    person: str
+    role: str
+    """The person's, when it answered."""
+    user: str
+    """The broker user by which it answered."""
+    is_approved: bool
+    is_in_time: bool
+    used_by: UUID | None = None
+    """The accepted packet that used it up."""
+
+
+@dataclass(slots=True)
+class CounterState:
+    """One key of a counter: its whole amount, or the amounts by part of its time."""
+
+    total: float = 0
+    parts: dict[str, float] = field(default_factory=dict)
+    opened_by: str = ""
+
+    def value(self, counter: Counter, now: datetime) -> float:
+        """Return what counts at this time."""
+        if counter.within_ms is None:
+            return self.total
+        oldest = _part(counter, now) - BUCKETS
+        return sum(amount for part, amount in self.parts.items() if int(part) >= oldest)
+
+    def add(self, counter: Counter, amount: float, now: datetime) -> None:
+        """Count an amount, and forget what is too old."""
+        if counter.within_ms is None:
+            self.total += amount
+            return
+        newest = _part(counter, now)
+        self.parts = {part: one for part, one in self.parts.items() if int(part) >= newest - BUCKETS}
+        self.parts[str(newest)] = self.parts.get(str(newest), 0) + amount
+
+
+Counters = dict[str, dict[str, CounterState]]
+"""Name of the counter -> key -> its state."""
+
+
+def _part(counter: Counter, now: datetime) -> int:
+    assert counter.within_ms is not None
+    return int(now.timestamp() * 1000 * BUCKETS) // counter.within_ms
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    about: bytes
+    asker: str
+    due_at: datetime
+
+
+@dataclass(slots=True)
+class Dossier:
+    """The memory of one session under a contract with rules."""
+
+    team: Team
+    opened_at: datetime
+    members: frozenset[str]
+    """The agents of the session, its opener and the orchestrator."""
+    spent: Mapping[str, float]
+    """Resource -> what the session has spent, as reported so far: the document's own."""
+    counters: Counters
+    """The document's own."""
+    approvals: dict[bytes, list[Approval]] = field(default_factory=dict)
+    """Hash of {schema, content} -> the answers to questions about it, in the order of the log."""
+    effects: dict[str, str] = field(default_factory=dict)
+    """Key of an effect -> where it stands."""
+    _asked: dict[UUID, _Asked] = field(default_factory=dict)
+
+    def said(self, packet: Packet, user: str | None) -> Said:
+        """Return what is remembered of a packet."""
+        schema, content = content_of(packet)
+        kept = tuple(_kept(at_path(content, path)) for path in self.team.kept.get(schema, ()))
+        return Said(schema, packet.sender.role, user or "", kept)
+
+    def kept_index(self, schema: str, path: str) -> int | None:
+        """Return where a kept field of a schema stands in `Said.kept`."""
+        paths = self.team.kept.get(schema, ())
+        return paths.index(path) if path in paths else None
+
+    def accept(self, packet: Packet, user: str | None, values: Mapping[str, Any], now: datetime) -> None:
+        """Take an accepted packet: questions, answers, approvals that it used, in this order of the log.
+
+        `values` are those that its rules read, as the verdict has them.
+        """
+        payload = packet.payload
+        if isinstance(payload, SignalPayload):
+            self._take_signal(packet, payload, user, now)
+        self._use_approvals(packet, values)
+
+    def count(self, packet: Packet, now: datetime) -> None:
+        """Count an accepted packet. Not for packets of the log: their counts stand in the document."""
+        for counter, key, amount in self.counted(packet):
+            states = self.counters.setdefault(counter.name, {})
+            state = states.get(key)
+            if state is None:
+                state = states[key] = CounterState(opened_by=packet.sender.agent_id)
+            state.add(counter, amount, now)
+
+    def counted(self, packet: Packet) -> Iterator[tuple[Counter, str, float]]:
+        """Yield the counters that a packet adds to, with their key and its amount."""
+        schema, content = content_of(packet)
+        for counter in self.team.counters_for(schema, packet.packet_type):
+            if counter.when is not None and not counter.when.holds(
+                packet_values(self.team, packet, counter.when.readings)
+            ):
+                continue
+            amount = 1 if counter.add is None else at_path(content, counter.add.removeprefix("content."))
+            for key in keys_of(counter, packet, content):
+                yield counter, key, float(amount or 0)
+
+    def counted_before(self, name: str, packet: Packet, now: datetime) -> float:
+        """Return what a counter has for a packet's key; for several recipients the highest."""
+        counter = next(one for one in self.team.counters if one.name == name)
+        states, content = self.counters.get(name, {}), content_of(packet)[1]
+        found = (states[key].value(counter, now) for key in keys_of(counter, packet, content) if key in states)
+        return max(found, default=0)
+
+    def full_counter(self, packet: Packet) -> str | None:
+        """Return the counter that has no room for a packet's new key; None when all have."""
+        for counter, key, _ in self.counted(packet):
+            if key in self.counters.get(counter.name, {}):
+                continue
+            states = [state for keys in self.counters.values() for state in keys.values()]
+            own = sum(state.opened_by == packet.sender.agent_id for state in states)
+            if len(states) >= COUNTER_KEYS or own >= COUNTER_KEYS // 4:
+                return counter.name
+        return None
+
+    def approvals_of(self, packet: Packet) -> list[Approval]:
+        """Return the answers to the sender's questions about this packet's content."""
+        about = about_hash(*content_of(packet))
+        return [one for one in self.approvals.get(about, ()) if one.asker == packet.sender.agent_id]
+
+    def denies_later(self, packet: Packet, approval: Approval) -> bool:
+        """Return whether the person denied the same content after this answer, whoever asked."""
+        answers = self.approvals.get(about_hash(*content_of(packet)), [])
+        later = answers[next(index for index, one in enumerate(answers) if one is approval) + 1 :]
+        return any(one.person == approval.person and not one.is_approved for one in later)
+
+    def _take_signal(self, packet: Packet, payload: SignalPayload, user: str | None, now: datetime) -> None:
+        if payload.signal is Signal.ASK and payload.question is not None:
+            about = about_of(payload.question.content)
+            if about is not None and payload.expected_response_by is not None:
+                due = payload.expected_response_by
+                self._asked[packet.packet_id] = _Asked(about_hash(*about), packet.sender.agent_id, due)
+        elif payload.signal is Signal.ANSWER and payload.answer is not None:
+            question = packet.trace.parent_packet_id
+            asked = None if question is None else self._asked.pop(question, None)
+            if asked is None or question is None:
+                return
+            outcome = payload.answer.outcome
+            approval = Approval(
+                question=question,
+                answer=packet.packet_id,
+                asker=asked.asker,
+                person=packet.sender.agent_id,
+                role=packet.sender.role,
+                user=user or "",
+                is_approved=outcome is AnswerOutcome.APPROVED,
+                is_in_time=now <= asked.due_at,
+            )
+            self.approvals.setdefault(asked.about, []).append(approval)
+
+    def _use_approvals(self, packet: Packet, values: Mapping[str, Any]) -> None:
+        people = {person for reading, found in values.items() if reading.startswith("approved_by(") for person in found}
+        if not people:
+            return
+        schema, _ = content_of(packet)
+        rules = self.team.rules_for(schema, packet.packet_type)
+        using = [rule for rule in rules if any(one.name == "approved_by" for one in rule.readings)]
+        if all(rule.reuse for rule in using):
+            return
+        for approval in self.approvals_of(packet):
+            if approval.person in people and approval.used_by is None:
+                approval.used_by = packet.packet_id
+
+
+def content_of(packet: Packet) -> tuple[str, Mapping[str, Any]]:
+    """Return schema and content of a packet's typed data; ("", {}) without any."""
+    typed, _ = typed_part(packet.payload)
+    return ("", {}) if typed is None else (typed.schema_id, typed.content)
+
+
+def about_of(content: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
+    """Return what a question is about: its data is exactly {schema, content}."""
+    if content is None or content.keys() != {"schema", "content"}:
+        return None
+    schema, inner = content["schema"], content["content"]
+    return (schema, inner) if isinstance(schema, str) and isinstance(inner, Mapping) else None
+
+
+def about_hash(schema: str, content: Mapping[str, Any]) -> bytes:
+    """Return the SHA-256 of RFC 8785 of {schema, content}."""
+    return sha256(canonical_json({"schema": schema, "content": content})).digest()
+
+
+def at_path(content: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a dotted path; None when it is absent or null."""
+    found: Any = content
+    for name in path.split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+def keys_of(counter: Counter, packet: Packet, content: Mapping[str, Any]) -> list[str]:
+    """Return the keys under which a packet counts: one, or one for each recipient.
+
+    Contents are hashed: the document of a session must not hold what the body of a packet encrypts.
+    """
+    if counter.by == "session":
+        return [""]
+    if counter.by == "sender":
+        return [packet.sender.agent_id]
+    if counter.by == "recipient":
+        return sorted({recipient.agent_id for recipient in packet.recipients})
+    value = at_path(content, counter.by.removeprefix("content."))
+    salted = canonical_json([packet.trace.session_id, counter.name, value])
+    return [sha256(salted).hexdigest()[:24]]
+
+
+def _kept(value: Any) -> Scalar:
+    if isinstance(value, str) and len(value.encode()) > KEPT_BYTES:
+        return sha256(value.encode()).hexdigest()
+    return value if isinstance(value, str | int | float | bool) else None
+
+
+def equal_kept(first: Scalar, value: Any) -> bool:
+    """Return whether a kept value equals a value of a content; an absent one equals nothing."""
+    second = _kept(value)
+    return (
+        first is not None
+        and second is not None
+        and isinstance(first, bool) == isinstance(second, bool)
+        and (first == second)
+    )
+
+
+# What follows from a packet alone: its content, itself, its sender.
+
+
+def packet_values(team: Team, packet: Packet, readings: Iterable[Reading]) -> dict[str, Any]:
+    """Return the values of those readings that follow from the packet alone."""
+    schema, content = content_of(packet)
+    types = team.types.get(schema, {})
+    values: dict[str, Any] = {}
+    for reading in readings:
+        name = reading.name
+        if name == "has":
+            values[reading.text] = at_path(content, str(reading.arguments[0]).removeprefix("content.")) is not None
+        elif name.startswith("content."):
+            path = name.removeprefix("content.")
+            value = at_path(content, path)
+            if value is not None and path in types:
+                typed = _typed(value, types[path])
+                if typed is not None:
+                    values[reading.text] = typed
+        elif name in _OF_PACKET:
+            values[reading.text] = _OF_PACKET[name](packet)
+    return values
+
+
+def _typed(value: Any, declared: FieldType) -> Any:
+    """Return a value as CEL gets it; None when it is of another type, or longer than its bound."""
+    if declared.kind not in _SCALARS:
+        if not isinstance(value, list | tuple) or len(value) > declared.items:
+            return None
+        if declared.kind == "objects":
+            typed = [_typed_object(one, declared) for one in value]
+        else:
+            typed = [_SCALARS[declared.kind.removesuffix("s")](one, declared.length) for one in value]
+        return None if any(one is None for one in typed) else typed
+    return _SCALARS[declared.kind](value, declared.length)
+
+
+def _typed_object(value: Any, declared: FieldType) -> dict[str, Any] | None:
+    """Return the declared fields of an item, as far as they are plain values."""
+    if not isinstance(value, Mapping):
+        return None
+    fields = {name: value[name] for name in declared.fields if name in value}
+    plain = {name: one for name, one in fields.items() if isinstance(one, str | int | float | bool)}
+    if any(isinstance(one, str) and len(one) > declared.length for one in plain.values()):
+        return None
+    return {name: float(one) if type(one) is int and abs(one) >= _EXACT else one for name, one in plain.items()}
+
+
+def _text(value: Any, length: int) -> str | None:
+    return value if isinstance(value, str) and len(value) <= length else None
+
+
+def _boolean(value: Any, _: int) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _number(value: Any, _: int) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _integer(value: Any, _: int) -> int | None:
+    number = _number(value, 0)
+    return None if number is None or number != int(number) or abs(number) >= _EXACT else int(number)
+
+
+_EXACT = 2**53
+_SCALARS: Mapping[str, Callable[[Any, int], Any]] = {
+    "string": _text,
+    "boolean": _boolean,
+    "number": _number,
+    "integer": _integer,
+}
+
+_OF_PACKET = {
+    "packet.type": lambda packet: packet.packet_type.value,
+    "packet.schema": lambda packet: content_of(packet)[0],
+    "packet.id": lambda packet: str(packet.packet_id),
+    "packet.confidence": lambda packet: float(packet.confidence),
+    "packet.to": lambda packet: sorted({recipient.agent_id for recipient in packet.recipients}),
+    "sender.id": lambda packet: packet.sender.agent_id,
+    "sender.role": lambda packet: packet.sender.role,
+    "sender.swarm": lambda packet: packet.sender.swarm_id,
+}
+"""Words that follow from the packet; sender's role and swarm are the registered ones, or the packet was refused."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import yaml
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
@@ -21,6 +21,7 @@ from apc_contracts.contract.contract import Contract, contract_from_bytes
 from apc_contracts.contract.expressions import MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
 from apc_contracts.contract.file import (
     ContractFile,
+    CounterDeclaration,
     FieldPath,
     GuardText,
     Mode,
@@ -32,7 +33,7 @@ from apc_contracts.contract.file import (
     Word,
     refusal_order,
 )
-from apc_contracts.contract.rules import Team, build_team
+from apc_contracts.contract.rules import Counter, Rule, Team, build_team
 from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import PacketType
@@ -201,11 +202,11 @@ class _PlainReader:
         while not isinstance(self._event, yaml.MappingEndEvent):
             key = self._event
             if not isinstance(key, yaml.ScalarEvent) or key.tag is not None or key.anchor is not None:
-                raise ContractInvalid(place, f"line {key.start_mark.line + 1}: a key is a plain text")
+                raise ContractInvalid(place, f"{_line(key)}a key is a plain text")
             self._take(yaml.ScalarEvent)
             inner = key.value if place == "$" else f"{place}.{key.value}"
             if key.value in values:
-                raise ContractInvalid(inner, f"line {key.start_mark.line + 1}: the key stands there twice: keep one")
+                raise ContractInvalid(inner, f"{_line(key)}the key stands there twice: keep one")
             values[key.value] = self._value(inner, depth + 1)
         self._take(yaml.MappingEndEvent)
         return values
@@ -213,13 +214,19 @@ class _PlainReader:
     def _scalar(self, event: yaml.ScalarEvent, place: str) -> Any:
         if event.style is not None:
             return event.value
-        line = self._lines[event.end_mark.line] if event.end_mark.line < len(self._lines) else ""
-        if place.endswith((".require", ".when")) and line[event.end_mark.column :].lstrip().startswith("#"):
-            raise ContractInvalid(place, f"line {event.end_mark.line + 1}: YAML cuts it at #: {_QUOTES}")
+        end = event.end_mark
+        rest = self._lines[end.line][end.column :] if end is not None and end.line < len(self._lines) else ""
+        if place.endswith((".require", ".when")) and rest.lstrip().startswith("#"):
+            raise ContractInvalid(place, f"{_line(event)}YAML cuts it at #: {_QUOTES}")
         for pattern, read in _PLAIN:
             if pattern.fullmatch(event.value):
                 return read(event.value)
         return event.value
+
+
+def _line(event: yaml.Event) -> str:
+    """Return where an event ends, for an error."""
+    return "" if event.end_mark is None else f"line {event.end_mark.line + 1}: "
 
 
 def read_plain(body: bytes) -> Any:
@@ -302,6 +309,7 @@ def _tighten(document: dict[str, Any], overlay: Overlay, parent: Contract) -> No
     for name in overlay.limits:
         if name in DEPLOYMENT_WIDE:
             raise ContractInvalid(f"limits.{name}", "the deployment's default contract sets it: leave it out")
+    document["limits"] = parent.limits.model_dump(mode="json", exclude_none=True) | document["limits"]
     _lower(document["limits"], overlay.limits, "limits")
     for name, mode in overlay.verification.items():
         _stricter(document["verification"], name, mode, f"verification.{name}")
@@ -324,6 +332,7 @@ def _tighten(document: dict[str, Any], overlay: Overlay, parent: Contract) -> No
 
 
 def _lower(section: dict[str, Any], given: Mapping[str, int], place: str) -> None:
+    """Lower numbers of a section. Raises ContractInvalid."""
     for name, value in given.items():
         known = section.get(name)
         if not isinstance(known, int | float):
@@ -341,7 +350,7 @@ def _stricter(section: dict[str, Any], name: str, mode: str, place: str) -> None
     section[name] = mode
 
 
-def _unknown(name: str, known: Iterable[str], place: str, what: str) -> None:
+def _unknown(name: str, known: Iterable[str], place: str, what: str) -> NoReturn:
     close = get_close_matches(name, list(known), n=1)
     meant = f": do you mean {close[0]}?" if close else f"; known: {', '.join(sorted(known))}"
     raise ContractInvalid(place, f"there is no {what} {name!r}{meant}")
@@ -360,7 +369,7 @@ def _team(
         if name in counters:
             raise ContractInvalid(f"counters.{name}", "its parent has a counter of this name: name it otherwise")
         declared = counter.model_dump(by_alias=True, exclude={"within"}) | {"within_ms": counter.within}
-        counters[name] = declared
+        counters[name] = CounterDeclaration.model_validate(declared)
     known = list(roles) if roles is not None else overlay.roles
     types = {} if before is None else dict(before.types)
     named = [*(only or ()), *keep, *(s.schema_ for s in _all_subjects(overlay) if s.schema_ is not None)]
@@ -397,8 +406,10 @@ def _narrowed(before: Sequence[str], given: Sequence[str] | None) -> tuple[str, 
 
 
 def _all_subjects(overlay: Overlay) -> Iterable[Subject]:
-    for part in (*overlay.rules, *overlay.counters.values()):
-        yield from part.for_
+    for rule in overlay.rules:
+        yield from rule.for_
+    for counter in overlay.counters.values():
+        yield from counter.for_
 
 
 def _types_read(file: ContractFile) -> dict[str, dict[str, Any]]:
@@ -406,9 +417,10 @@ def _types_read(file: ContractFile) -> dict[str, dict[str, Any]]:
     team = build_team(file)
     assert team is not None, "an overlay makes a team"
     read: dict[str, set[str]] = {schema: set(fields) for schema, fields in team.kept.items()}
-    for part in (*team.rules, *team.counters):
+    parts: list[Rule | Counter] = [*team.rules, *team.counters]
+    for part in parts:
         paths = {path for expression in _expressions(part) for path in _paths(expression)}
-        if hasattr(part, "by"):
+        if isinstance(part, Counter):
             paths |= {one.removeprefix("content.") for one in (part.by, part.add or "") if one.startswith("content.")}
         for subject in part.subjects:
             if subject.schema_ is not None:
@@ -420,8 +432,9 @@ def _types_read(file: ContractFile) -> dict[str, dict[str, Any]]:
     }
 
 
-def _expressions(part: Any) -> Iterable[Expression]:
-    return [one for one in (part.when, getattr(part, "require", None)) if one is not None]
+def _expressions(part: Rule | Counter) -> list[Expression]:
+    given = (part.when, part.require) if isinstance(part, Rule) else (part.when,)
+    return [one for one in given if one is not None]
 
 
 def _paths(expression: Expression) -> Iterable[str]:
@@ -498,7 +511,7 @@ def _field_type(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Field
     if kind == "string":
         length = max(map(len, texts), default=schema.get("maxLength", MAX_TEXT))
         return FieldType(kind="string", length=min(length, 65_536), values=texts)
-    if kind in _KINDS:
+    if isinstance(kind, str) and kind in _KINDS:
         return FieldType(kind=_KINDS[kind])
     if kind != "array":
         return None

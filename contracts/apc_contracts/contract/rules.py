@@ -74,9 +74,8 @@ class Team:
     @property
     def expressions(self) -> Iterator[Expression]:
         """Every expression."""
-        for part in (*self.rules, *self.counters):
-            if part.when is not None:
-                yield part.when
+        conditions = (*(rule.when for rule in self.rules), *(counter.when for counter in self.counters))
+        yield from (when for when in conditions if when is not None)
         yield from (rule.require for rule in self.rules)
 
     def check(self) -> None:

@@ -360,7 +360,7 @@ _SCALARS: Mapping[str, Callable[[Any, int], Any]] = {
     "integer": _integer,
 }
 
-_OF_PACKET = {
+_OF_PACKET: Mapping[str, Callable[[Packet], Any]] = {
     "packet.type": lambda packet: packet.packet_type.value,
     "packet.schema": lambda packet: content_of(packet)[0],
     "packet.id": lambda packet: str(packet.packet_id),

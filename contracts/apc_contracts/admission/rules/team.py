@@ -70,9 +70,9 @@ def keeps_the_rules(case: Case) -> Refusal | None:
 
 def ruling_of(case: Case) -> TeamRuling:
     """Return what the rules of the contract's team say; computed once for a case."""
-    if case.team is None:
-        case.team = _judge(case)
-    return case.team
+    ruling: TeamRuling = case.team if case.team is not None else _judge(case)
+    case.team = ruling
+    return ruling
 
 
 def _judge(case: Case) -> TeamRuling:
@@ -100,7 +100,7 @@ def _not_allowed(case: Case, team: Team, schema: str) -> Refusal | None:
     only = team.file.only
     if only is None or not schema or schema in only:
         return None
-    typed, path = typed_part(case.packet.payload)
+    _, path = typed_part(case.packet.payload)
     message = f"{case.contract.name} allows {', '.join(only)}, not {schema}"
     return Refusal("RULE_FAILED", ONLY, f"{path}.schema", message, remedy="send one of these, or extend `only`")
 
@@ -169,7 +169,7 @@ def _read(case: Case, team: Team, readings: Iterable[Reading], noted: dict[str, 
 def _for_cel(reading: Reading, found: Any) -> Any:
     """Return the value that the expression gets: of approvals, whether the people are enough."""
     if reading.name == "approved_by":
-        return len(found) >= (reading.arguments[1] if len(reading.arguments) > 1 else 1)
+        return len(found) >= int(reading.arguments[1] if len(reading.arguments) > 1 else 1)
     return found
 
 

@@ -138,6 +138,8 @@ def _hidden(document: bytes) -> bytes:
 def _hide(value: Any, key: str) -> Any:
     """Encrypt free text, which may quote a packet; names have no blanks and are short."""
     match value:
+        case dict() if key == "values":  # what a rule has read of the content
+            return dict.fromkeys(value, HIDDEN)
         case dict():
             return {name: _hide(item, name) for name, item in value.items()}
         case list():
@@ -155,7 +157,7 @@ _DESTROY = "DELETE FROM apc_keys.subject_keys WHERE subject = ANY($1::text[]) RE
 _RECORD = "SELECT apc_guard.record_erasure($1)"
 # Names that a session compares come from payloads. Its document is a projection, no row of the log.
 _FORGET = """
-UPDATE apc_log.sessions SET document = document - 'briefs' - 'symbolic_keys' WHERE session_id IN (
+UPDATE apc_log.sessions SET document = document - 'briefs' - 'symbolic_keys' - 'counters' WHERE session_id IN (
     SELECT session_id FROM apc_log.agent_packets WHERE substring(body_stored FROM 1 FOR $2) = ANY($1::bytea[])
 ) AND is_terminal
 """

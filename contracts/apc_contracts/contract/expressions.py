@@ -162,8 +162,8 @@ class Vocabulary:
     schemas: tuple[str, ...] | None = None
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     roles: tuple[str, ...] | None = None
-    counters: Mapping[str, bool] = field(default_factory=dict)
-    """Name -> whether it adds amounts (`sum`) and does not count (`count`)."""
+    counters: Mapping[str, Kind | None] = field(default_factory=dict)
+    """Name -> the type of the amounts that it adds (`sum`); None = it counts (`count`)."""
     has_content: bool = True
     """Whether the rule is for schemas, so that there is a content to read."""
     is_local: bool = False
@@ -355,7 +355,8 @@ class Expression:
         if self._vocabulary.is_local:
             self._refuse(f"a counter reads the packet and its sender alone, not {token.text}()", token)
         written = ", ".join(f'"{one}"' if isinstance(one, str) else str(one) for one in arguments)
-        gives = _one_of(EFFECTS) if token.text == "effect" else _plain(function.gives)
+        adds = self._vocabulary.counters.get(str(arguments[0])) if token.text == "sum" else None
+        gives = _one_of(EFFECTS) if token.text == "effect" else _plain(adds or function.gives)
         reading = Reading(f"{token.text}({written})", gives, token.text, tuple(arguments))
         self._note(reading, token)
         self._check_values(gives, index, at + 1)
@@ -395,7 +396,7 @@ class Expression:
             if argument not in words.content:
                 self._refuse(f"the content has no field {argument!r} to compare with that of {arguments[0]}", token)
         if what == "counter":
-            fitting = [name for name, adds in words.counters.items() if adds == (token.text == "sum")]
+            fitting = [name for name, adds in words.counters.items() if (adds is not None) == (token.text == "sum")]
             if argument not in fitting:
                 self._refuse_name(f"counter for {token.text}()", at, fitting)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from apc_contracts.contract.expressions import Expression, FieldType, Reading, Vocabulary
+from apc_contracts.contract.expressions import Expression, FieldType, Kind, Reading, Vocabulary
 from apc_contracts.contract.file import ContractFile, CounterDeclaration, RuleDeclaration, RuleMode, Subject, TeamRules
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
@@ -192,7 +192,7 @@ def vocabulary(declared: TeamRules, subjects: Iterable[Subject], *, is_local: bo
         own = declared.types.get(schema, {})
         shared = {path: _wider(kind, own[path]) for path, kind in shared.items() if _is_alike(kind, own.get(path))}
     known = declared.only if declared.only is not None else None
-    adds = {name: counter.add is not None for name, counter in declared.counters.items()}
+    adds = {name: _kind_of_amount(declared, counter) for name, counter in declared.counters.items()}
     return Vocabulary(
         content=shared,
         schemas=known,
@@ -202,6 +202,15 @@ def vocabulary(declared: TeamRules, subjects: Iterable[Subject], *, is_local: bo
         has_content=bool(schemas) and None not in named,
         is_local=is_local,
     )
+
+
+def _kind_of_amount(declared: TeamRules, counter: CounterDeclaration) -> Kind | None:
+    """Return the type of what a counter adds: a whole number only where it is one in each schema."""
+    if counter.add is None:
+        return None
+    path = counter.add.removeprefix("content.")
+    found = (declared.types.get(subject.schema_ or "", {}).get(path) for subject in counter.for_)
+    return "integer" if all(one is not None and one.kind == "integer" for one in found) else "number"
 
 
 def _is_alike(first: FieldType, second: FieldType | None) -> bool:

@@ -257,9 +257,11 @@ def _tell_owners(moment: Advance, ground: UUID, stale: Sequence[UUID], parent: U
     """Send one SIGNAL QUERY to each sender, with its packets in metadata.stale, as far as they fit."""
     by_owner: dict[str, list[UUID]] = {}
     for packet_id in stale:
-        owner = moment.session.identities[packet_id].sender
-        if owner != ORCHESTRATOR:
-            by_owner.setdefault(owner, []).append(packet_id)
+        identity = moment.session.identities[packet_id]
+        # A person who answered has no inbox to be told in; earlier contracts tell all, as their logs say.
+        is_answer = moment.session.dossier is not None and identity.packet_type is PacketType.SIGNAL
+        if identity.sender != ORCHESTRATOR and not is_answer:
+            by_owner.setdefault(identity.sender, []).append(packet_id)
     most = moment.contract.retraction.named_packets
     for owner, owned in by_owner.items():
         payload = SignalPayload(signal=Signal.QUERY, reason=f"{len(owned)} of your packets rest on {ground}")

@@ -98,6 +98,7 @@ class Simulation:
     """What comes of a verification; empty = nothing yet."""
     decayed: frozenset[str] = frozenset()
     """Protocols under a block."""
+    registry: dict[str, Registration] = field(default_factory=lambda: REGISTRY)
 
     def start(self, packet_id: UUID | None = None, **spec: Any) -> Packet:
         """Open the session with two swarms, red and blue."""
@@ -130,7 +131,7 @@ class Simulation:
     ) -> Packet:
         """Return a packet of an agent in the session as it is now."""
         session = self.opened
-        who = REGISTRY[agent]
+        who = self.registry[agent]
         packet_type = TYPE_OF_PAYLOAD[type(payload)]
         packet_id = fields.pop("packet_id", None) or new_packet_id()
         parent_id = parent.packet_id if isinstance(parent, Packet) else parent
@@ -182,8 +183,8 @@ class Simulation:
         sender = packet.sender.agent_id
         facts = Facts(
             now=self.now,
-            registry=REGISTRY,
-            user_id=REGISTRY[sender].broker_user,
+            registry=self.registry,
+            user_id=self.registry[sender].broker_user,
             packet_hash=received.packet_hash,
             payload_hash=received.payload_hash,
             is_cause_delivered=True,
@@ -196,7 +197,7 @@ class Simulation:
             if verdict.kind is VerdictKind.REFUSED:
                 return verdict
             self.opened = open_session(packet, self.now, self.contract)
-        recipients = resolve_recipients(packet, self.session, REGISTRY)
+        recipients = resolve_recipients(packet, self.session, self.registry)
         if verdict.kind is VerdictKind.ACCEPTED:
             self.packets.append(packet)
         given = PacketInput(received, verdict, recipients, None, self.now, self.decayed)
@@ -283,7 +284,7 @@ class Simulation:
     def _release(self, item: HeldPacket, *, is_last: bool) -> None:
         received = item.received
         facts = Facts(
-            now=self.now, registry=REGISTRY, packet_hash=received.packet_hash, payload_hash=received.payload_hash
+            now=self.now, registry=self.registry, packet_hash=received.packet_hash, payload_hash=received.payload_hash
         )
         verdict = judge_held(received.packet, self.session, facts, self.contract)
         given = ReleaseInput(item, verdict, self.packets[-1].packet_id, self.now, is_last)

@@ -1,6 +1,7 @@
 """A session that is loaded from the log is the session that was in memory, wherever a takeover interrupts it."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -9,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from tests.contracts.session.conftest import HANDLED, REGISTRY, Simulation
+from tests.contracts.session.conftest import HANDLED, Simulation
 from tests.contracts.session.walk import Walk
 
 from apc_bus.database import open_pool
@@ -22,6 +23,7 @@ from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.protocol.ledger import ProtocolLedger
+from apc_contracts.schemas import RegisteredSchema
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
@@ -52,19 +54,22 @@ class JudgedSimulation(Simulation):
     """The simulation with the gate's own judge in the place of `admit` and `advance`, and its log batches kept."""
 
     batches: list[Batch] = field(default_factory=list)
+    schemas: Mapping[str, RegisteredSchema] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sessions = Sessions()
-        registry, protocols = Registry(ORCHESTRATOR, REGISTRY, set()), ProtocolLedger(CONTRACT.effectiveness)
+        registry, protocols = Registry(ORCHESTRATOR, self.registry, set(), self.schemas), ProtocolLedger(self.contract.effectiveness)
         lease = Lease(0, 1, "0.0", ORCHESTRATOR, UUID(int=2))
-        self.judge = Judge(ShardMemory(Contracts(CONTRACT), lease, 1, "operator", registry, protocols, self.sessions))
+        self.judge = Judge(
+            ShardMemory(Contracts(self.contract), lease, 1, "operator", registry, protocols, self.sessions)
+        )
 
     def take(self, packet: Packet) -> Any:
         batch = self._begin()
         if packet.sender.agent_id == ORCHESTRATOR:
             self.judge.judge_own(batch, packet)
         else:
-            body, user = seal(packet).body, REGISTRY[packet.sender.agent_id].broker_user
+            body, user = seal(packet).body, self.registry[packet.sender.agent_id].broker_user
             message = Message(body, str(packet.packet_id), type=packet.packet_type.value, user_id=user)
             self.judge.judge(batch, read_packet(body), message)
         self._finish(batch)
@@ -94,7 +99,7 @@ class JudgedSimulation(Simulation):
                 error=error,
             )
             own, operator = kind in ORCHESTRATOR_KINDS, kind in OPERATOR_KINDS
-            user = ORCHESTRATOR if own else "agent.librarian" if operator else REGISTRY[agent].broker_user
+            user = ORCHESTRATOR if own else "agent.librarian" if operator else self.registry[agent].broker_user
             message = Message(encode_receipts([receipt]), "m", type="receipts", user_id=user)
             batch = self._begin()
             self.judge.take(batch, read_input(Delivery(message, 1, "0", False), DEFAULT_LIMITS), message)

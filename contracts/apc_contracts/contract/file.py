@@ -491,6 +491,13 @@ REFUSAL_ORDER_1_1 = tuple(name for code in REFUSAL_ORDER for name in (code, *_AF
 TEAM_CODES = ("EVIDENCE_UNKNOWN", "RULE_FAILED")
 """They follow DRIFT_CHECK_FAILED in a contract that an overlay has made."""
 
+
+def with_team_codes(order: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the order of a contract with rules of a team."""
+    behind = order.index("DRIFT_CHECK_FAILED") + 1
+    return (*order[:behind], *TEAM_CODES, *order[behind:])
+
+
 KNOWN_FACTS: Mapping[str, tuple[FactType, frozenset[FactScope]]] = {
     **dict.fromkeys(("generation", "session_limit", "candidates"), ("float", frozenset[FactScope]({"machine"}))),
     **dict.fromkeys(("round", "max_rounds", "approvals"), ("float", frozenset[FactScope]({"machine"}))),
@@ -742,10 +749,7 @@ def _check_refusals(file: ContractFile) -> None:
 def refusal_order(file: ContractFile) -> tuple[str, ...]:
     """Return the order in which a contract must state its refusals."""
     order = REFUSAL_ORDER if PROTOCOL_1_1 not in file.speaks else REFUSAL_ORDER_1_1
-    if file.team is None:
-        return order
-    behind = order.index("DRIFT_CHECK_FAILED") + 1
-    return (*order[:behind], *TEAM_CODES, *order[behind:])
+    return order if file.team is None else with_team_codes(order)
 
 
 def _refuse_unknown(names: Iterable[str], known: Iterable[str], place: str) -> None:

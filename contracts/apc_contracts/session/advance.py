@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.judging.dossier import Said
 from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import Packet
@@ -245,13 +246,21 @@ def _remember(session: Session, given: PacketInput, packet_round: int, contract:
         generation=packet.trace.generation,
         step=session.step,
         chain=read_loop(given.verdict.facts.get("loop")).chain,
-        said=None if session.dossier is None else session.dossier.said(packet, given.verdict.facts.get("user")),
+        said=_said(session, given),
     )
     session.remember(packet.packet_id, identity)
     if given.verdict.kind is not VerdictKind.REFUSED:
         session.roots.add(packet.trace.root_packet_id)
         lifecycle.note_claims(session, packet)
         knowledge.note_grounds(session, packet, contract)
+
+
+def _said(session: Session, given: PacketInput) -> Said | None:
+    """Return what rules of a team will read of a packet: nothing of one that was refused, or of the orchestrator's."""
+    packet, verdict = given.received.packet, given.verdict
+    if session.dossier is None or verdict.kind is VerdictKind.REFUSED or packet.sender.agent_id == ORCHESTRATOR:
+        return None
+    return session.dossier.said(packet, verdict.facts.get("user"))
 
 
 def _rights(verdict: Verdict) -> frozenset[str]:

@@ -8,8 +8,10 @@ from apc_contracts import VerdictKind
 from apc_contracts.admission.recorded import judge_recorded
 from apc_contracts.admission.rules.order import RULES
 from apc_contracts.contract.contract import Contract, task_contract
+from apc_contracts.contract.file import TEAM_CODES
 
 from ..scene import Scene
+from ..session.room import contract_of
 from .refused_addresses import ADDRESS_CASES
 from .refused_contents import CONTENT_CASES
 
@@ -48,6 +50,9 @@ def test_rules_stand_in_the_refusal_order(contract: Contract) -> None:
     assert [code for code in order if code not in ("UNKNOWN_CONTRACT", "CONTENT_INVALID")] == list(
         contract.refusals.order
     )
+    team = list(contract_of().refusals.order)
+    assert [code for code in team if code not in TEAM_CODES] == order, "a team's rules have two codes more"
+    order = team
     places = [order.index(rule.code) for rule in RULES]
 
     assert places == sorted(places)

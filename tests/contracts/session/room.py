@@ -61,7 +61,9 @@ rules:
     when: 'content.risk == "high"'
     require: count("risky") < 1
 """
-REGISTERED: Mapping[str, RegisteredSchema] = {name: register_schema(name, document) for name, document in SCHEMAS.items()}
+REGISTERED: Mapping[str, RegisteredSchema] = {
+    name: register_schema(name, document) for name, document in SCHEMAS.items()
+}
 _EVERY = frozenset(PacketType)
 
 

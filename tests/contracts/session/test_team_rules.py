@@ -13,6 +13,7 @@ from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from .conftest import Simulation
 from .room import INCIDENT, Room, agent, contract_of, registry, rules
 
+HEAD = "name: t\nextends: task\nrules:\n"
 THURSDAY_9 = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
 
 
@@ -317,14 +318,14 @@ def test_rules_that_warn_and_observe_let_a_packet_through() -> None:
         for mode in ("warn", "observe")
     )
     incident = room(contract_of(text))
-    packet, verdict = incident.action(risk="high")
+    _, verdict = incident.action(risk="high")
     assert verdict.kind is VerdictKind.ACCEPTED
     assert [one.rule for one in verdict.warnings] == ["warn-it"]
     assert (verdict.facts["warnings"], verdict.facts["observed"]) == (["warn-it"], ["observe-it"])
 
 
 def test_an_error_in_when_refuses() -> None:
-    text = "name: t\nextends: task\nrules:\n  - {name: a, for: action/1, when: '1 / size(content.service) > 0', require: 'true'}"
+    text = f"{HEAD}  - {{name: a, for: action/1, when: '1 / size(content.service) > 0', require: 'true'}}"
     incident = room(contract_of(text))
     incident.accept(incident.action())
     long = "x" * 65
@@ -332,7 +333,8 @@ def test_an_error_in_when_refuses() -> None:
 
 
 def test_control_packets_are_judged_only_when_a_rule_names_them() -> None:
-    text = "name: t\nextends: task\nrules:\n  - {name: no-retractions, for: {type: RETRACTION}, require: 'sender.role == \"lead\"'}"
+    rule = "{name: no-retractions, for: {type: RETRACTION}, require: 'sender.role == \"lead\"'}"
+    text = f"{HEAD}  - {rule}"
     incident = room(contract_of(text))
     finding = incident.finding()
     with pytest.raises(AssertionError, match="no-retractions"):

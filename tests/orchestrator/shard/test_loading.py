@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,8 @@ import asyncpg
 import msgspec
 import pytest
 from tests.contracts.session.conftest import HANDLED, Simulation
+from tests.contracts.session.room import REGISTERED, registry
+from tests.contracts.session.room_walk import RoomWalk, contract_with
 from tests.contracts.session.walk import Walk
 
 from apc_bus.database import open_pool
@@ -58,7 +61,10 @@ class JudgedSimulation(Simulation):
 
     def __post_init__(self) -> None:
         self.sessions = Sessions()
-        registry, protocols = Registry(ORCHESTRATOR, self.registry, set(), self.schemas), ProtocolLedger(self.contract.effectiveness)
+        registry, protocols = (
+            Registry(ORCHESTRATOR, self.registry, set(), self.schemas),
+            ProtocolLedger(self.contract.effectiveness),
+        )
         lease = Lease(0, 1, "0.0", ORCHESTRATOR, UUID(int=2))
         self.judge = Judge(
             ShardMemory(Contracts(self.contract), lease, 1, "operator", registry, protocols, self.sessions)
@@ -176,6 +182,8 @@ def as_seen(session: Session) -> dict[str, Any]:
         "evidence": session.evidence,
         "tasks": session.tasks,
         "members": session.members,
+        "approvals": {} if session.dossier is None else session.dossier.approvals,
+        "counters": {} if session.dossier is None else session.dossier.counters,
     }
 
 
@@ -190,6 +198,32 @@ def hide_late_refusals(found: dict[str, Any], expected: dict[str, Any]) -> None:
         if identity["refusal"] is not None and identity["refusal"]["message"] == HIDDEN:
             for name in ("path", "message"):
                 expected["identities"][key]["refusal"][name] = identity["refusal"][name]
+
+
+@pytest.mark.parametrize(("seed", "is_encrypted"), [(1, False), (2, False), (3, True)])
+async def test_what_rules_remember_is_loaded_too(postgres_url: str, seed: int, is_encrypted: bool) -> None:
+    ring = KeyRing(MasterKey(bytes(32))) if is_encrypted else None
+    encryption = None if ring is None else Encryption(ring, None)
+    pool, random = await open_pool(postgres_url, max_size=2), Random(seed)
+    try:
+        contract = contract_with(random, rules=8)
+        simulation = JudgedSimulation(contract, registry=registry(), schemas=REGISTERED)
+        walk = RoomWalk(simulation, random)
+        written = 0
+        for step in range(60):
+            walk.step()
+            if step % 10:
+                continue
+            new = simulation.batches[written:]
+            written += len(new)
+            await write(pool, [encode(batch.seal(0, 1)) for batch in new], encryption)
+            loaded = await load_session(pool, "s-1", Contracts(contract), ring)
+            assert isinstance(loaded, Session)
+            found, expected = as_seen(loaded), as_seen(simulation.session)
+            for name, value in expected.items():
+                assert found[name] == value, name
+    finally:
+        await pool.close()
 
 
 @pytest.mark.parametrize(("seed", "is_encrypted"), [*((seed, False) for seed in range(8)), (1, True), (5, True)])

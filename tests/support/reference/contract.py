@@ -10,7 +10,7 @@ from tests.support.reference.markdown import code, table
 
 import apc_contracts
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.contract.file import REFUSAL_ORDER_1_1
+from apc_contracts.contract.file import REFUSAL_ORDER_1_1, with_team_codes
 
 SESSIONS = "inter_agent_coordination"
 
@@ -125,8 +125,8 @@ def refusals() -> str:
 
 
 def refusal_order() -> list[str]:
-    """Return the refusal codes in the order in which they are checked, those of apc/1.1 included."""
-    return list(REFUSAL_ORDER_1_1)
+    """Return the refusal codes in the order in which they are checked, those of apc/1.1 and of team rules included."""
+    return list(with_team_codes(REFUSAL_ORDER_1_1))
 
 
 TABLES: Mapping[str, Callable[[], str]] = {

@@ -131,9 +131,7 @@ def _refusal(nack: NackPacket) -> Exception:
     told = nack.metadata or {}
     refusal, overdue = told.get("refusal"), told.get("acknowledgement")
     if isinstance(refusal, dict):
-        code, path, message = (str(refusal.get(name, "")) for name in ("code", "path", "message"))
-        wait = refusal.get("retry_after_ms")
-        return EmitRefused(code, path, message, wait if isinstance(wait, int) else None)
+        return EmitRefused.of(refusal)
     missing = overdue.get("missing") if isinstance(overdue, dict) else None
     if isinstance(missing, dict):
         states = {agent: str(state) for agent, state in missing.items()}
@@ -473,7 +471,7 @@ def seal_judged(packet: Packet, contract: Contract | None) -> SealedPacket:
         return sealed
     refusal = admit(packet, None, Facts(now=packet.created_at), contract).refusal
     if refusal is not None:
-        raise EmitRefused(refusal.code, refusal.path, refusal.message)
+        raise EmitRefused.of(refusal.document)
     return sealed
 
 

@@ -6,7 +6,7 @@ ApcError
     AgentNotFound       `module:agent` leads to no agent
     AgentKeyUnusable      the signing key cannot be read or written, or is no Ed25519 key
     EmitError
-      EmitRefused       (code, path, message): the contract refuses the packet
+      EmitRefused       (code, rule, path, message, remedy): the contract refuses the packet
       EmitRejected      (nack): the recipient answered NACK to an emit that asked for an ACK
       EmitTimeout       no ACK in time for an emit that asked for one
       EmitUnconfirmed   the broker did not confirm in time; publishing the same packet again is safe
@@ -28,10 +28,11 @@ A handler itself raises `Reject` or `Retry` to end its packet in another way tha
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from apc_contracts.errors import ApcError
+from apc_contracts.judging.verdict import remedy_of
 
 if TYPE_CHECKING:
     from apc_contracts.packet import Packet
@@ -63,18 +64,58 @@ class EmitError(AgentError):
 
 
 class EmitRefused(EmitError):
-    """The contract refuses the packet: `code` (docs/specification/contract.md section 12), `path` (dotted with [i], `$`
-    = whole).
+    """The contract refuses the packet.
 
-    `retry_after_ms` is set when another packet may get through after that time (QUOTA_EXCEEDED, OVERLOADED).
+    `code` (docs/specification/contract.md section 12), `path` (dotted with [i], `$` = whole) and `message` say why,
+    `rule` names the rule, and `remedy` says what corrects the packet. A rule of the team also gives its own sentence
+    (`say`), its expression (`requires`) and the `values` that it read. `retry_after_ms` is set when another packet may
+    get through after that time (QUOTA_EXCEEDED, OVERLOADED).
     """
 
-    def __init__(self, code: str, path: str, message: str, retry_after_ms: int | None = None) -> None:
-        super().__init__(f"{code} at {path}: {message}")
+    def __init__(
+        self,
+        code: str,
+        path: str,
+        message: str,
+        retry_after_ms: int | None = None,
+        *,
+        rule: str = "",
+        say: str | None = None,
+        requires: str | None = None,
+        values: Mapping[str, Any] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        why = f"{code} at {path}: {message}"
+        super().__init__(f"{why.removesuffix('.')}. Remedy: {remedy}" if remedy else why)
         self.code = code
+        self.rule = rule
         self.path = path
         self.message = message
         self.retry_after_ms = retry_after_ms
+        self.say = say
+        self.requires = requires
+        self.values = dict(values or {})
+        self.remedy = remedy or remedy_of(code)
+
+    @classmethod
+    def of(cls, refusal: Mapping[str, Any]) -> "EmitRefused":
+        """Return the error of a refusal in its JSON form, as a NACK of the gate has it in `metadata.refusal`."""
+
+        def text(name: str) -> str | None:
+            return None if refusal.get(name) is None else str(refusal[name])
+
+        wait, values = refusal.get("retry_after_ms"), refusal.get("values")
+        return cls(
+            text("code") or "REFUSED",
+            text("path") or "$",
+            text("message") or "the gate refused the packet",
+            wait if isinstance(wait, int) else None,
+            rule=text("rule") or "",
+            say=text("say"),
+            requires=text("requires"),
+            values=values if isinstance(values, Mapping) else None,
+            remedy=text("remedy"),
+        )
 
 
 class EmitRejected(EmitError):

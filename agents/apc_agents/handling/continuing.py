@@ -217,10 +217,5 @@ def _end(packet: Packet) -> dict[str, Any]:
     if isinstance(payload, SignalPayload) and payload.answer is not None:
         return end_of(packet, payload.answer)
     told = (packet.metadata or {}).get("refusal")
-    refusal = told if isinstance(told, dict) else {}
-    error = EmitRefused(
-        str(refusal.get("code", "REFUSED")),
-        str(refusal.get("path", "$")),
-        str(refusal.get("message", "the gate refused the question")),
-    )
-    return {"raised": encode_error("ask", error)}
+    refused = EmitRefused.of(told if isinstance(told, dict) else {})
+    return {"raised": encode_error("ask", refused)}

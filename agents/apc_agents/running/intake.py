@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from apc_agents.emitter import Acknowledgements
+from apc_agents.errors import EmitRefused
 from apc_agents.running.delivery import (
     DeliveryHeaders,
     DeliveryKey,
@@ -28,7 +29,6 @@ from apc_bus.port import Bus, Delivery
 from apc_bus.telemetry import packet_ids, trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
-from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import NackPacket, Packet
 from apc_contracts.vocabulary import Channel
 from apc_contracts.wire.receipts import SET_ASIDE, Receipt, ReceiptKind
@@ -41,17 +41,17 @@ def log_refusal(agent_id: str, nack: Packet) -> None:
     if not isinstance(nack, NackPacket):
         return
     document = (nack.metadata or {}).get("refusal")
-    refusal: dict[str, Any] = document if isinstance(document, dict) else {}
-    code = str(refusal.get("code", ""))
+    refused = EmitRefused.of({"message": nack.payload.reason, **(document if isinstance(document, dict) else {})})
     _log.warning(
         "packet_refused",
         agent_id=agent_id,
         packet_id=str(nack.payload.acked_packet_id),
         session_id=nack.trace.session_id,
-        code=code,
-        field=str(refusal.get("path", "")),
-        reason=str(refusal.get("message", nack.payload.reason)),
-        remedy=remedy_of(code),
+        code=refused.code,
+        rule=refused.rule,
+        field=refused.path,
+        reason=refused.message,
+        remedy=refused.remedy,
     )
 
 

@@ -81,7 +81,42 @@ async def test_the_gates_refusal_is_raised_with_its_code(
     (error,) = asking.ends
     assert isinstance(error, EmitRefused)
     assert (error.code, error.path, error.message) == ("UNROUTABLE", "recipients", "none")
+    assert (error.rule, error.remedy, error.values) == ("r", REMEDIES["UNROUTABLE"], {})
     assert error.retry_after_ms is None
+
+
+RULE_FAILED = {
+    "code": "RULE_FAILED",
+    "rule": "two-witnesses",
+    "path": "$",
+    "message": "An action needs two findings (authors = 1).",
+    "say": "An action needs two findings.",
+    "requires": 'authors("finding/1") >= 2',
+    "values": {'authors("finding/1")': 1},
+    "remedy": "Cite both findings.",
+}
+
+
+async def test_a_rules_refusal_says_its_sentence_and_remedy(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    asking = Asking()
+    gate, packet, asked = await ask(asking, make_stage, make_packet, idea)
+    with capture_logs() as lines:
+        nack = make_packet(
+            NackPayload(acked_packet_id=asked.packet_id, ack_status="REJECTED"),
+            sender=ORCHESTRATOR,
+            parent=asked,
+            packet_id=reply_id(asked.packet_id, ORCHESTRATOR, "nack"),
+            metadata={"refusal": RULE_FAILED},
+        )
+        await gate.deliver(nack, is_refusal=True)
+        await gate.ended(packet)
+    (error,) = asking.ends
+    assert {name: getattr(error, name) for name in RULE_FAILED} == RULE_FAILED
+    assert str(error) == "RULE_FAILED at $: An action needs two findings (authors = 1). Remedy: Cite both findings."
+    (line,) = [one for one in lines if one["event"] == "packet_refused"]
+    assert (line["rule"], line["remedy"]) == ("two-witnesses", "Cite both findings.")
 
 
 async def test_a_refusal_is_a_warning_without_any_handler(
@@ -117,6 +152,7 @@ async def test_a_refusal_is_a_warning_without_any_handler(
             "packet_id": str(gate.packets[0].packet_id),
             "session_id": "session-1",
             "code": "UNROUTABLE",
+            "rule": "r",
             "field": "recipients[0]",
             "reason": "nobody is not registered",
             "remedy": REMEDIES["UNROUTABLE"],

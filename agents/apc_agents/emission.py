@@ -27,6 +27,7 @@ from apc_contracts.packet import (
     Recipient,
     Routing,
     Trace,
+    reference_of,
 )
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OpenEvalPayload, Payload, SignalFields
 from apc_contracts.payloads.session_signals import ROLE_PREFIX, first_new_field
@@ -178,6 +179,17 @@ class Draft:
         """Return a draft that waits this long for its ACKs."""
         options = self.options.copy()
         options["ack_timeout"] = timeout
+        return Draft(self.payload, **options)
+
+    def citing(self, references: Sequence[str]) -> "Draft":
+        """Return a draft whose evidence names these too, each once and after its own."""
+        bundle = self.options.get("proof_bundle") or ProofBundle()
+        own = {reference_of(text) for text in bundle.evidence_refs}
+        added = [one for one in references if one not in own]
+        if not added:
+            return self
+        options = self.options.copy()
+        options["proof_bundle"] = bundle.model_copy(update={"evidence_refs": (*bundle.evidence_refs, *added)})
         return Draft(self.payload, **options)
 
 

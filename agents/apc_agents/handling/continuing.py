@@ -87,12 +87,15 @@ class Waits:
             return Continuation(packet) if packet.packet_type is PacketType.NACK else "no handler waits for this answer"
         record = decode_record(body)
         asked = record.find(ask)
-        if asked is None:
+        if asked is None or (asked.end is None and record.has_ended(asked.group)):
             return "no handler waits for this answer"
         asked.end = _end(packet)
         if not record.is_answered:
             await self._states.save(document, inbound.key, SavedWait(cause, record.encode()))
             return "other answers are missing"
+        if any(one.end is None for one in record.asked):
+            # A later answer must not change how the wait has ended when this delivery is handled again.
+            await self._states.save(document, None, SavedWait(cause, record.encode()))
         return self._resume(record, document)
 
     async def suspend(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:

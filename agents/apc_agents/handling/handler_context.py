@@ -11,7 +11,16 @@ from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
 from apc_agents.emission import Destination, Draft, EmitOptions, LocalTransition
 from apc_agents.errors import AgentError
-from apc_agents.handling.inquiry import AgentAsked, Approval, Inquiry, ModelT, Pending, PeopleAsked, wake_draft
+from apc_agents.handling.inquiry import (
+    AgentAsked,
+    Approval,
+    Inquiry,
+    ModelT,
+    Pending,
+    PeopleAsked,
+    shown_of,
+    wake_draft,
+)
 from apc_agents.handling.invocation import Invocation
 from apc_agents.memory.conversation import ConversationMessage
 from apc_agents.memory.store import BaseMemoryStore
@@ -21,7 +30,7 @@ from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry import Right
-from apc_contracts.packet import Packet, Recipient, SomePayload
+from apc_contracts.packet import PACKET_PREFIX, Packet, Recipient, SomePayload, reference_of
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OnTimeout, Payload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
@@ -110,12 +119,14 @@ class WaitingCalls(SessionFacts):
         timeout: timedelta,
         on_timeout: str = "deny",
         content: dict[str, JsonValue] | None = None,
+        about: BaseModel | None = None,
+        approvals: int = 1,
     ) -> Pending[Approval]:
         """Ask people, and wait for the first answer: for days, and over restarts (docs/how-to/approvals.md).
 
         The handler ends at `await ctx.ask(...)`. With the answer it runs again from its first line, over the same
         packet: what it did through `ctx` so far returns what is recorded, without any effect, and `ctx.state` is as it
-        was then.
+        was then. What it emits afterwards names the answer as evidence.
 
         Args:
             question: what they read; up to 8,192 characters.
@@ -123,13 +134,21 @@ class WaitingCalls(SessionFacts):
             timeout: how long to wait, within the session's deadline.
             on_timeout: `deny` returns a denial when nobody has answered in time, `raise` raises AskTimeout.
             content: data to be shown with the question.
+            about: what the handler will emit if it is approved: a model with `@message`, a MessagePayload, or a
+                DecisionPayload with a result. Its schema and content are shown with the question.
+            approvals: how many different people must approve, each a question of their own; up to 16. The first other
+                answer ends the wait.
 
         Raises:
             AskTimeout: with on_timeout="raise".
             EmitRefused: the gate refuses the question: nobody has the role, or the session ends before the timeout.
-            AgentError: the handler cannot wait here.
+            AgentError: the handler cannot wait here, or the question is none: `content` beside `about`, say.
         """
-        return self._wait(PeopleAsked(question, to, timeout, OnTimeout(on_timeout), content))
+        if about is not None:
+            if content is not None:
+                raise AgentError("ctx.ask has content= and about=: give one, for about= is shown as the content")
+            content = shown_of(about)
+        return self._wait(PeopleAsked(question, to, timeout, OnTimeout(on_timeout), content, approvals))
 
     def request(
         self, content: BaseModel, *, to: Destination, returns: type[ModelT], timeout: timedelta = REQUEST_TIMEOUT
@@ -306,6 +325,23 @@ class HandlerContext(WaitingCalls):
         options["to"] = (ORCHESTRATOR, *(reviewers or ()), *others)
         return await self.emit(done_with(result, f"done-{self.packet.packet_id}", recommendation), **options)
 
+    def cite(self, *packets: Packet | UUID | str) -> tuple[str, ...]:
+        """Name packets as evidence in what the handler emits, asks and returns from now on; return the references.
+
+        They stand in `proof_bundle.evidence_refs` as `packet:<id>`, each once, after those of the emission's own
+        bundle. ACK, NACK, ERROR, RETRACTION, signals other than questions, and packets into another session have none
+        of them. A task that the handler has started cites for itself and the tasks that it starts.
+
+        Args:
+            packets: packets, or their ids, as a handler of this agent has kept them in `ctx.state`.
+
+        Raises:
+            AgentError: one is no packet and no id.
+        """
+        references = tuple(map(_reference, packets))
+        self._invocation.cite(references)
+        return references
+
     async def answer(self, payload: Payload) -> Packet:
         """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
         return await self._invocation.answer(payload)
@@ -409,3 +445,13 @@ class HandlerContext(WaitingCalls):
         """Report what the handler has spent; the outcome takes it into the session's budget."""
         self._invocation.used_tokens += tokens
         self._invocation.used_cost += cost
+
+
+def _reference(packet: Packet | UUID | str) -> str:
+    name = packet.packet_id if isinstance(packet, Packet) else packet
+    reference = reference_of(str(name))
+    if reference is None or not reference.startswith(PACKET_PREFIX):
+        raise AgentError(
+            f"ctx.cite({name!r}) names no packet: give a packet or its packet_id; other evidence goes into proof_bundle"
+        )
+    return reference

@@ -1,10 +1,10 @@
 """What a handler may wait for: an ASK, and how its ANSWER becomes the result of the call."""
 
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 from warnings import warn
 
@@ -13,15 +13,16 @@ from pydantic import BaseModel, JsonValue
 
 from apc_agents.emission import Destination, Draft
 from apc_agents.errors import AgentError, AskTimeout, RequestFailed
-from apc_agents.handling.journal import decode_error
+from apc_agents.handling.journal import Asked, decode_error
 from apc_agents.typed import payload_of, schema_of
 from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.packet import MAX_TTL_MS, Packet, Recipient
+from apc_contracts.packet import MAX_TTL_MS, PACKET_PREFIX, Packet, Recipient
 from apc_contracts.payloads.by_type import (
     MAX_TEXT,
     AgentRequest,
     AnswerOutcome,
     AnswerSpec,
+    DecisionPayload,
     MessagePayload,
     OnTimeout,
     Payload,
@@ -29,7 +30,7 @@ from apc_contracts.payloads.by_type import (
     Result,
     SignalPayload,
 )
-from apc_contracts.payloads.session_signals import MAX_KEY, WakeSpec
+from apc_contracts.payloads.session_signals import MAX_KEY, ROLE_PREFIX, WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
 from apc_contracts.wire.parsing import payload_hash
 
@@ -40,23 +41,28 @@ LONGEST_TTL = timedelta(milliseconds=MAX_TTL_MS)
 
 
 class Inquiry(Protocol[ResultT_co]):
-    """One ASK of a wait."""
+    """One call of a wait."""
 
     @property
     def op(self) -> str:
         """The name of the call of `ctx`."""
         ...
 
+    @property
+    def count(self) -> int:
+        """How many ASKs it makes."""
+        ...
+
     def subject(self) -> str:
         """Return the text by which the same inquiry is recognised in another run."""
         ...
 
-    def draft(self, now: datetime) -> Draft:
-        """Return the ASK."""
+    def drafts(self, now: datetime) -> list[Draft]:
+        """Return the ASKs."""
         ...
 
-    def outcome(self, end: End, ask: Packet) -> ResultT_co:
-        """Return, or raise, what the handler gets."""
+    def outcome(self, asked: Sequence[Asked]) -> ResultT_co:
+        """Return, or raise, what the handler gets for the ASKs."""
         ...
 
 
@@ -116,12 +122,24 @@ def outcome_of(op: str, end: End) -> AnswerOutcome:
     return AnswerOutcome(end["outcome"])
 
 
+def evidence_of(asked: Sequence[Asked]) -> tuple[str, ...]:
+    """Return the references to the ANSWERs of a wait."""
+    return tuple(f"{PACKET_PREFIX}{one.end['id']}" for one in asked if one.end is not None and "id" in one.end)
+
+
 # A question to people, and its end as the handler gets it.
+
+MAX_APPROVALS: Final = 16
+"""People whose approval one `ctx.ask` may need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """How a question ended. `by` is who answered, `packet_id` the ANSWER in the log."""
+    """How a question ended. `by` is who answered, `packet_id` the ANSWER in the log.
+
+    With `approvals=n` these are of the first answer that is no approval, else of the last one; `approved` says that n
+    different people approved.
+    """
 
     approved: bool
     outcome: AnswerOutcome
@@ -129,36 +147,81 @@ class Approval:
     note: str | None
     answered_at: datetime
     packet_id: UUID
+    several: tuple["Approval", ...] = ()
+
+    @property
+    def approvals(self) -> tuple["Approval", ...]:
+        """What each person answered, in the order of the answers."""
+        return self.several or (self,)
+
+
+def shown_of(about: BaseModel) -> dict[str, JsonValue]:
+    """Return what people see of the message that they are asked about, as its packet will have it.
+
+    Raises:
+        AgentError: it has no schema and content.
+    """
+    said: Payload | Result | None = payload_of(about)
+    if isinstance(said, DecisionPayload):
+        said = said.result
+    if not isinstance(said, MessagePayload | Result):
+        raise AgentError(
+            f"ctx.ask(about={type(about).__name__}(...)) has no schema and content: give a model with "
+            '@message("name/1"), a MessagePayload, or a DecisionPayload with a result'
+        )
+    return {"schema": said.schema_id, "content": dict(said.content)}
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleAsked:
-    """What a handler asks people, and for how long it waits."""
+    """What a handler asks people, how many of them, and for how long it waits."""
 
     text: str
     to: Destination
     timeout: timedelta
     on_timeout: OnTimeout
     content: dict[str, JsonValue] | None = None
+    count: int = 1
     op: str = "ask"
+
+    def __post_init__(self) -> None:
+        """Raise AgentError for a number of people that cannot answer."""
+        if not 1 <= self.count <= MAX_APPROVALS:
+            raise AgentError(f"ctx.ask(approvals={self.count}): give a number of people from 1 to {MAX_APPROVALS}")
+        names = set(names_of(self.to))
+        if len(names) < self.count and not any(name.startswith(ROLE_PREFIX) for name in names):
+            raise AgentError(f"ctx.ask(approvals={self.count}): to= names {len(names)}: name as many people, or a role")
 
     def subject(self) -> str:
         """Return the text by which the same question is recognised in another run."""
-        return question_digest(
-            self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content
-        )
+        said = [self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content]
+        return question_digest(*said, *([self.count] if self.count > 1 else []))
 
-    def draft(self, now: datetime) -> Draft:
-        """Return the ASK."""
-        question = Question(text=self.text, content=self.content, on_timeout=self.on_timeout)
+    def drafts(self, now: datetime) -> list[Draft]:
+        """Return an ASK for each person whose approval is needed."""
+        return [self._draft(number, now) for number in range(1, self.count + 1)]
+
+    def _draft(self, number: int, now: datetime) -> Draft:
+        of_several = f" ({number} of {self.count}, each by another person)" if self.count > 1 else ""
+        question = Question(text=f"{self.text}{of_several}", content=self.content, on_timeout=self.on_timeout)
         payload = SignalPayload(signal=Signal.ASK, question=question, expected_response_by=now + self.timeout)
         return Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))
 
-    def outcome(self, end: End, ask: Packet) -> Approval:
+    def outcome(self, asked: Sequence[Asked]) -> Approval:
         """Return the end of the question. Raises what the gate refused the ASK with, and AskTimeout."""
-        outcome = outcome_of(self.op, end)
-        if outcome is AnswerOutcome.TIMED_OUT and self.on_timeout is OnTimeout.RAISE:
+        ends = [(self._approval(one.end), one.packet) for one in asked if one.end is not None]
+        ends.sort(key=lambda end: end[0].answered_at)
+        last, ask = next((end for end in ends if not end[0].approved), ends[-1])
+        if last.outcome is AnswerOutcome.TIMED_OUT and self.on_timeout is OnTimeout.RAISE:
             raise AskTimeout(ask.packet_id)
+        if self.count == 1:
+            return last
+        given = tuple(one for one, _ in ends)
+        are_different = len({one.by for one in given}) == self.count
+        return replace(last, approved=last.approved and are_different, several=given)
+
+    def _approval(self, end: End) -> Approval:
+        outcome = outcome_of(self.op, end)
         return Approval(
             approved=outcome is AnswerOutcome.APPROVED,
             outcome=outcome,
@@ -182,6 +245,7 @@ class AgentAsked(Generic[ModelT]):
     to: Destination
     returns: type[ModelT]
     timeout: timedelta
+    count: int = 1
     op: str = "request"
 
     def subject(self) -> str:
@@ -189,7 +253,7 @@ class AgentAsked(Generic[ModelT]):
         said = payload_of(self.content).model_dump(mode="json")
         return question_digest(said, names_of(self.to), schema_of(self.returns), self.timeout.total_seconds())
 
-    def draft(self, now: datetime) -> Draft:
+    def drafts(self, now: datetime) -> list[Draft]:
         """Return the ASK. Raises AgentError for models without `@message`."""
         said, returns = payload_of(self.content), schema_of(self.returns)
         if not isinstance(said, MessagePayload) or returns is None:
@@ -197,10 +261,12 @@ class AgentAsked(Generic[ModelT]):
             raise AgentError(f'ctx.request takes models that are decorated with @message("name/1"), not {name}')
         request = AgentRequest(schema_id=said.schema_id, content=said.content, returns=returns)
         payload = SignalPayload(signal=Signal.ASK, request=request, expected_response_by=now + self.timeout)
-        return Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))
+        return [Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))]
 
-    def outcome(self, end: End, ask: Packet) -> ModelT:
+    def outcome(self, asked: Sequence[Asked]) -> ModelT:
         """Return the answer. Raises AskTimeout, RequestFailed, and what the gate refused the ASK with."""
+        (one,) = asked
+        end, ask = one.end or {}, one.packet
         outcome = outcome_of(self.op, end)
         if outcome is AnswerOutcome.TIMED_OUT:
             raise AskTimeout(ask.packet_id)

@@ -4,12 +4,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, uuid5
 
 import structlog
@@ -22,7 +23,7 @@ from apc_agents.effects import EffectMaker, is_making_effect
 from apc_agents.emission import NOT_FOLLOWED, Draft, Emission, HeldPacket, LocalCoordination
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
-from apc_agents.handling.inquiry import Inquiry
+from apc_agents.handling.inquiry import Inquiry, evidence_of
 from apc_agents.handling.journal import Asked, CallJournal, barred
 from apc_agents.handling.state import StateDocument
 from apc_agents.memory.conversation import ConversationMessage, MemoryUnavailable, NewMessages, StaleRevision
@@ -32,8 +33,9 @@ from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
 from apc_contracts.identity.registry import Right
-from apc_contracts.packet import Packet, Recipient
-from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload
+from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet, Recipient
+from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload, SignalPayload
+from apc_contracts.vocabulary import CONTROL_TYPES, Signal
 from apc_contracts.wire.parsing import payload_hash
 from apc_contracts.wire.receipts import Usage
 
@@ -119,6 +121,10 @@ MAX_HELD_BYTES = 4 * 1024 * 1024
 """Of the packets that wait for the state to be saved. Beyond it they leave before: the document would be too large."""
 
 _log = structlog.get_logger("apc_agents")
+# A task begins with the evidence of the task that started it; so the same packet has the same evidence in each run.
+
+_cited: Final[ContextVar[tuple[str, ...]]] = ContextVar("apc_cited", default=())
+"""What this task names as evidence in the packets that it emits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +184,7 @@ class Invocation:
         self._held_bytes = 0
         self._beside: Counter[str] = Counter()
         """How often the same was said in tasks that the handler has started."""
+        _cited.set(())
 
     @property
     def agent_id(self) -> str:
@@ -234,8 +241,18 @@ class Invocation:
         self.document.reset()
         self.coordination.halt()
 
+    def cite(self, references: Sequence[str]) -> None:
+        """Name these as evidence in what is emitted from now on, by this task and those that it starts."""
+        _cited.set(tuple(dict.fromkeys((*_cited.get(), *references))))
+
+    def _with_evidence(self, draft: Draft) -> Draft:
+        session_id, packet = draft.options.get("session_id"), self._packet
+        is_elsewhere = packet is not None and session_id not in (None, packet.trace.session_id)
+        return draft if is_elsewhere or not _rests_on_evidence(draft.payload) else draft.citing(_cited.get())
+
     async def emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
+        draft = self._with_evidence(draft)
         ordinal = self._ordinal_of(draft)
         self.has_answered |= self._is_answer(draft.payload)
         return await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
@@ -300,7 +317,7 @@ class Invocation:
         """
         ordinals = []
         if not self.journal.is_beside:
-            ordinals = [self._next_ordinal() for _ in inquiries]
+            ordinals = [self._next_ordinal() for one in inquiries for _ in range(one.count)]
             self.ack_ordinal = self._next_ordinal()
             await self.journal.caught_up()
         op = inquiries[0].op if len(inquiries) == 1 else "gather"
@@ -312,19 +329,25 @@ class Invocation:
             self.is_acknowledged = True
             asked = self.journal.pass_wait(entry)
             self._ordinal = max(self._ordinal, asked[-1].ordinal + 2)  # the last one's, and that of the ACK
-            return [inquiry.outcome(*_ended(one)) for inquiry, one in zip(inquiries, asked, strict=True)]
+            self.cite(evidence_of(asked))
+            groups = [[one for one in asked if one.group == number] for number in range(len(inquiries))]
+            return [inquiry.outcome(group) for inquiry, group in zip(inquiries, groups, strict=True)]
         try:
             self._check_may_wait()
-            asked = [await self._prepare(one, ordinal) for one, ordinal in zip(inquiries, ordinals, strict=True)]
+            asked = await self._prepared(inquiries, ordinals)
         except Exception as error:
             self.journal.note_error(op, subject, error)
             raise
         await self.journal.close()
         raise self.journal.wait(op, subject, asked)
 
-    async def _prepare(self, inquiry: Inquiry[Any], ordinal: int) -> Asked:
-        draft = inquiry.draft(datetime.now(UTC))
-        return Asked(await self.resources.emitter.prepare(draft, self._packet, ordinal), ordinal)
+    async def _prepared(self, inquiries: Sequence[Inquiry[Any]], ordinals: Sequence[int]) -> list[Asked]:
+        now, prepare = datetime.now(UTC), self.resources.emitter.prepare
+        drafts = [(group, draft) for group, one in enumerate(inquiries) for draft in one.drafts(now)]
+        return [
+            Asked(await prepare(self._with_evidence(draft), self._packet, ordinal), ordinal, group=group)
+            for (group, draft), ordinal in zip(drafts, ordinals, strict=True)
+        ]
 
     def _check_may_wait(self) -> None:
         if self._packet is None:
@@ -377,6 +400,13 @@ class Invocation:
         return ordinal
 
 
+def _rests_on_evidence(payload: Payload) -> bool:
+    """Return whether a payload says something that evidence can bear out; most control packets do not."""
+    if isinstance(payload, SignalPayload):
+        return payload.signal in (Signal.ASK, Signal.ANSWER)
+    return TYPE_OF_PAYLOAD.get(type(payload)) not in CONTROL_TYPES
+
+
 def _said(draft: Draft) -> str:
     """Return the text by which an emission is recognised in another run of the handler."""
     to = draft.options.get("to")
@@ -390,8 +420,3 @@ def _asked(inquiries: Sequence[Inquiry[Any]]) -> str:
     if len(inquiries) == 1:
         return inquiries[0].subject()
     return " ".join(f"{one.op}({one.subject()})" for one in inquiries)
-
-
-def _ended(one: Asked) -> tuple[dict[str, Any], Packet]:
-    assert one.end is not None, "a run goes on when all its questions have ended"
-    return one.end, one.packet

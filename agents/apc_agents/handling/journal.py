@@ -17,6 +17,7 @@ from apc_agents.errors import AgentError
 from apc_contracts.agent import AgentContext
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet
+from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import RunPhase
 from apc_contracts.wire.parsing import parse_packet, seal
@@ -121,11 +122,15 @@ MAX_RECORD_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Asked:
-    """An ASK of a wait; `end` is its answer, or what it raised, as JSON; None while it is open."""
+    """An ASK of a wait; `end` is its answer, or what it raised, as JSON; None while it is open.
+
+    Those of one call have the same `group`: `ctx.ask(approvals=n)` makes n.
+    """
 
     packet: Packet
     ordinal: int
     end: dict[str, Any] | None = None
+    group: int = 0
 
 
 @dataclass(slots=True)
@@ -177,7 +182,12 @@ class WaitRecord:
     @property
     def is_answered(self) -> bool:
         """Whether the run can go on."""
-        return all(one.end is not None for one in self.asked)
+        return all(self.has_ended(one.group) for one in self.asked)
+
+    def has_ended(self, group: int) -> bool:
+        """Return whether a call has its result: all its ASKs are answered, or one of them otherwise than approved."""
+        ends = [one.end for one in self.asked if one.group == group]
+        return None not in ends or any(end is not None and end.get("outcome") != AnswerOutcome.APPROVED for end in ends)
 
     def encode(self) -> bytes:
         """Return the JSON bytes. Raises AgentError beyond the bound."""
@@ -219,14 +229,24 @@ def decode_record(body: bytes) -> WaitRecord:
 def _entry_document(entry: RecordedCall) -> dict[str, Any]:
     document: dict[str, Any] = {"op": entry.op, "subject": entry.subject}
     if entry.is_wait:
-        return document | {"asked": [[_text(one.packet), one.ordinal, one.end] for one in entry.asked]}
+        return document | {"asked": [_asked_document(one, at) for at, one in enumerate(entry.asked)]}
     if entry.place is not None:
         document["place"] = entry.place
     return document | {"outcome": entry.outcome}
 
 
+def _asked_document(asked: Asked, at: int) -> list[Any]:
+    document = [_text(asked.packet), asked.ordinal, asked.end]
+    return document if asked.group == at else [*document, asked.group]
+
+
+def _asked(document: list[Any], at: int) -> Asked:
+    body, ordinal, end, *group = document
+    return Asked(_packet(body), ordinal, end, *(group or [at]))
+
+
 def _entry(document: dict[str, Any]) -> RecordedCall:
-    asked = [Asked(_packet(body), ordinal, end) for body, ordinal, end in document.get("asked", ())]
+    asked = [_asked(one, at) for at, one in enumerate(document.get("asked", ()))]
     return RecordedCall(document["op"], document["subject"], document.get("outcome"), asked, document.get("place"))
 
 

@@ -316,7 +316,9 @@ def answer_id(ask: UUID) -> UUID:
     return UUID(int=ask.int ^ 1)
 
 
-def answer_to(ask: Packet) -> Packet:
+def answer_to(
+    ask: Packet, outcome: AnswerOutcome = AnswerOutcome.APPROVED, person: str = "alice", age: timedelta = timedelta(0)
+) -> Packet:
     payload = ask.payload
     assert isinstance(payload, SignalPayload)
     seen = payload_hash(payload)
@@ -324,11 +326,12 @@ def answer_to(ask: Packet) -> Packet:
         result = Result(schema_id="riddle/1", content={"text": "because"})
         said = AnswerSpec(outcome=AnswerOutcome.ANSWERED, seen=seen, result=result)
     else:
-        said = AnswerSpec(outcome=AnswerOutcome.APPROVED, seen=seen)
+        said = AnswerSpec(outcome=outcome, seen=seen)
     return _make_packet(
         SignalPayload(signal=Signal.ANSWER, answer=said),
-        sender="alice",
+        sender=person,
         parent=ask,
+        age=age,
         packet_id=answer_id(ask.packet_id),
         version=PROTOCOL_1_1,
     )

@@ -1,13 +1,16 @@
 """A team: agents that are started, run and tested as one, over a session of the contract `task`."""
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from apc_agents.agent import Agent
@@ -30,7 +33,9 @@ class Team:
         decider: the agent_id whose DONE ends the work (`ctx.complete`); default the entry.
         reviewers: agent ids that must approve the DONE before the session closes.
         approvals: how many of them.
-        contract: the name of the sessions' contract; its coordinator is `task`.
+        contract: the sessions' contract, whose coordinator is `task`: its name, or its file (`.yml`, `.yaml`, `.json`)
+            beside the module that makes the team, or else in the working folder. Whoever runs the team registers the
+            file.
         budgets: what a session may spend.
         deadline: how long a session may last.
         max_rounds: how often reviewers may send the work back, less one.
@@ -38,7 +43,8 @@ class Team:
         messages: models that agents emit and that neither handlers nor their modules name.
 
     Raises:
-        AgentInvalid: two agents of one id, an id that is no member's, two models of one schema, a field out of range.
+        AgentInvalid: two agents of one id, an id that is no member's, two models of one schema, a field out of range,
+            no such file of a contract, or one without a name.
     """
 
     def __init__(
@@ -65,13 +71,15 @@ class Team:
         for agent_id in ids:
             if ids.count(agent_id) > 1:
                 raise AgentInvalid(f"team {name} has two agents {agent_id!r}: give each its own id")
+        self.contract_file = _contract_file(name, contract, sys._getframe(1).f_globals.get("__file__"))
+        """The file of the sessions' contract; None where the contract is named."""
         decider, reviewers = decider or entry, tuple(reviewers)
         for what, named in (("entry", entry), ("decider", decider), *(("reviewers", one) for one in reviewers)):
             if named not in ids:
                 raise AgentInvalid(f"team {name}: {what} {named!r} is no member; the members are {', '.join(ids)}")
         try:
             self.spec = TaskSessionSpec(
-                contract=contract,
+                contract=contract if self.contract_file is None else _name_in(name, self.contract_file),
                 members=tuple(ids),
                 deciders=(decider,),
                 reviewers=reviewers,
@@ -105,6 +113,34 @@ class Team:
     def documents(self) -> dict[str, dict[str, Any]]:
         """The JSON Schema of every model, by schema: what `apc up` and `apc run` register."""
         return {schema_id: document_of(model) for schema_id, model in sorted(self.models.items())}
+
+
+_FILES = frozenset({".json", ".yaml", ".yml"})
+
+
+def _contract_file(team: str, contract: str, module_file: str | None) -> Path | None:
+    """Return the file that a team names as its contract; None for a name. Raises AgentInvalid when there is none."""
+    if Path(contract).suffix not in _FILES:
+        return None
+    folders = dict.fromkeys([*([] if module_file is None else [Path(module_file).resolve().parent]), Path.cwd()])
+    found = next((file for folder in folders if (file := folder / contract).is_file()), None)
+    if found is None:
+        places = " nor in ".join(map(str, folders))
+        raise AgentInvalid(f"team {team}: its contract {contract} is no file in {places}: put it there")
+    return found
+
+
+def _name_in(team: str, file: Path) -> str:
+    """Return the name of the contract in a file; the rest is checked when it is registered."""
+    try:
+        body = file.read_bytes()
+        document = json.loads(body) if file.suffix == ".json" else yaml.safe_load(body)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise AgentInvalid(f"team {team}: its contract {file} cannot be read: {error}") from error
+    name = document.get("name") if isinstance(document, dict) else None
+    if not isinstance(name, str):
+        raise AgentInvalid(f"team {team}: its contract {file} has no name: begin it with one, as in name: {team}")
+    return name
 
 
 def documents_of(agents: Iterable[Agent]) -> dict[str, dict[str, Any]]:
@@ -170,6 +206,12 @@ def load_documents(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     agents = {place: agent for name in names for place, agent in load_members(name).items()}
     teams = [team for name in names if (team := _find_team(name)) is not None]
     return documents_of(agents.values()) | {key: found for team in teams for key, found in team.documents.items()}
+
+
+def load_contract_files(names: Sequence[str]) -> list[Path]:
+    """Return the contract files of the teams among these, each once. Raises as `load_agent`."""
+    teams = [team for name in names if (team := _find_team(name)) is not None]
+    return list(dict.fromkeys(team.contract_file for team in teams if team.contract_file is not None))
 
 
 def _find_team(name: str) -> Team | None:

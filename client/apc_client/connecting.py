@@ -20,7 +20,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.client import Client
 from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
 from apc_client.operator import first_operator
-from apc_client.registration import RunClient, register_contract
+from apc_client.registration import RunClient
 from apc_client.session import ClientSession
 from apc_contracts.contract.contract import load_contract, task_contract
 from apc_contracts.errors import InputUnusable
@@ -59,9 +59,12 @@ class InProcessClient(Client):
         return session
 
     async def run_team(self, team: Team) -> None:
-        """Register the team's schemas and run its agents, unless they run: what open sessions wait for goes on.
+        """Register the team's schemas and contract, and run its agents, unless they run.
+
+        What open sessions wait for goes on.
 
         Raises:
+            ContractInvalid: the team's contract cannot be used; names the place.
             InputUnusable: another agent of this process has the id of a member, or a schema has changed.
         """
         new = []
@@ -73,6 +76,8 @@ class InProcessClient(Client):
                 raise InputUnusable(f"another agent {agent.agent_id!r} runs in this process: give each its own id")
         if new:
             await self._system.register_schemas(team.documents)
+            if team.contract_file is not None:
+                await self._system.register_contract(team.contract_file)
             await self._system.start_agents(new)
             self._running |= {agent.agent_id: agent for agent in new}
 
@@ -84,8 +89,7 @@ class InProcessClient(Client):
             InputUnusable: it is too large.
             ShardsUnconfirmed: a shard has not logged it in time.
         """
-        body = load_contract(file).body
-        await register_contract(self._bus, self._pool, self._shards, body, file)
+        await self._system.register_contract(file)
 
     async def contracts(self) -> list[str]:
         """Return the names of the contracts that a session can name, sorted."""

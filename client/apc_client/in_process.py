@@ -49,6 +49,7 @@ from apc_client.registration import (
     addition,
     inboxes_of,
     publish_changes,
+    register_file,
     register_folder,
     register_operator,
     register_schemas,
@@ -194,6 +195,10 @@ class EmbeddedSystem:
         """
         work = register_schemas(self._operator, self.pool, self._settings.shards, documents)
         await self._unless_failed(work)
+
+    async def register_contract(self, file: Path | str) -> None:
+        """Register the contract in a file. Raises as `registration.register_file`."""
+        await self._unless_failed(register_file(self._operator, self.pool, self._settings.shards, file))
 
     async def register_folder(self) -> None:
         """Register the contracts of the folder that the settings name. Raises as `contracts.register_folder`."""

@@ -244,6 +244,16 @@ async def register_contract(
     return RegisteredContract(contract, change.revision)
 
 
+async def register_file(bus: Bus, pool: asyncpg.Pool, shards: int, file: Path | str) -> RegisteredContract:
+    """Register the contract in a file, such as that of a team, whose schemas are registered already.
+
+    Raises:
+        ContractInvalid: it cannot be read or used; names the place.
+        InputUnusable, ShardsUnconfirmed: as `register_contract`.
+    """
+    return await register_contract(bus, pool, shards, load_contract(file).body, file)
+
+
 async def register_folder(bus: Bus, pool: asyncpg.Pool, shards: int, folder: Path | str) -> None:
     """Register every `*.json` of a folder, in the order of their names; nothing when all are registered.
 

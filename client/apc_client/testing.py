@@ -39,7 +39,7 @@ class TeamTestClient:
     Args:
         team: the team.
         people: the role of each person who can be asked, by id.
-        contract: the file of the team's contract; needed unless it is a packaged one, such as `task`.
+        contract: the file of the team's contract; needed where the team only names one that is not packaged.
         database_url: a database for the log, empty or of earlier tests; default a temporary one.
         folder: the data folder; default a temporary one.
     """
@@ -89,10 +89,12 @@ class TeamTestClient:
         name = self.team.spec.contract
         if self._contract is not None:
             await self.client.register_contract(self._contract)
+        elif self.team.contract_file is not None:
+            return
         if name not in (known := await self.client.contracts()):
             raise InputUnusable(
                 f"team {self.team.name} has the contract {name!r}, this test knows {', '.join(known)}: give its file, "
-                f'`TeamTestClient(team, contract="{name}.json")`'
+                f'`Team(contract="{name}.json")` or `TeamTestClient(team, contract="{name}.json")`'
             )
 
     @property

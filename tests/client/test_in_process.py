@@ -15,7 +15,7 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_cli.commands.session_running import print_events
 from apc_client import SessionHalted, TeamTestClient
 from apc_contracts.contract.contract import task_contract
-from apc_contracts.errors import InputUnusable
+from apc_contracts.errors import ContractInvalid, InputUnusable
 
 
 @message("order/1")
@@ -64,6 +64,24 @@ async def test_a_contract_whose_file_was_not_given(
     team = Team("shop", agents=shop().agents, entry="cashier", contract="own")
     with pytest.raises(InputUnusable, match=r'this test knows .*`TeamTestClient\(team, contract="own.json"\)`'):
         async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path):
+            pass
+
+
+async def test_the_file_of_a_teams_contract_is_registered_with_it(postgres_url: str, tmp_path: Path) -> None:
+    strict = json.loads(task_contract().body) | {"name": "strict"}
+    strict["limits"]["packet_bytes"] = 65_536
+    (tmp_path / "strict.json").write_text(json.dumps(strict))
+    team = Team("shop", agents=shop().agents, entry="cashier", contract=str(tmp_path / "strict.json"))
+    async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data") as client:
+        assert await client.run(Order(amount=7)) == ShopReceipt(paid=7, by="nobody")
+        assert "strict" in await client.client.contracts()
+
+
+async def test_a_file_that_is_no_contract_names_the_place(postgres_url: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"name": "bad"}')
+    team = Team("shop", agents=shop().agents, entry="cashier", contract=str(tmp_path / "bad.json"))
+    with pytest.raises(ContractInvalid, match=r"bad\.json"):
+        async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data"):
             pass
 
 

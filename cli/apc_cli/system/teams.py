@@ -24,7 +24,7 @@ from apc_cli.system.system import has_broker, refuse_people
 from apc_cli.system.up import check_console, console_beside
 from apc_client import Client
 from apc_client.errors import SessionHalted
-from apc_client.registration import register_folder, register_schemas, registered_client
+from apc_client.registration import register_file, register_folder, register_schemas, registered_client
 from apc_client.session import ClientSession
 from apc_contracts.identity.registry import CLIENT
 from apc_contracts.text import one_line
@@ -166,5 +166,7 @@ async def open_team(name: str, team: Team, people: Mapping[str, str]) -> AsyncIt
         if settings.contracts is not None:
             await register_folder(bus, system.pool, settings.shards, settings.contracts)
         await register_schemas(bus, system.pool, settings.shards, team.documents)
+        if team.contract_file is not None:
+            await register_file(bus, system.pool, settings.shards, team.contract_file)
         async with registered_client(bus, system.pool, settings.shards) as own:
             yield Client(bus, system.pool, own.registration, settings.shards, key=own.key, owner=CLIENT)

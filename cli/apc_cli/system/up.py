@@ -14,7 +14,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_agents.team import load_documents, load_members
+from apc_agents.team import load_contract_files, load_documents, load_members
 from apc_bus.chaos import Score, load_profile
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
@@ -220,12 +220,12 @@ async def run_everything(
 async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping[str, str]) -> AsyncIterator[System]:
     database = DatabaseSettings()
     members = {name: agent for module in modules for name, agent in load_members(module).items()}
-    documents = load_documents(modules)
+    documents, contracts = load_documents(modules), load_contract_files(modules)
     if has_broker(settings, database):
         refuse_people(people)
         from apc_cli.connections import open_bus
         from apc_cli.system.supervisor import AgentProcess, run_supervised
-        from apc_client.registration import register_folder, register_operator, register_schemas
+        from apc_client.registration import register_file, register_folder, register_operator, register_schemas
 
         processes = [AgentProcess(name, _chaos(settings)) for name in members]
         async with run_supervised(settings, database, processes) as supervised:
@@ -235,6 +235,8 @@ async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping
                 await register_operator(bus, supervised.pool, settings.shards, WebSettings().web_operator)
                 if documents:
                     await register_schemas(bus, supervised.pool, settings.shards, documents)
+                for file in contracts:
+                    await register_file(bus, supervised.pool, settings.shards, file)
             yield supervised
     else:
         from apc_client.in_process import run_embedded
@@ -246,6 +248,8 @@ async def _system(modules: Sequence[str], settings: BusSettings, people: Mapping
         async with run_embedded(settings, database) as embedded:
             if documents:
                 await embedded.register_schemas(documents)
+            for file in contracts:
+                await embedded.register_contract(file)
             await embedded.register_people(people)
             await embedded.start_agents(list(members.values()))
             yield embedded

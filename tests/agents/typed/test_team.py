@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, create_model
 
 from apc_agents import Agent, AgentInvalid, AgentNotFound, HandlerContext, Team, load_agent, load_team, message
-from apc_agents.team import load_documents, load_members
+from apc_agents.team import load_contract_files, load_documents, load_members
 from apc_contracts.schemas import register_schema
 
 MODULE = """
@@ -53,6 +53,45 @@ def test_a_team_says_how_its_sessions_run() -> None:
     assert (team.spec.contract, team.spec.deciders, team.spec.reviewers) == ("task", ("reader",), ("lead",))
     assert team.spec.deadline_ms == 300_000
     assert _team().spec.deciders == ("lead",)
+
+
+def test_a_contract_is_named_or_lies_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the module that makes the team, or in the working folder; the sessions get the name in the file."""
+    assert _team(contract="incident").contract_file is None
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder, name in ((here, "incident"), (there, "others")):
+        folder.mkdir()
+        (folder / "incident.yml").write_text(f"name: {name}\nextends: task\n")
+    (there / "whole.json").write_text('{"name": "whole-1.0"}')
+    (here / "incident_team.py").write_text(MODULE.replace('entry="lead"', 'entry="lead", contract="incident.yml"'))
+    (here / "whole_team.py").write_text(MODULE.replace('entry="lead"', 'entry="lead", contract="whole.json"'))
+    monkeypatch.syspath_prepend(str(here))
+    monkeypatch.chdir(there)
+    team, whole = load_team("incident_team:team"), load_team("whole_team:team")
+    assert (team.spec.contract, team.contract_file) == ("incident", here / "incident.yml")
+    assert (whole.spec.contract, whole.contract_file) == ("whole-1.0", there / "whole.json")
+    names = ["incident_team:team", "incident_team:lead", "incident_team:team"]
+    assert load_contract_files(names) == [here / "incident.yml"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (None, "its contract own.yml is no file in "),
+        ("rules: []", "own.yml has no name: begin it with one, as in name: review"),
+        ("- a", "own.yml has no name"),
+        ("name: [", "own.yml cannot be read: "),
+    ],
+)
+def test_a_file_that_names_no_contract_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str | None, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if body is not None:
+        (tmp_path / "own.yml").write_text(body)
+    with pytest.raises(AgentInvalid, match="team review: ") as invalid:
+        _team(contract="own.yml")
+    assert said in str(invalid.value)
 
 
 def test_a_team_registers_the_models_of_its_agents() -> None:

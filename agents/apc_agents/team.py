@@ -34,8 +34,7 @@ class Team:
         reviewers: agent ids that must approve the DONE before the session closes.
         approvals: how many of them.
         contract: the sessions' contract, whose coordinator is `task`: its name, or its file (`.yml`, `.yaml`, `.json`)
-            beside the module that makes the team, or else in the working folder. Whoever runs the team registers the
-            file.
+            beside the module that makes the team, or else in the working folder. What runs the team registers it.
         budgets: what a session may spend.
         deadline: how long a session may last.
         max_rounds: how often reviewers may send the work back, less one.

@@ -23,6 +23,8 @@ async def test_the_team_of_the_page_works(tmp_path: Path, postgres_url: str, mon
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "desk_of_the_page.py").write_text("\n\n".join(blocks))
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_contract("publishing", task_contract())
     desk: Any = importlib.import_module("desk_of_the_page")
     team = load_team("desk_of_the_page:team")
     assert schema_of(team.input or int) == "question/1"
@@ -40,8 +42,6 @@ async def test_the_team_of_the_page_works(tmp_path: Path, postgres_url: str, mon
     assert result.content == {"text": "because", "sources": []}
     monkeypatch.setattr(desk, "TeamTestClient", partial(TeamTestClient, database_url=postgres_url))
     await desk.check()
-    monkeypatch.chdir(tmp_path)
-    write_contract("publishing", task_contract())
     await desk.check_publishers()
     async with AgentTestClient(team.agent("reader"), contract="publishing.json") as client:
         assert await client.send(desk.Question(text="why")) is not None

@@ -136,8 +136,8 @@ class WaitingCalls(SessionFacts):
             content: data to be shown with the question.
             about: what the handler will emit if it is approved: a model with `@message`, a MessagePayload, or a
                 DecisionPayload with a result. Its schema and content are shown with the question.
-            approvals: how many different people must approve, each a question of their own; up to 16. The first other
-                answer ends the wait.
+            approvals: how many different people must approve, one question each; up to 16. The first other answer ends
+                the wait.
 
         Raises:
             AskTimeout: with on_timeout="raise".

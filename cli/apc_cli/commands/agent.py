@@ -11,7 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from apc_agents.scheduling import list_schedules
-from apc_agents.team import load_documents, load_members
+from apc_agents.team import load_contract_files, load_documents, load_members
 from apc_bus.errors import QueueMissing
 from apc_bus.port import Bus, QueueDepth
 from apc_bus.settings import BusSettings
@@ -37,6 +37,7 @@ from apc_client.registration import (
     inboxes_of,
     publish_changes,
     queues_of,
+    register_file,
     register_schemas,
     topology_of,
     wait_until_recorded,
@@ -117,17 +118,18 @@ class AgentForm:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What was registered: ids of agents and schemas such as finding/1."""
+    """What was registered: ids of agents, schemas such as finding/1, and names of contracts."""
 
     agents: list[str]
     remarks: Remarks
     schemas: list[str] = field(default_factory=list)
+    contracts: list[str] = field(default_factory=list)
 
     @property
     def sentences(self) -> list[str]:
         """What to tell the operator, one line each."""
-        named = [*(("agent", one) for one in self.agents), *(("schema", one) for one in self.schemas)]
-        return [f"{kind} {name} is registered" for kind, name in named]
+        named = {"agent": self.agents, "schema": self.schemas, "contract": self.contracts}
+        return [f"{kind} {name} is registered" for kind, names in named.items() for name in names]
 
 
 async def add_agent(form: AgentForm) -> Added:
@@ -185,22 +187,26 @@ def _not_ours(person_id: str, users: Sequence[str], ours: str) -> str:
 
 
 async def add_agents_of_code(names: Sequence[str]) -> Added:
-    """Register agents, and all agents of teams, as their code describes them, with the schemas of their models.
+    """Register agents, and all agents of teams, as their code describes them, with their schemas and contracts.
 
     Raises:
         InputUnusable: a schema is unsafe, or registered with other content.
+        ContractInvalid: the file of a team's contract cannot be used; names the place.
     """
     settings = BusSettings()
     agents = {place: agent for name in names for place, agent in load_members(name).items()}
-    documents = load_documents(names)
+    documents, files = load_documents(names), load_contract_files(names)
     described = [agent.registration(user_of_agent(settings, agent.agent_id)) for agent in agents.values()]
     async with open_log() as pool:
         registrations = await with_keys(pool, described)
     remarks = await _add(settings, [addition(registration) for registration in registrations])
-    if documents:
+    contracts = []
+    if documents or files:
         async with open_log() as pool, open_bus(settings) as bus:
             await register_schemas(bus, pool, settings.shards, documents)
-    return Added([registration.agent_id for registration in registrations], remarks, sorted(documents))
+            for file in files:
+                contracts.append((await register_file(bus, pool, settings.shards, file)).contract.name)
+    return Added([registration.agent_id for registration in registrations], remarks, sorted(documents), contracts)
 
 
 async def _add(settings: BusSettings, changes: Sequence[AgentAdded]) -> Remarks:
@@ -316,9 +322,9 @@ async def add(
     """Declare an agent's queues, make its broker user and register it; repeat it to change.
 
     MODULE:AGENT takes role, swarm, rights and handled types from the agent's code, and registers the schemas of its
-    models; MODULE:TEAM does so for every agent of a team. An ID takes all this from the options.
-    Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least rights; its password
-    comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
+    models; MODULE:TEAM does so for every agent of a team, and registers the file of its contract. An ID takes all this
+    from the options. Returns when the registry holds it. With APC_MANAGEMENT_URL the user is created with the least
+    rights; its password comes from APC_BROKER_PASSWORDS, or is generated and kept in APC_BROKER_PASSWORDS_FILE.
 
     A client (`client-…`, --swarm clients, no --handles) starts sessions and has no queues. A person (--person --role
     --via) has no queues and no own user; with --rights operate it may act on sessions and dead letters.

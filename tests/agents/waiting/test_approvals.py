@@ -291,7 +291,7 @@ async def test_a_question_beside_a_request_for_two_approvals_keeps_its_own_answe
 
 
 def test_records_of_earlier_versions_are_read(make_packet: MakePacket, idea: MakeIdea) -> None:
-    """They know no groups: each question of a wait is of its own call."""
+    """They know no groups: each question of a wait is another call."""
     asked = [Asked(make_packet(idea()), number, group=number) for number in (0, 1)]
     record = WaitRecord(make_packet(idea()), (), [RecordedCall("gather", "s", asked=asked)])
     assert orjson.loads(record.encode())["entries"][0]["asked"][1][1:] == [1, None]

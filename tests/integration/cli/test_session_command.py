@@ -11,6 +11,7 @@ from tests.support.apc_command import ApcCommand
 from tests.support.traffic import SESSION, make_idea, make_packet, make_start, until
 
 from apc_contracts import TaskIrPayload
+from apc_contracts.contract.contract import task_contract
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.payloads.task_ir import ConstraintKind, IrConstraint, IrHeader
 
@@ -93,6 +94,26 @@ async def test_a_client_starts_sessions_and_has_no_inbox(house: House, postgres_
     assert sender == "client-starter"
     assert [name for name in queues if "red-1" in name]
     assert not [name for name in queues if "client-starter" in name]
+
+
+TEAM = """
+from apc_agents import Agent, Team
+lead = Agent("lead", role="lead", swarm="desk")
+team = Team("desk", agents=[lead], entry="lead", contract="strict.json")
+"""
+
+
+async def test_a_team_is_registered_with_its_contract(house: House, postgres_url: str, tmp_path: Path) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+    (tmp_path / "strict.json").write_text(json.dumps(json.loads(task_contract().body) | {"name": "strict"}))
+    (tmp_path / "desk_of_strict.py").write_text(TEAM)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        added = await asyncio.to_thread(apc, "agent", "add", "desk_of_strict:team", given=given)
+        listed = await asyncio.to_thread(apc, "contract", "list", "--json", given=given)
+    assert added.stdout == "agent lead is registered\ncontract strict is registered\n", added.stderr
+    assert [one["contract"] for one in json.loads(listed.stdout)] == ["strict"]
 
 
 @pytest.mark.long

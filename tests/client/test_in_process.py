@@ -5,6 +5,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 from pydantic import BaseModel, SecretStr
 from tests.support.waiting import until
@@ -16,6 +17,8 @@ from apc_cli.commands.session_running import print_events
 from apc_client import SessionHalted, TeamTestClient
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import ContractInvalid, InputUnusable
+
+REFERS_TO = "SELECT refers_to FROM apc_log.agent_packets WHERE packet_id = $1"
 
 
 @message("order/1")
@@ -43,6 +46,35 @@ def shop(agent_id: str = "cashier") -> Team:
         await ctx.complete(ShopReceipt(paid=order.amount, by=by))
 
     return Team("shop", agents=[cashier], entry=agent_id)
+
+
+async def test_two_people_approve_what_is_emitted_then(postgres_url: str, tmp_path: Path) -> None:
+    """The result rests on the order and on both answers: the gate knows each of them."""
+    cashier = Agent("cashier", role="cashier", swarm="shop")
+
+    @cashier.on(Order)
+    async def pay(order: Order, ctx: HandlerContext) -> None:
+        ctx.cite(ctx.packet)
+        hour = timedelta(hours=1)
+        approval = await ctx.ask("Pay?", to=Role("manager"), timeout=hour, about=order, approvals=2)
+        by = ", ".join(sorted(one.by for one in approval.approvals))
+        await ctx.complete(ShopReceipt(paid=order.amount if approval.approved else 0, by=by))
+
+    team, people = Team("shop", agents=[cashier], entry="cashier"), {"alice": "manager", "bob": "manager"}
+    async with TeamTestClient(team, people=people, database_url=postgres_url, folder=tmp_path) as client:
+        session = await client.start(Order(amount=700))
+        assert (await client.question(session)).content == {"schema": "order/1", "content": {"amount": 700}}
+        for person in people:
+            await client.answer(session, approved=True, person=person)
+        assert await session.result(timeout=30) == ShopReceipt(paid=700, by="alice, bob")
+        (decision,) = [one for one in await client.events(session) if one.packet_type == "DECISION"]
+        asked = await client.start(Order(amount=800))
+        await client.answer(asked, approved=False, person="bob")
+        assert await asked.result(timeout=30) == ShopReceipt(paid=0, by="bob")
+    connection = await asyncpg.connect(postgres_url)
+    named = await connection.fetchval(REFERS_TO, decision.packet_id)
+    await connection.close()
+    assert len(named) == 3
 
 
 async def test_a_question_that_reaches_nobody_halts_the_session(postgres_url: str, tmp_path: Path) -> None:

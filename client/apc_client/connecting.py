@@ -75,11 +75,15 @@ class InProcessClient(Client):
             elif running is not agent:
                 raise InputUnusable(f"another agent {agent.agent_id!r} runs in this process: give each its own id")
         if new:
-            await self._system.register_schemas(team.documents)
+            await self.register_schemas(team)
             if team.contract_file is not None:
                 await self._system.register_contract(team.contract_file)
             await self._system.start_agents(new)
             self._running |= {agent.agent_id: agent for agent in new}
+
+    async def register_schemas(self, team: Team) -> None:
+        """Register the schemas of a team's models. Raises InputUnusable: one has changed."""
+        await self._system.register_schemas(team.documents)
 
     async def register_contract(self, file: Path | str) -> None:
         """Register the contract in a file, so that sessions can name it.

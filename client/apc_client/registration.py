@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
+import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,9 +25,18 @@ from apc_bus.topology import RECEIPTS, AgentQueues, Topology, build_topology
 from apc_client.errors import ShardsUnconfirmed
 from apc_client.operator import OPERATOR, client_registration, operator_person
 from apc_client.sending import until
-from apc_contracts.contract.contract import Contract, deployed_contract, load_contract, read_contract_folder
+from apc_contracts.contract.contract import (
+    Contract,
+    contract_from_bytes,
+    deployed_contract,
+    load_contract,
+    read_contract_file,
+    read_contract_folder,
+    task_contract,
+)
+from apc_contracts.contract.overlay import Overlay, is_overlay, read_overlay, write_out
 from apc_contracts.contract_model import SchemaId
-from apc_contracts.errors import InputUnusable, SchemaUnusable, ServiceAway
+from apc_contracts.errors import ContractInvalid, InputUnusable, SchemaUnusable, ServiceAway
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.identity.registry_change import (
@@ -230,14 +240,16 @@ async def register_contract(
 ) -> RegisteredContract:
     """Register the contract that a file holds; sessions that are open keep the revision under which they began.
 
-    The newest file of a name is sent again harmlessly; any other is the next revision.
+    The newest file of a name is sent again harmlessly; any other is the next revision. An overlay is written out over
+    its parent.
 
     Raises:
         ContractInvalid: it cannot be used; names the place.
         InputUnusable: it is too large.
         ShardsUnconfirmed: a shard has not logged it in time; says which.
     """
-    contract = registrable(body, file)
+    overlay = overlay_in(body, file)
+    contract = registrable(body if overlay is None else await _written_out(pool, overlay, body, file), file)
     known = {one.name: one for one in await read_contracts(pool)}.get(contract.name)
     change = contract_addition(contract, known)
     await publish_in_turn(bus, pool, change, shards)
@@ -251,7 +263,41 @@ async def register_file(bus: Bus, pool: asyncpg.Pool, shards: int, file: Path | 
         ContractInvalid: it cannot be read or used; names the place.
         InputUnusable, ShardsUnconfirmed: as `register_contract`.
     """
-    return await register_contract(bus, pool, shards, load_contract(file).body, file)
+    try:
+        body = read_contract_file(Path(file))
+    except OSError as error:
+        raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(file)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(file)) from error
+    return await register_contract(bus, pool, shards, body, file)
+
+
+def overlay_in(body: bytes, file: Path | str) -> Overlay | None:
+    """Return the overlay that a file holds; None for a whole contract. Raises ContractInvalid, with the place."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        document = None
+    try:
+        # A whole contract is JSON; its faults are found when it is built.
+        return read_overlay(body) if document is None or is_overlay(document) else None
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(file)) from error
+
+
+async def _written_out(pool: asyncpg.Pool, overlay: Overlay, body: bytes, file: Path | str) -> bytes:
+    """Return the whole contract that an overlay makes of its parent, by the schemas that are registered."""
+    registered = {one.name: one.document.encode() for one in await read_contracts(pool)}
+    packaged = {one.name: one.body for one in (load_contract(), task_contract())}
+    parents = packaged | registered
+    try:
+        if overlay.extends not in parents:
+            known = ", ".join(sorted(parents))
+            raise ContractInvalid("extends", f"{overlay.extends!r} is not registered: register it, or take {known}")
+        schemas = {schema_id: one.document for schema_id, one in (await read_schemas(pool)).items()}
+        return write_out(overlay, body, contract_from_bytes(parents[overlay.extends]), schemas).body
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(file)) from error
 
 
 async def register_folder(bus: Bus, pool: asyncpg.Pool, shards: int, folder: Path | str) -> None:

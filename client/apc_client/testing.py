@@ -88,6 +88,7 @@ class TeamTestClient:
     async def _provide_contract(self) -> None:
         name = self.team.spec.contract
         if self._contract is not None:
+            await self.client.register_schemas(self.team)
             await self.client.register_contract(self._contract)
         elif self.team.contract_file is not None:
             return

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr
 from tests.support.waiting import until
 
 import apc_client
-from apc_agents import Agent, HandlerContext, Role, Team, message
+from apc_agents import Agent, EmitRefused, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_cli.commands.session_running import print_events
 from apc_client import SessionHalted, TeamTestClient
@@ -107,6 +107,106 @@ async def test_the_file_of_a_teams_contract_is_registered_with_it(postgres_url: 
     async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data") as client:
         assert await client.run(Order(amount=7)) == ShopReceipt(paid=7, by="nobody")
         assert "strict" in await client.client.contracts()
+
+
+INCIDENT = """
+name: incident
+extends: task
+rules:
+  - name: rests-on-the-order
+    for: {schema: receipt/1, type: DECISION}
+    require: cited("order/1") >= 1
+    say: A receipt rests on its order.
+    remedy: Cite the order.
+"""
+
+
+def paying_with_proof() -> Agent:
+    """Return an agent that cites the order when the gate has refused it once."""
+    cashier = Agent("cashier", role="cashier", swarm="shop")
+
+    @cashier.on(Order)
+    async def pay(order: Order, ctx: HandlerContext) -> None:
+        try:
+            await ctx.complete(ShopReceipt(paid=1, by="nobody"), requires_ack=True)
+        except EmitRefused as refused:
+            ctx.cite(ctx.packet)
+            by = f"{refused.code} {refused.rule}: {refused.remedy}"
+            await ctx.complete(ShopReceipt(paid=order.amount, by=by))
+
+    return cashier
+
+
+async def test_the_rules_of_a_team_refuse_and_say_the_remedy(postgres_url: str, tmp_path: Path) -> None:
+    (tmp_path / "incident.yml").write_text(INCIDENT)
+    team = Team("shop", agents=[paying_with_proof()], entry="cashier", contract=str(tmp_path / "incident.yml"))
+    async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data") as client:
+        receipt = ShopReceipt(paid=7, by="RULE_FAILED rests-on-the-order: Cite the order.")
+        assert await client.run(Order(amount=7)) == receipt
+
+
+APPROVED = """
+name: approved
+extends: task
+rules:
+  - name: two-managers
+    for: {schema: receipt/1, type: DECISION}
+    require: approved_by("manager", 2)
+    remedy: Ask two managers about exactly this.
+"""
+
+
+async def test_an_approval_binds_exactly_what_was_shown(postgres_url: str, tmp_path: Path) -> None:
+    """One changed field is refused; what two people have seen is accepted."""
+    (tmp_path / "approved.yml").write_text(APPROVED)
+    refused: list[EmitRefused] = []
+    cashier = Agent("cashier", role="cashier", swarm="shop")
+
+    @cashier.on(Order)
+    async def pay(order: Order, ctx: HandlerContext) -> None:
+        receipt = ShopReceipt(paid=order.amount, by="both")
+        hour = timedelta(hours=1)
+        await ctx.ask("Pay?", to=Role("manager"), timeout=hour, about=receipt, approvals=2)
+        try:
+            await ctx.complete(receipt.model_copy(update={"by": "me"}), requires_ack=True)
+        except EmitRefused as error:
+            refused.append(error)
+        await ctx.complete(receipt)
+
+    people, file = {"alice": "manager", "bob": "manager"}, str(tmp_path / "approved.yml")
+    team = Team("shop", agents=[cashier], entry="cashier", contract=file)
+    async with TeamTestClient(team, people=people, database_url=postgres_url, folder=tmp_path / "data") as client:
+        session = await client.start(Order(amount=700))
+        for person in people:
+            await client.answer(session, approved=True, person=person)
+        assert await session.result(timeout=30) == ShopReceipt(paid=700, by="both")
+    (error,) = refused
+    assert (error.code, error.rule, error.requires) == ("RULE_FAILED", "two-managers", 'approved_by("manager", 2)')
+    assert str(error).endswith(". Remedy: Ask two managers about exactly this.")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "extends: tusk",
+            r"rules\.yml invalid at extends: 'tusk' is not registered: register it, or take apc-1.0, task",
+        ),
+        ("extends: task\nrulez: []", r"rules\.yml invalid at rulez: there is no 'rulez'"),
+        (
+            "extends: task\nonly: [odrer/1]",
+            r"rules\.yml invalid at .*: there is no schema odrer/1: do you mean order/1",
+        ),
+    ],
+)
+async def test_an_overlay_that_cannot_be_used_names_its_file_and_place(
+    postgres_url: str, tmp_path: Path, line: str, said: str
+) -> None:
+    (tmp_path / "rules.yml").write_text(f"name: rules\n{line}\n")
+    team = Team("shop", agents=shop().agents, entry="cashier", contract=str(tmp_path / "rules.yml"))
+    with pytest.raises(ContractInvalid, match=said):
+        async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data"):
+            pass
 
 
 async def test_a_file_that_is_no_contract_names_the_place(postgres_url: str, tmp_path: Path) -> None:

@@ -277,10 +277,11 @@ async def register(file: Annotated[Path, typer.Argument(help="A contract file; `
     Another file of the same name is its next revision: sessions that are open keep theirs. After 10 s the command
     names the shards that have not confirmed and exits with 4; repeat it.
     """
-    from apc_client.registration import register_contract, registrable  # they bring the whole system along
+    from apc_client.registration import overlay_in, register_contract, registrable  # they bring the whole system along
 
     body = read_bytes(file)
-    registrable(body, file)
+    if overlay_in(body, file) is None:
+        registrable(body, file)
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
         registered = await register_contract(bus, pool, settings.shards, body, file)

@@ -16,7 +16,7 @@ from apc_agents.handling import invocation
 from apc_agents.handling.state import SavedWait
 from apc_agents.memory.conversation import NewMessages
 from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_contracts import AckPayload, IdeaPayload, Packet, PacketType, ReceiptKind, SignalPayload, seal
 
 POSITION = SessionPosition(contract="task")

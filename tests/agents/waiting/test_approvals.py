@@ -23,7 +23,7 @@ from apc_agents import (
     message,
 )
 from apc_agents.handling.journal import Asked, RecordedCall, WaitRecord, decode_record
-from apc_agents.session_phase import SessionPosition
+from apc_agents.running.delivery import SessionPosition
 from apc_contracts import (
     ORCHESTRATOR,
     DecisionPayload,

@@ -134,7 +134,13 @@ class Room:
         self, sender: str, schema: str, content: Mapping[str, Any], to: Any, evidence: Any = (), **fields: Any
     ) -> tuple[Packet, Verdict]:
         """Send a MESSAGE with evidence: packets, ids or texts."""
-        return self.send(sender, MessagePayload(schema=schema, content=content), to, **_proof(evidence), **fields)
+        return self.send(
+            sender,
+            MessagePayload.model_validate({"schema": schema, "content": content}),
+            to,
+            **_proof(evidence),
+            **fields,
+        )
 
     def finding(self, author: str = "logs", service: str = "api", to: Any = ("fixer", "helper")) -> Packet:
         """Report a finding; returns the accepted packet."""
@@ -147,13 +153,14 @@ class Room:
 
     def decision(self, evidence: Any = (), sender: str = "fixer", **content: Any) -> tuple[Packet, Verdict]:
         """Propose an action as the result of a DECISION."""
+        full = {"service": "api", "risk": "low", "cents": 0} | content
         payload = DecisionPayload(
             decision_id="act",
             recommendation="act",
             priority_distribution={},
             next_actions=(),
             commitment_level=CommitmentLevel.EXECUTING,
-            result=Result(schema="action/1", content={"service": "api", "risk": "low", "cents": 0} | content),
+            result=Result.model_validate({"schema": "action/1", "content": full}),
         )
         return self.send(sender, payload, "scribe", **_proof(evidence))
 

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
-from apc_contracts import Packet
+from apc_contracts import Packet, SignalPayload
 from apc_contracts.contract.contract import Contract
 
 from .conftest import Simulation
@@ -118,7 +118,9 @@ class RoomWalk:
             question = self.questions[self.random.randrange(len(self.questions))]
             self.room.answer(question, self.random.choice(("ida", "max", "ann")), approves=self.random.random() < 0.8)
             if self.random.random() < 0.7:
-                self.room.action((), question.sender.agent_id, **dict(question.payload.question.content["content"]))
+                asked = question.payload_as(SignalPayload).question
+                assert asked is not None and asked.content is not None
+                self.room.action((), question.sender.agent_id, **dict(asked.content["content"]))
 
     def wait(self) -> None:
         self.room.simulation.pass_time(minutes=self.random.choice((1, 7, 20)))

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from apc_contracts import Packet
+from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
@@ -17,7 +18,7 @@ HEAD = "name: t\nextends: task\nrules:\n"
 THURSDAY_9 = datetime(2026, 1, 1, 9, 30, tzinfo=UTC)
 
 
-def room(contract=None) -> Room:  # type: ignore[no-untyped-def]
+def room(contract: Contract | None = None) -> Room:
     """Open a session of the room."""
     return Room(Simulation(contract or contract_of(), registry=registry(), now=THURSDAY_9))
 
@@ -112,7 +113,7 @@ def test_authors_of_one_broker_user_are_one_where_users_are_separate() -> None:
 # Approvals.
 
 
-def ready(contract=None) -> tuple[Room, list[Packet]]:  # type: ignore[no-untyped-def]
+def ready(contract: Contract | None = None) -> tuple[Room, list[Packet]]:
     """Return a room with both findings."""
     incident = room(contract)
     return incident, [incident.finding("logs"), incident.finding("metrics")]
@@ -147,7 +148,10 @@ def test_a_rule_may_leave_approvals_valid() -> None:
 
 def test_whose_approval_does_not_count() -> None:
     incident, found = ready()
-    act = lambda: incident.action(found, risk="high")  # noqa: E731
+
+    def act() -> tuple[Packet, Verdict]:
+        return incident.action(found, risk="high")
+
     incident.accept(incident.answer(incident.ask(), approves=False))
     assert rule_of(act()) == "lead-approves-risk", "denied"
     incident.approved(sender="helper")

@@ -1,5 +1,6 @@
 """Random walks through the incident room under random rules, the same for the same seed."""
 
+import json
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -120,7 +121,7 @@ class RoomWalk:
             if self.random.random() < 0.7:
                 asked = question.payload_as(SignalPayload).question
                 assert asked is not None and asked.content is not None
-                self.room.action((), question.sender.agent_id, **dict(asked.content["content"]))
+                self.room.action((), question.sender.agent_id, **json.loads(json.dumps(asked.content["content"])))
 
     def wait(self) -> None:
         self.room.simulation.pass_time(minutes=self.random.choice((1, 7, 20)))

@@ -7,18 +7,19 @@ nothing. Source: docs/reference/rules.md.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import Annotated, Any, Final, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NoReturn, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
 
 from apc_contracts.contract.collection import DEPLOYMENT_WIDE
-from apc_contracts.contract.contract import Contract, contract_from_bytes
-from apc_contracts.contract.expressions import MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
+from apc_contracts.contract.contract import Contract, check_deployment, contract_from_bytes, read_contract_file
+from apc_contracts.contract.expressions import BUDGETS, EFFECTS, MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
 from apc_contracts.contract.file import (
     ContractFile,
     CounterDeclaration,
@@ -34,7 +35,7 @@ from apc_contracts.contract.file import (
     refusal_order,
 )
 from apc_contracts.contract.rules import Counter, Rule, Team, build_team
-from apc_contracts.contract_model import SchemaId
+from apc_contracts.contract_model import Id, SchemaId, Time
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import PacketType
 
@@ -83,8 +84,84 @@ class OverlayCounter(Section):
     within: Annotated[int | None, BeforeValidator(_milliseconds)] = None
 
 
+# Tests of rules: `apc_contracts.replay.rule_tests` runs them.
+
+MONDAY_NOON: Final = datetime(2026, 1, 5, 12, tzinfo=UTC)
+"""When a test happens that names no time."""
+MAX_TESTS: Final = 200
+_MAX_PACKETS = 64
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+class OverlayPacket(Section):
+    """A packet of a test. Without `role` the sender's role is its id."""
+
+    schema_: SchemaId = Field(alias="schema")
+    from_: Id = Field(alias="from")
+    role: Word | None = None
+    swarm: Id | None = None
+    to: Annotated[tuple[Id, ...], BeforeValidator(_listed)] = ()
+    type: Literal["MESSAGE", "DECISION"] = "MESSAGE"
+    content: dict[str, Any] = Field(default_factory=dict)
+    confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
+    at: Time | None = None
+    retracted: bool = False
+
+
+class OverlayApproval(Section):
+    """A person's answer to the sender's question about exactly this content, or about another `content`."""
+
+    by: Id
+    role: Word
+    approved: bool = True
+    in_time: bool = True
+    content: dict[str, Any] | None = None
+
+
+class JudgedPacket(OverlayPacket):
+    """The packet that a test judges, what it cites, and who approved it."""
+
+    evidence: Annotated[tuple[OverlayPacket, ...], Field(max_length=_MAX_PACKETS)] = ()
+    approvals: Annotated[tuple[OverlayApproval, ...], Field(max_length=_MAX_PACKETS)] = ()
+
+
+class OverlaySession(Section):
+    """The session in which a test happens."""
+
+    state: Word | None = None
+    round: Annotated[int, Field(ge=1)] = 1
+    age_s: Annotated[float, Field(ge=0)] = 3600
+    budgets: dict[Literal[BUDGETS], float] = Field(default_factory=dict)  # type: ignore[valid-type]
+    spent: dict[Literal[BUDGETS], float] = Field(default_factory=dict)  # type: ignore[valid-type]
+    effects: dict[str, Literal[EFFECTS]] = Field(default_factory=dict)  # type: ignore[valid-type]
+
+
+class OverlayTest(Section):
+    """What the rules say of one packet: `refused` or `warned` by the rule of this name, or `accepted`."""
+
+    name: str | None = None
+    packet: JudgedPacket
+    before: Annotated[tuple[OverlayPacket, ...], Field(max_length=_MAX_PACKETS)] = ()
+    """Packets that were accepted earlier, and counted."""
+    at: Time = MONDAY_NOON
+    session: OverlaySession = OverlaySession()
+    refused: str | None = None
+    """The rule, or the code of another refusal."""
+    warned: str | None = None
+    accepted: Literal[True] | None = None
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if sum(one is not None for one in (self.refused, self.warned, self.accepted)) != 1:
+            raise ValueError("a test says one of refused: RULE, warned: RULE, accepted: true")
+        return self
+
+
 class Overlay(Section):
-    """The short file. `tests` are read by `apc contract test`."""
+    """The short file. `tests` are run by `apc contract test`."""
 
     schema_: str | None = Field(default=None, alias="$schema")
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$")]
@@ -101,7 +178,7 @@ class Overlay(Section):
     required: dict[str, tuple[PacketType, ...]] = Field(default_factory=dict)
     verification: dict[str, Mode] = Field(default_factory=dict)
     drift_checks: dict[str, Mode] = Field(default_factory=dict)
-    tests: tuple[dict[str, Any], ...] = ()
+    tests: Annotated[tuple[OverlayTest, ...], Field(max_length=MAX_TESTS)] = ()
 
 
 def overlay_schema() -> dict[str, Any]:

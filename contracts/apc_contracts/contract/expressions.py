@@ -7,10 +7,12 @@ beside a number and an endless loop are refused when the contract is checked. No
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -476,23 +478,19 @@ class Expression:
         raise ContractInvalid(self._place, "it cannot be compiled")
 
     def _mend_or_refuse(self, error: str, parts: list[tuple[str, Token]]) -> None:
-        """Write a whole number beside a decimal one as a decimal one, or raise what CEL says."""
-        match = _MISMATCH.search(error)
-        if match is None:
+        """Write each whole number beside a decimal one as a decimal one, or raise what CEL says.
+
+        All of one compilation at once: the gate compiles what it registers, and must not stall.
+        """
+        matches = list(_MISMATCH.finditer(error))
+        if not matches:
             raise ContractInvalid(self._place, f"it does not compile: {error.splitlines()[0]}")
-        column, said = int(match.group(1)) - 1, match.group(2).removesuffix(" [INVALID_ARGUMENT]")
-        at, start = 0, 0
-        while at + 1 < len(parts) and start + len(parts[at][0]) < column:
-            start += len(parts[at][0]) + 1
-            at += 1
-        kinds = _NO_OVERLOAD.search(said)
-        if kinds is not None and set(kinds.group(3).split(", ")) == {"double", "int"}:
-            for near in (at - 1, at + 1):
-                text, token = parts[near] if 0 <= near < len(parts) else ("", parts[at][1])
-                if token.kind == "number" and text.isdecimal():
-                    parts[near] = (f"{text}.0", token)
-                    return
-        self._refuse(_in_words(said), parts[at][1])
+        starts = list(accumulate((len(text) + 1 for text, _ in parts), initial=0))
+        for match in matches:
+            at = bisect_right(starts, int(match.group(1)) - 1) - 1
+            said = match.group(2).removesuffix(" [INVALID_ARGUMENT]")
+            if not _mend(said, at, parts):
+                self._refuse(_in_words(said), parts[min(at, len(parts) - 1)][1])
 
     # Errors.
 
@@ -523,6 +521,18 @@ def _cel_type(types: Any, kind: Kind) -> Any:
     if _is_list(kind):
         return types.List(getattr(types, _CEL_TYPES[kind.removesuffix("s")]))
     return getattr(types, _CEL_TYPES[kind])
+
+
+def _mend(said: str, at: int, parts: list[tuple[str, Token]]) -> bool:
+    """Return whether a whole number stood beside the operator at `at`, where a decimal one is needed; write it so."""
+    kinds = _NO_OVERLOAD.search(said)
+    if kinds is None or set(kinds.group(3).split(", ")) != {"double", "int"}:
+        return False
+    for near in (at - 1, at + 1):
+        if 0 <= near < len(parts) and parts[near][1].kind == "number" and parts[near][0].isdecimal():
+            parts[near] = (f"{parts[near][0]}.0", parts[near][1])
+            return True
+    return False
 
 
 def _in_words(said: str) -> str:

@@ -372,6 +372,10 @@ RuleName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,63}$")]
 FieldPath = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,7}$", max_length=128)]
 RuleText = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 RuleMode = Literal["enforce", "warn", "observe"]
+KeptFields = Annotated[tuple[FieldPath, ...], Field(max_length=4)]
+ContentPath = Annotated[str, StringConstraints(pattern=r"^content\.[A-Za-z_]")]
+CounterKey = Annotated[str, StringConstraints(pattern=r"^(session|sender|recipient|content\.[A-Za-z_].*)$")]
+"""What a counter counts by: the session, the sender, each recipient, or a field of the content."""
 MAX_WINDOW_MS = 31 * MILLISECONDS_OF_A_DAY
 
 
@@ -401,8 +405,8 @@ class CounterDeclaration(Section):
 
     for_: Annotated[tuple[Subject, ...], Field(alias="for", min_length=1, max_length=32)]
     when: GuardText | None = None
-    by: Literal["session", "sender", "recipient"] | Annotated[str, StringConstraints(pattern=r"^content\.")] = "session"
-    add: Annotated[str, StringConstraints(pattern=r"^content\.")] | None = None
+    by: CounterKey = "session"
+    add: ContentPath | None = None
     within_ms: Annotated[int, Field(ge=60, le=MAX_WINDOW_MS)] | None = None
 
 
@@ -418,7 +422,7 @@ class TeamRules(Section):
 
     chain: Annotated[tuple[ChainLink, ...], Field(min_length=2, max_length=4)]
     only: tuple[SchemaId, ...] | None = None
-    keep: dict[SchemaId, Annotated[tuple[FieldPath, ...], Field(max_length=4)]] = Field(default_factory=dict)
+    keep: dict[SchemaId, KeptFields] = Field(default_factory=dict)
     counters: Annotated[dict[Name, CounterDeclaration], Field(max_length=16)] = Field(default_factory=dict)
     roles: tuple[Word, ...] | None = None
     zone: Word = "UTC"

@@ -21,10 +21,12 @@ from apc_contracts.contract.collection import DEPLOYMENT_WIDE
 from apc_contracts.contract.contract import Contract, check_deployment, contract_from_bytes, read_contract_file
 from apc_contracts.contract.expressions import BUDGETS, EFFECTS, MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
 from apc_contracts.contract.file import (
+    ContentPath,
     ContractFile,
     CounterDeclaration,
-    FieldPath,
+    CounterKey,
     GuardText,
+    KeptFields,
     Mode,
     Name,
     RuleDeclaration,
@@ -65,6 +67,12 @@ def _milliseconds(value: Any) -> Any:
     return int(match.group(1)) * int(_UNITS[match.group(2)].total_seconds() * 1000)
 
 
+def _counter_key(value: Any) -> Any:
+    if value in ("session", "sender", "recipient") or (isinstance(value, str) and value.startswith("content.")):
+        return value
+    raise ValueError("a counter counts by session, sender, recipient or a field like content.payee")
+
+
 Subjects = Annotated[tuple[Subject, ...], BeforeValidator(_subjects), Field(min_length=1, max_length=32)]
 
 
@@ -79,8 +87,8 @@ class OverlayCounter(Section):
 
     for_: Subjects = Field(alias="for")
     when: GuardText | None = None
-    by: str = "session"
-    add: str | None = None
+    by: Annotated[CounterKey, BeforeValidator(_counter_key)] = "session"
+    add: ContentPath | None = None
     within: Annotated[int | None, BeforeValidator(_milliseconds)] = None
 
 
@@ -168,7 +176,7 @@ class Overlay(Section):
     extends: Word
     only: tuple[SchemaId, ...] | None = None
     without: tuple[PacketType, ...] = ()
-    keep: dict[SchemaId, tuple[FieldPath, ...]] = Field(default_factory=dict)
+    keep: dict[SchemaId, KeptFields] = Field(default_factory=dict)
     counters: dict[Name, OverlayCounter] = Field(default_factory=dict)
     roles: tuple[Word, ...] | None = None
     zone: Word | None = None
@@ -206,14 +214,30 @@ def read_overlay(body: bytes) -> Overlay:
         if first["type"] == "extra_forbidden":
             name, known = str(first["loc"][-1]), sorted(_keys_beside(first["loc"]))
             close = get_close_matches(name, known, n=1)
-            message = f"there is no {name!r}" + (f": do you mean {close[0]}?" if close else f"; known: {known}")
+            message = f"there is no {name!r}" + (
+                f": do you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+            )
         raise ContractInvalid(place or "$", message) from error
 
 
+_INNER: Mapping[str, type[Section]] = {
+    "rules": OverlayRule,
+    "counters": OverlayCounter,
+    "for": Subject,
+    "tests": OverlayTest,
+    "packet": JudgedPacket,
+    "before": OverlayPacket,
+    "evidence": OverlayPacket,
+    "approvals": OverlayApproval,
+    "session": OverlaySession,
+}
+
+
 def _keys_beside(location: tuple[int | str, ...]) -> Iterable[str]:
-    model: Any = {"rules": OverlayRule, "counters": OverlayCounter}.get(str(location[0]), Overlay)
-    model = Overlay if len(location) == 1 else model
-    return (info.alias or name for name, info in model.model_fields.items())
+    """Yield the names that may stand at this place."""
+    model = next((_INNER[str(part)] for part in reversed(location[:-1]) if part in _INNER), Overlay)
+    names = (info.alias or name for name, info in model.model_fields.items())
+    return (name for name in names if not name.startswith("$"))
 
 
 # YAML 1.2, plain values only.
@@ -230,7 +254,11 @@ class _PlainReader:
     """Builds plain values from YAML's events: no tags, no anchors, no doubled keys, nothing that YAML has cut."""
 
     def __init__(self, text: str) -> None:
+        if _is_json(text):
+            text = text.replace("\t", " ")  # JSON has tabs between its values only; YAML has none there
         self._lines = text.splitlines()
+        self.events: dict[str, yaml.Event] = {}
+        """Place -> where its value begins."""
         self._events = yaml.parse(text, Loader=yaml.SafeLoader)
         self._event: yaml.Event = next(self._events)
 
@@ -254,7 +282,7 @@ class _PlainReader:
         return event
 
     def _value(self, place: str, depth: int) -> Any:
-        event = self._event
+        event = self.events[place] = self._event
         if depth > _MAX_DEPTH:
             raise ContractInvalid(place, f"it is deeper than {_MAX_DEPTH} levels: flatten it")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
@@ -301,6 +329,13 @@ class _PlainReader:
         return event.value
 
 
+def _is_json(text: str) -> bool:
+    try:
+        return text.lstrip().startswith("{") and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _line(event: yaml.Event) -> str:
     """Return where an event ends, for an error."""
     return "" if event.end_mark is None else f"line {event.end_mark.line + 1}: "
@@ -317,6 +352,115 @@ def read_plain(body: bytes) -> Any:
         line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         said = getattr(error, "problem", None) or "it cannot be read"
         raise ContractInvalid("$", f"{line}{said}. If it is an expression, {_QUOTES}") from error
+
+
+# From a file to a contract.
+
+Parents = Callable[[str], Contract | None]
+"""Returns the contract of a name."""
+
+
+def load_overlay_file(
+    path: Path | str, parents: Parents, schemas: Mapping[str, Mapping[str, Any]], roles: Iterable[str] | None = None
+) -> Contract:
+    """Return the whole contract that the overlay in a file makes of its parent, checked.
+
+    Raises:
+        ContractInvalid: it cannot be read or used; with file, place, line and column.
+    """
+    try:
+        body = read_contract_file(Path(path))
+    except OSError as error:
+        raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(path)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(path)) from error
+    return load_overlay(body, path, parents, schemas, roles)
+
+
+def load_overlay(
+    body: bytes,
+    path: Path | str,
+    parents: Parents,
+    schemas: Mapping[str, Mapping[str, Any]],
+    roles: Iterable[str] | None = None,
+) -> Contract:
+    """Return the whole contract that these bytes of an overlay make of its parent, checked.
+
+    Args:
+        body: YAML or JSON.
+        path: its file, for errors.
+        parents: where `extends` is looked up.
+        schemas: the registered schemas, by name and version.
+        roles: the roles that are known, beside those of the overlay: another is an error. None = any will do. They
+            are not written into the contract: a new agent does not change it.
+
+    Raises:
+        ContractInvalid: it cannot be used; with file, place, line and column.
+    """
+    inherited = None
+    try:
+        overlay = read_overlay(body)
+        parent = parents(overlay.extends)
+        if parent is None:
+            message = f"there is no contract {overlay.extends!r}: register it, or extend task or apc-1.0"
+            raise ContractInvalid("extends", message)
+        inherited = parent.team
+        if roles is not None:
+            write_out(overlay, body, parent, schemas, sorted({*roles, *(overlay.roles or ())}))
+        contract = write_out(overlay, body, parent, schemas)
+        check_deployment(contract)
+    except ContractInvalid as error:
+        count = 0 if inherited is None else len(inherited.rules)
+        place, message = _located(body, _own_place(error.place, count), error.message)
+        raise ContractInvalid(place, message, str(path)) from error
+    return contract
+
+
+_RULE = re.compile(r"rules\[(\d+)\]")
+_IN_EXPRESSION = re.compile(r"line (\d+), column (\d+): ")
+
+
+def _own_place(place: str, inherited: int) -> str:
+    """Return the place in the overlay of a place in the contract that was written out."""
+    own = place.removeprefix("team.")
+    return _RULE.sub(lambda match: f"rules[{max(int(match.group(1)) - inherited, 0)}]", own) if own != place else place
+
+
+def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
+    """Return place and message, with line and column of the file before the message."""
+    if message.startswith("line ") and not _IN_EXPRESSION.match(message):
+        return place, message
+    try:
+        text = body.decode("utf-8-sig")
+        reader = _PlainReader(text)
+        reader.document()
+    except (ContractInvalid, yaml.YAMLError, UnicodeDecodeError):
+        return place, message
+    near = place
+    while near not in reader.events:
+        near = re.sub(r"(\.[^.\[]*|\[\d+\])$", "", near) if re.search(r"[.\[]", near) else "$"
+    event = reader.events[near]
+    line, column = event.start_mark.line, event.start_mark.column
+    inside = _IN_EXPRESSION.match(message)
+    if inside is not None and isinstance(event, yaml.ScalarEvent):
+        at, said = _inside(text.splitlines(), event, int(inside.group(1)) - 1, int(inside.group(2)) - 1)
+        if at is not None:
+            line, column = at
+            message = message[inside.end() :]
+        else:
+            message = f"{message[inside.end() :]} (after {said!r})"
+    return place, f"line {line + 1}, column {column + 1}: {message}"
+
+
+def _inside(lines: list[str], event: yaml.ScalarEvent, row: int, column: int) -> tuple[tuple[int, int] | None, str]:
+    """Return where a position of a scalar stands in the file, None when YAML has changed its text; and what precedes."""
+    wanted = event.value.split("\n")[row]
+    first = event.start_mark.line + (row if event.style != "|" else row + 1)
+    if first < len(lines):
+        at = lines[first].find(wanted, event.start_mark.column if row == 0 and event.style != "|" else 0)
+        if at >= 0 and event.style != ">":
+            return (first, at + column), ""
+    return None, wanted[max(column - 20, 0) : column]
 
 
 # Merging.
@@ -355,7 +499,12 @@ def write_out(
         names = " < ".join(link["name"] for link in chain)
         raise ContractInvalid("extends", f"a chain has at most {MAX_CHAIN} contracts, this has {names}: join two")
     chain.append({"name": overlay.name, "hash": sha256(body).hexdigest()})
-    team = _team(overlay, parent.team, schemas, roles)
+    try:
+        team = _team(overlay, parent.team, schemas, roles)
+    except ValidationError as error:
+        # What the overlay's own shape does not bound: rules, counters and kept fields of the whole chain.
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ContractInvalid(".".join(map(str, first["loc"])) or "$", f"with its parents: {first['msg']}") from error
     document["team"] = json.loads(team.model_copy(update={"chain": ()}).model_dump_json(by_alias=True)) | {
         "chain": chain
     }
@@ -449,14 +598,15 @@ def _team(
         counters[name] = CounterDeclaration.model_validate(declared)
     known = list(roles) if roles is not None else overlay.roles
     types = {} if before is None else dict(before.types)
-    named = [*(only or ()), *keep, *(s.schema_ for s in _all_subjects(overlay) if s.schema_ is not None)]
-    for schema in dict.fromkeys(named):
+    named: dict[str, str] = dict.fromkeys([*(only or ()), *keep], "$")
+    named |= {schema: place for place, schema in reversed(list(_named_schemas(overlay)))}
+    for schema, place in named.items():
         if schema in schemas:
             types[schema] = field_types(schemas[schema])
         elif schema not in types:
             close = get_close_matches(schema, list(schemas), n=1)
             meant = f": do you mean {close[0]}?" if close else ": register it with `apc schema register`"
-            raise ContractInvalid("$", f"there is no schema {schema}{meant}")
+            raise ContractInvalid(place, f"there is no schema {schema}{meant}")
     return TeamRules.model_validate(
         {
             "chain": [{"name": "-", "hash": "0" * 64}] * 2,
@@ -482,11 +632,16 @@ def _narrowed(before: Sequence[str], given: Sequence[str] | None) -> tuple[str, 
     return tuple(given)
 
 
-def _all_subjects(overlay: Overlay) -> Iterable[Subject]:
-    for rule in overlay.rules:
-        yield from rule.for_
-    for counter in overlay.counters.values():
-        yield from counter.for_
+def _named_schemas(overlay: Overlay) -> Iterable[tuple[str, str]]:
+    """Yield the schemas that an overlay names, each with its place."""
+    yield from ((f"only[{index}]", schema) for index, schema in enumerate(overlay.only or ()))
+    yield from ((f"keep.{schema}", schema) for schema in overlay.keep)
+    parts: list[tuple[str, OverlayRule | OverlayCounter]] = [
+        *((f"rules[{index}]", rule) for index, rule in enumerate(overlay.rules)),
+        *((f"counters.{name}", counter) for name, counter in overlay.counters.items()),
+    ]
+    for place, part in parts:
+        yield from ((f"{place}.for", subject.schema_) for subject in part.for_ if subject.schema_ is not None)
 
 
 def _types_read(file: ContractFile) -> dict[str, dict[str, Any]]:

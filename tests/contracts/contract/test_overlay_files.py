@@ -1,0 +1,106 @@
+"""From the file of an overlay to its contract, and where its mistakes stand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apc_contracts.contract.contract import task_contract
+from apc_contracts.contract.overlay import load_overlay, load_overlay_file, read_plain
+from apc_contracts.errors import ContractInvalid
+
+INCIDENT = """\
+name: incident
+extends: task
+only: [alert/1, finding/1, action/1]
+keep: {finding/1: [service]}
+counters:
+  risky: {for: action/1, when: 'content.risk == "high"', by: session}
+rules:
+  - name: two-witnesses
+    for: action/1
+    require: authors("finding/1", "service") >= 2 && cites_role("logs")
+  - name: one-risky-action
+    for: action/1
+    when: 'content.risk == "high"'
+    require: count("risky") < 1
+session: {max_rounds: 3}
+tests:
+  - packet: {schema: action/1, from: fixer, content: {risk: high, service: api}}
+    refused: two-witnesses
+"""
+
+
+def _object(**fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": sorted(fields)}
+
+
+TEXT = {"type": "string"}
+SCHEMAS = {
+    "alert/1": _object(service=TEXT),
+    "finding/1": _object(service=TEXT),
+    "action/1": _object(service=TEXT, risk={"enum": ["high", "low"]}),
+}
+
+
+def _parents(name: str) -> Any:
+    return task_contract() if name == "task" else None
+
+
+def test_a_file_becomes_the_whole_contract(tmp_path: Path) -> None:
+    path = tmp_path / "incident.yml"
+    path.write_text(INCIDENT)
+
+    contract = load_overlay_file(path, _parents, SCHEMAS)
+
+    assert contract.name == "incident"
+    assert contract.team is not None
+    assert [rule.name for rule in contract.team.rules] == ["two-witnesses", "one-risky-action"]
+
+
+def test_json_with_tabs_makes_the_same_rules() -> None:
+    body = json.dumps(read_plain(INCIDENT.encode()), indent="\t").encode()
+
+    team = load_overlay(body, "incident.json", _parents, SCHEMAS).team
+
+    assert team is not None
+    assert [rule.name for rule in team.rules] == ["two-witnesses", "one-risky-action"]
+
+
+def test_known_roles_are_checked_and_not_written_into_the_contract() -> None:
+    body = INCIDENT.encode()
+
+    free, checked = (load_overlay(body, "i.yml", _parents, SCHEMAS, roles) for roles in (None, ["logs", "lead"]))
+
+    assert free.body == checked.body
+    with pytest.raises(ContractInvalid, match=r"line 10, column 54: unknown role logs: do you mean log\?"):
+        load_overlay(body, "i.yml", _parents, SCHEMAS, ["log"])
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "says"),
+    [
+        ("extends: task", "extends: tusk", "extends: line 2, column 10: there is no contract 'tusk'"),
+        ("only: [alert/1", "only: [alrt/1", r"only[0]: line 3, column 8: there is no schema alrt/1: do you mean alert"),
+        ("[service]", "[servic]", "keep.finding/1: line 4, column 19: finding/1 has no text"),
+        ("by: session", "by: sesion", "counters.risky.by: line 6, column 62: a counter counts by session, sender"),
+        ("cites_role(", "cites_rol(", "rules[0].require: line 10, column 54: unknown function cites_rol"),
+        ("when: 'content.risk", "when: 'content.rsik", "counters.risky.when: line 6, column 33: unknown field"),
+        ('count("risky") < 1', "count('risky') < 'a'", "rules[1].require: line 14, column 29: whole number < text"),
+        ('count("risky") < 1', "|\n      true &&\n      now", "rules[1].require: line 16, column 7: unknown name now"),
+        ('count("risky") < 1', ">\n      true &&\n      now", "rules[1].require: line 14, column 14: unknown name now"),
+        ("name: one-risky-action", "name: two-witnesses", "rules[1].name: line 11, column 11: there is a rule"),
+        ("max_rounds: 3", "max_rounds: x", "session.max_rounds: line 15, column 23: Input should be a valid integer"),
+        ("refused: two", "refusd: two", "tests[0].refusd: line 18, column 13: there is no 'refusd': do you mean ref"),
+        ("    refused: two-witnesses\n", "", "tests[0]: line 17, column 5: a test says one of refused: RULE"),
+        ("from: fixer", "from: fixer, form: a", "tests[0].packet.form: line 17, column 51: there is no 'form'"),
+    ],
+)
+def test_a_mistake_has_file_place_line_and_column(line: str, instead: str, says: str) -> None:
+    assert line in INCIDENT
+
+    with pytest.raises(ContractInvalid) as refused:
+        load_overlay(INCIDENT.replace(line, instead, 1).encode(), "incident.yml", _parents, SCHEMAS)
+
+    assert str(refused.value).startswith(f"contract incident.yml invalid at {says}")

@@ -39,6 +39,7 @@ from apc_contracts.contract.file import (
 from apc_contracts.contract.rules import Counter, Rule, Team, build_team
 from apc_contracts.contract_model import Id, SchemaId, Time
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import PacketType
 
 MAX_CHAIN: Final = 4
@@ -116,6 +117,7 @@ class OverlayPacket(Section):
     content: dict[str, Any] = Field(default_factory=dict)
     confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
     at: Time | None = None
+    rights: tuple[Right, ...] = ()
     retracted: bool = False
 
 
@@ -152,6 +154,8 @@ class OverlayTest(Section):
 
     name: str | None = None
     packet: JudgedPacket
+    agents: dict[Id, Word] = Field(default_factory=dict)
+    """The roles of recipients and others; without one an agent's role is its id."""
     before: Annotated[tuple[OverlayPacket, ...], Field(max_length=_MAX_PACKETS)] = ()
     """Packets that were accepted earlier, and counted."""
     at: Time = MONDAY_NOON
@@ -453,7 +457,7 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
 
 
 def _inside(lines: list[str], event: yaml.ScalarEvent, row: int, column: int) -> tuple[tuple[int, int] | None, str]:
-    """Return where a position of a scalar stands in the file, None when YAML has changed its text; and what precedes."""
+    """Return where a position of a scalar stands in the file, and what precedes it; None when YAML changed its text."""
     wanted = event.value.split("\n")[row]
     first = event.start_mark.line + (row if event.style != "|" else row + 1)
     if first < len(lines):

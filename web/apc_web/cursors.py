@@ -13,7 +13,7 @@ from apc_web.errors import ApiError
 
 LARGEST_SHARD = (1 << 31) - 1
 LARGEST_SEQ = (1 << 63) - 1
-"""What the columns `shard` and `seq` hold: the database refuses larger numbers with an error of its own."""
+"""What the columns `shard` and `seq` hold: the database refuses larger numbers, in words for programmers."""
 _LONGEST = 2_000
 """Characters of a cursor; the longest that is written is shorter."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -25,8 +25,8 @@ MAX_TEXT: Final = 4_096
 """Characters of a text that a rule reads, where its schema says no maxLength."""
 MAX_ITEMS: Final = 256
 """Items of a list that a rule reads, where its schema says no maxItems."""
-MAX_COST: Final = 4_000_000
-"""What one expression may cost: its operations times the texts and lists that they may meet, in characters."""
+MAX_COST: Final = 400_000
+"""What all rules of a packet may cost together, in steps of some ten nanoseconds (see `Expression.cost`)."""
 
 Kind = Literal["string", "number", "integer", "boolean", "strings", "numbers", "integers", "booleans", "objects"]
 
@@ -110,10 +110,15 @@ _METHODS = frozenset({"size", "startsWith", "endsWith", "contains", "matches"})
 _MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 _CASTS = frozenset({"size", "double", "int", "string"})
 _CONSTANTS = frozenset({"true", "false", "in"})
-_COMPARING = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "+", *_METHODS, *_CASTS})
-"""What looks at the characters of a text."""
-_MATCHES_COST = 32
-"""A pattern looks at each character so many times."""
+_SCANNING = frozenset({"contains", "matches", "+", *_CASTS})
+"""What looks at, or copies, each character of a text."""
+_COMPARING = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "startsWith", "endsWith", "size"})
+_COMPARED = 16
+"""Characters that a comparison takes at a step."""
+_STEP = 40
+_PATTERN_COST = 8_000
+"""A pattern is read anew at each look."""
+_FREE = frozenset({"(", ")", "[", "]", ",", ".", ":", "content", "packet", "sender", "session"})
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -201,8 +206,13 @@ class Expression:
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Return whether it gives exactly true. A reading without a value is an error, and an error does not hold."""
         given = {name: values[text] for text, name in self._names.items() if text in values}
+        return is_true(self._program, given)
+
+    def fails(self, values: Mapping[str, Any]) -> bool:
+        """Return whether it gives exactly false, and no error."""
+        given = {name: values[text] for text, name in self._names.items() if text in values}
         try:
-            return self._program.eval(data=given).value() is True
+            return self._program.eval(data=given).value() is False
         except (RuntimeError, ValueError, TypeError):
             return False
 
@@ -221,11 +231,12 @@ class Expression:
 
     @property
     def cost(self) -> int:
-        """The most characters that its operations may meet: a text each, or what a macro or `in` goes through."""
+        """The most steps that it takes, of some ten nanoseconds: its operations on what they read at its longest."""
         kinds = [reading.gives for reading in self._readings.values()]
         text = max((kind.length for kind in kinds), default=1)
         whole = max((kind.cost for kind in kinds), default=1)
-        total, depth, macros = 0, 0, list[int]()
+        items = max((kind.items for kind in kinds if kind.kind not in _CEL_TYPES), default=1)
+        total, depth, macros = sum(kind.cost // _COMPARED for kind in kinds), 0, list[int]()
         for index, token in enumerate(self._tokens):
             if token.text == "(":
                 depth += 1
@@ -235,12 +246,26 @@ class Expression:
                 if macros and macros[-1] == depth:
                     macros.pop()
                 depth -= 1
+            elif token.text in _SCANNING:
+                once = _PATTERN_COST + 8 * text if token.text == "matches" else _STEP + 4 * text
+                total += once * (items if macros else 1)
             elif token.text in _COMPARING:
-                looks = _MATCHES_COST if token.text == "matches" else 1
-                total += looks * (whole if macros or token.text in ("in", "==", "!=") else text)
-            elif token.text in _MACROS:
-                total += whole
+                is_over_list = token.text in ("in", "==", "!=")
+                once = _STEP + (whole if is_over_list else text) // _COMPARED + (items if is_over_list else 0)
+                total += once * (items if macros else 1)
+            elif token.kind in ("operator", "name") and token.text not in _FREE:
+                total += _STEP * (items if macros or token.text in _MACROS else 1)
         return total
+
+    @property
+    def cel(self) -> tuple[str, Mapping[str, Kind]]:
+        """What CEL gets: the text over variables, and their types."""
+        return self._compiled[1], {self._names[reading.text]: reading.gives.kind for reading in self.readings}
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Reading -> the name of its variable."""
+        return self._names
 
     # Reading the text: tokens, then names and calls.
 
@@ -461,18 +486,18 @@ class Expression:
 
     # CEL.
 
-    @cached_property
+    @property
     def _program(self) -> Any:
-        from cel_expr_python import cel  # late: guards and other commands need none of it
+        return self._compiled[0]
 
-        environment = cel.NewEnv(
-            variables={self._names[reading.text]: _cel_type(cel.Type, reading.gives.kind) for reading in self.readings}
-        )
+    @cached_property
+    def _compiled(self) -> tuple[Any, str]:
+        environment = _environment({self._names[reading.text]: reading.gives.kind for reading in self.readings})
         parts = list(self._parts)
         for _ in range(len(parts) + 1):
             text = " ".join(part for part, _ in parts)
             try:
-                return environment.compile(text)
+                return environment.compile(text), text
             except RuntimeError as error:
                 self._mend_or_refuse(str(error), parts)
         raise ContractInvalid(self._place, "it cannot be compiled")
@@ -503,6 +528,49 @@ class Expression:
         at = start if token is None else token.start
         line, column = self.text.count("\n", 0, at) + 1, at - (self.text.rfind("\n", 0, at) + 1) + 1
         raise ContractInvalid(self._place, f"line {line}, column {column}: {message}")
+
+
+class Conjunction:
+    """All rules of one packet in one expression: `(when) ? (require) : true` of each, joined.
+
+    One evaluation shows that a packet keeps them all; an error in one of them makes it false, as it does alone.
+    """
+
+    def __init__(self, rules: Iterable[tuple[Expression | None, Expression]]) -> None:
+        self._rules = tuple(rules)
+        self._names: dict[str, str] = {}
+        for expression in (one for rule in self._rules for one in rule if one is not None):
+            self._names.update(expression.variables)
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return whether every rule is kept."""
+        names = self._names
+        return is_true(self._program, {names[text]: value for text, value in values.items() if text in names})
+
+    @cached_property
+    def _program(self) -> Any:
+        variables: dict[str, Kind] = {}
+        texts: list[str] = []
+        for when, require in self._rules:
+            for expression in (when, require):
+                if expression is not None:
+                    variables.update(expression.cel[1])
+            texts.append(f"({require.cel[0]})" if when is None else f"(({when.cel[0]}) ? ({require.cel[0]}) : true)")
+        return _environment(variables).compile(" && ".join(texts) or "true")
+
+
+def _environment(variables: Mapping[str, Kind]) -> Any:
+    from cel_expr_python import cel  # late: guards and other commands need none of it
+
+    return cel.NewEnv(variables={name: _cel_type(cel.Type, kind) for name, kind in variables.items()})
+
+
+def is_true(program: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether a compiled expression gives exactly true; an error does not."""
+    try:
+        return program.eval(data=given).value() is True
+    except (RuntimeError, ValueError, TypeError):
+        return False
 
 
 def _literal(token: Token) -> str | int:

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from apc_contracts.contract.expressions import Expression, FieldType, Kind, Reading, Vocabulary
+from apc_contracts.contract.expressions import (
+    MAX_COST,
+    Conjunction,
+    Expression,
+    FieldType,
+    Kind,
+    Reading,
+    Vocabulary,
+)
 from apc_contracts.contract.file import ContractFile, CounterDeclaration, RuleDeclaration, RuleMode, Subject, TeamRules
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
-
-MAX_COST_OF_A_PACKET = 8_000_000
-"""What all rules and counters together may cost for one packet (see `Expression.cost`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,10 @@ class Team:
     types: Mapping[str, Mapping[str, FieldType]]
     zone: ZoneInfo
 
+    def plan_for(self, schema: str, packet_type: PacketType) -> "Plan":
+        """Return the rules for such a packet, joined."""
+        return _plan_for(self, schema, packet_type)
+
     def rules_for(self, schema: str, packet_type: PacketType) -> tuple[Rule, ...]:
         """Return the rules for such a packet in their order; `schema` is "" for one without typed content."""
         return _rules_for(self, schema, packet_type)
@@ -82,10 +91,42 @@ class Team:
         """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
         for expression in self.expressions:
             expression.check()
-        total = sum(expression.cost for expression in self.expressions)
-        if total > MAX_COST_OF_A_PACKET:
-            message = f"all rules together may cost {total:,} steps, {MAX_COST_OF_A_PACKET:,} are allowed: drop some"
-            raise ContractInvalid("team.rules", message)
+        for subject in {subject for part in (*self.rules, *self.counters) for subject in part.subjects}:
+            self._check_cost(subject)
+
+    def _check_cost(self, subject: Subject) -> None:
+        """Check what a packet of this subject may cost. Raises ContractInvalid."""
+        schema = subject.schema_ or ""
+        kinds = [subject.type] if subject.type is not None else [PacketType.MESSAGE, PacketType.DECISION]
+        for kind in kinds:
+            parts = [*self.rules_for(schema, kind), *self.counters_for(schema, kind)]
+            expressions = [part.when for part in parts if part.when is not None]
+            expressions += [part.require for part in parts if isinstance(part, Rule)]
+            total = sum(expression.cost for expression in expressions)
+            if total > MAX_COST:
+                message = (
+                    f"the rules for {schema or kind} may cost {total:,} steps together, {MAX_COST:,} are allowed: drop "
+                    "some, or give the texts and lists that they read a maxLength and maxItems in their schema"
+                )
+                raise ContractInvalid("team.rules", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The rules for packets of one kind: each, all in one expression, and what they read."""
+
+    rules: tuple[Rule, ...]
+    whole: Conjunction
+    readings: tuple[Reading, ...]
+    """Each once."""
+
+
+@lru_cache(4096)
+def _plan_for(team: Team, schema: str, packet_type: PacketType) -> Plan:
+    rules = team.rules_for(schema, packet_type)
+    expressions = [one for rule in rules for one in (rule.when, rule.require) if one is not None]
+    readings = {reading.text: reading for expression in expressions for reading in expression.readings}
+    return Plan(rules, Conjunction((rule.when, rule.require) for rule in rules), tuple(readings.values()))
 
 
 @lru_cache(4096)

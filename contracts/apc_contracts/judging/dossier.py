@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from apc_contracts.contract.expressions import FieldType, Reading
-from apc_contracts.contract.rules import Counter, Team
+from apc_contracts.contract.rules import Counter, Rule, Team
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, SignalPayload, typed_part
 from apc_contracts.vocabulary import Signal
@@ -178,6 +178,8 @@ class Dossier:
 
     def approvals_of(self, packet: Packet) -> list[Approval]:
         """Return the answers to the sender's questions about this packet's content."""
+        if not self.approvals:
+            return []
         about = about_hash(*content_of(packet))
         return [one for one in self.approvals.get(about, ()) if one.asker == packet.sender.agent_id]
 
@@ -212,17 +214,38 @@ class Dossier:
             self.approvals.setdefault(asked.about, []).append(approval)
 
     def _use_approvals(self, packet: Packet, values: Mapping[str, Any]) -> None:
-        people = {person for reading, found in values.items() if reading.startswith("approved_by(") for person in found}
-        if not people:
+        """Use up the approvals that a rule has asked for; `values` are those that its verdict was given by."""
+        if not self.approvals or not any(reading.startswith("approved_by(") for reading in values):
             return
+        approvals = self.approvals_of(packet)
         schema, _ = content_of(packet)
-        rules = self.team.rules_for(schema, packet.packet_type)
-        using = [rule for rule in rules if any(one.name == "approved_by" for one in rule.readings)]
-        if all(rule.reuse for rule in using):
-            return
-        for approval in self.approvals_of(packet):
-            if approval.person in people and approval.used_by is None:
-                approval.used_by = packet.packet_id
+        for rule in self.team.rules_for(schema, packet.packet_type) if approvals else ():
+            asked = [one.text for one in rule.readings if one.name == "approved_by"]
+            if rule.reuse or not asked or not self._applies(rule, packet, values):
+                continue
+            people = {person for reading in asked for person in values.get(reading, ())}
+            for approval in approvals:
+                if approval.person in people and approval.used_by is None:
+                    approval.used_by = packet.packet_id
+
+    def _applies(self, rule: Rule, packet: Packet, values: Mapping[str, Any]) -> bool:
+        """Return whether a packet meets the rule's `when`, by the values of its verdict."""
+        if rule.when is None:
+            return True
+        found = packet_values(self.team, packet, rule.when.readings)
+        for reading in rule.when.readings:
+            if reading.text in values:
+                found[reading.text] = for_cel(reading, values[reading.text])
+        return rule.when.holds(found)
+
+
+def for_cel(reading: Reading, found: Any) -> Any:
+    """Return a recorded value as its expression gets it: of approvals, whether the people are enough."""
+    if reading.name == "sum":
+        return int(found) if reading.gives.kind == "integer" else float(found)
+    if reading.name == "approved_by":
+        return len(found) >= int(reading.arguments[1] if len(reading.arguments) > 1 else 1)
+    return found
 
 
 def content_of(packet: Packet) -> tuple[str, Mapping[str, Any]]:

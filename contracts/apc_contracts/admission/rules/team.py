@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.admission.case import Case
-from apc_contracts.contract.expressions import Reading
-from apc_contracts.contract.rules import Rule, Team
+from apc_contracts.contract.expressions import Expression, Reading
+from apc_contracts.contract.rules import Plan, Rule, Team
 from apc_contracts.identity.registry import Kind
-from apc_contracts.judging.dossier import Approval, Dossier, at_path, content_of, equal_kept, packet_values
+from apc_contracts.judging.dossier import Approval, Dossier, at_path, content_of, equal_kept, for_cel, packet_values
 from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import PACKET_PREFIX, packet_named, reference_of
@@ -43,6 +43,8 @@ class TeamRuling:
     """Names of rules in mode `observe` that failed."""
     values: dict[str, Any] = field(default_factory=dict)
     """What was read beside the packet's own content."""
+    evidence: list[Identity] | None = None
+    """The packets in its evidence that count, once they were looked up."""
 
 
 def evidence_is_known(case: Case) -> Refusal | None:
@@ -70,30 +72,42 @@ def keeps_the_rules(case: Case) -> Refusal | None:
 
 def ruling_of(case: Case) -> TeamRuling:
     """Return what the rules of the contract's team say; computed once for a case."""
-    ruling: TeamRuling = case.team if case.team is not None else _judge(case)
-    case.team = ruling
+    ruling: TeamRuling | None = case.team
+    if ruling is None:
+        ruling = case.team = TeamRuling()
+        _judge(case, ruling)
     return ruling
 
 
-def _judge(case: Case) -> TeamRuling:
-    ruling, team = TeamRuling(), case.contract.team
+def _judge(case: Case, ruling: TeamRuling) -> None:
+    team = case.contract.team
     if team is None or (case.session is None and case.facts.rules is None):
-        return ruling
+        return
     schema, _ = content_of(case.packet)
     ruling.refusal = _not_allowed(case, team, schema)
-    for rule in () if ruling.refusal is not None else team.rules_for(schema, case.packet.packet_type):
-        failure = _failure(case, team, rule, ruling.values)
+    if ruling.refusal is None:
+        _judge_rules(case, team, team.plan_for(schema, case.packet.packet_type), ruling)
+    ruling.refusal = ruling.refusal or _no_room(case, ruling.values)
+
+
+def _judge_rules(case: Case, team: Team, plan: Plan, ruling: TeamRuling) -> None:
+    """Judge by all rules at once; by each of them only when one has failed."""
+    if not plan.rules:
+        return
+    values = _read(case, team, plan.readings, ruling.values)
+    if plan.whole.holds(values):
+        return
+    for rule in plan.rules:
+        failure = _failure(case, rule, values)
         if failure is None:
             continue
         if rule.mode == "enforce":
             ruling.refusal = failure
-            break
+            return
         if rule.mode == "warn":
             ruling.warnings.append(failure)
         else:
             ruling.observed.append(rule.name)
-    ruling.refusal = ruling.refusal or _no_room(case, ruling.values)
-    return ruling
 
 
 def _not_allowed(case: Case, team: Team, schema: str) -> Refusal | None:
@@ -119,26 +133,19 @@ def _no_room(case: Case, noted: dict[str, Any]) -> Refusal | None:
     return Refusal("RULE_FAILED", COUNTER_KEYS, f"team.counters.{name}", message, remedy=remedy)
 
 
-def _failure(case: Case, team: Team, rule: Rule, noted: dict[str, Any]) -> Refusal | None:
-    """Return the refusal of one rule, None when it holds or is not for this packet; notes what it read."""
-    if rule.when is not None:
-        values = _read(case, team, rule.when.readings, noted)
-        if not rule.when.holds(values):
-            absent = [one.text for one in rule.when.readings if one.text not in values]
-            # An error in `when` never skips the rule.
-            return _refusal(case, rule, rule.when.text, values, absent) if absent else None
-    values = _read(case, team, rule.readings, noted)
-    if rule.require.holds(values):
-        return None
-    absent = [one.text for one in rule.readings if one.text not in values]
-    return _refusal(case, rule, rule.require.text, values, absent)
+def _failure(case: Case, rule: Rule, values: Mapping[str, Any]) -> Refusal | None:
+    """Return the refusal of one rule; None when it holds or is not for this packet."""
+    if rule.when is not None and not rule.when.holds(values):
+        # An error in `when` never skips the rule.
+        return None if rule.when.fails(values) else _refusal(case, rule, rule.when, values)
+    return None if rule.require.holds(values) else _refusal(case, rule, rule.require, values)
 
 
-def _refusal(case: Case, rule: Rule, text: str, values: Mapping[str, Any], absent: list[str]) -> Refusal:
-    said = rule.say or f"the rule {rule.name} needs {text}"
-    shown = {name: _short(value) for name, value in values.items()} | dict.fromkeys(absent)
+def _refusal(case: Case, rule: Rule, failed: Expression, values: Mapping[str, Any]) -> Refusal:
+    said = rule.say or f"the rule {rule.name} needs {failed.text}"
+    shown = {reading.text: _short(values.get(reading.text)) for reading in failed.readings}
     _, path = typed_part(case.packet.payload)
-    return Refusal("RULE_FAILED", rule.name, path, said, requires=text, values=shown, remedy=rule.remedy)
+    return Refusal("RULE_FAILED", rule.name, path, said, requires=failed.text, values=shown, remedy=rule.remedy)
 
 
 def _short(value: Any) -> Any:
@@ -162,17 +169,8 @@ def _read(case: Case, team: Team, readings: Iterable[Reading], noted: dict[str, 
         if found is None:
             continue
         noted[reading.text] = found
-        values[reading.text] = _for_cel(reading, found)
+        values[reading.text] = for_cel(reading, found)
     return values
-
-
-def _for_cel(reading: Reading, found: Any) -> Any:
-    """Return the value that the expression gets: of approvals, whether the people are enough."""
-    if reading.name == "sum":
-        return int(found) if reading.gives.kind == "integer" else float(found)
-    if reading.name == "approved_by":
-        return len(found) >= int(reading.arguments[1] if len(reading.arguments) > 1 else 1)
-    return found
 
 
 def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
@@ -205,11 +203,14 @@ def _local(case: Case, name: str, noted: dict[str, Any]) -> int:
 
 
 def counting_evidence(case: Case, session: SessionView) -> list[Identity]:
-    """Return the packets in the evidence that count, each once.
+    """Return the packets in the evidence that count, each once; looked up once for a case.
 
     They were accepted in this session before this packet, are neither retracted nor stale, were addressed to the
     sender, and are not its own.
     """
+    ruling: TeamRuling | None = case.team
+    if ruling is not None and ruling.evidence is not None:
+        return ruling.evidence
     bundle, found = case.packet.proof_bundle, dict[UUID, Identity]()
     for reference in () if bundle is None else bundle.evidence_refs:
         packet_id = _packet_id(reference)
@@ -219,7 +220,10 @@ def counting_evidence(case: Case, session: SessionView) -> list[Identity]:
         is_usable = not identity.retracted and not identity.stale and identity.said is not None
         if is_usable and identity.sender != case.sender_id and case.sender_id in identity.recipients:
             found[packet_id] = identity
-    return list(found.values())
+    counting = list(found.values())
+    if ruling is not None:
+        ruling.evidence = counting
+    return counting
 
 
 def _packet_id(reference: str) -> UUID | None:

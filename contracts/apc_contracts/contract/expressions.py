@@ -154,10 +154,11 @@ class Reading:
     """`content.risk`, or the function: `authors`, `has`."""
     arguments: tuple[str | int, ...] = ()
 
-    @property
-    def is_content(self) -> bool:
-        """Whether the value follows from the packet's own content, which its body keeps."""
-        return self.name.startswith("content.") or self.name == "has"
+    is_content: bool = field(init=False, compare=False, repr=False)
+    """Whether the value follows from the packet's own content, which its body keeps."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_content", self.name.startswith("content.") or self.name == "has")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ value: computed from packet and session, or, in a replay, taken from the record 
 Source: docs/reference/rules.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -45,6 +45,7 @@ class TeamRuling:
     """What was read beside the packet's own content."""
     evidence: list[Identity] | None = None
     """The packets in its evidence that count, once they were looked up."""
+    is_judged: bool = False
 
 
 def evidence_is_known(case: Case) -> Refusal | None:
@@ -55,13 +56,19 @@ def evidence_is_known(case: Case) -> Refusal | None:
     if session.dossier is None:
         recorded = case.facts.evidence
         return None if recorded is None else Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", *recorded)
+    counting: dict[UUID, Identity] = {}
     for index, reference in enumerate(bundle.evidence_refs):
         if not reference.lower().startswith(PACKET_PREFIX):
             continue
-        why = _why_unknown(session, reference)
-        if why is not None:
+        packet_id = _packet_id(reference)
+        identity = None if packet_id is None else session.identity(packet_id)
+        if packet_id is None or identity is None or identity.retracted or not session.is_accepted(packet_id):
             path = f"{EVIDENCE_PATH}[{index}]"
-            return Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", path, f"{reference} {why}")
+            message = f"{reference} {_why_unknown(packet_id, identity)}"
+            return Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", path, message)
+        if _counts_as_evidence(case, identity):
+            counting[packet_id] = identity
+    _begun(case).evidence = list(counting.values())
     return None
 
 
@@ -72,10 +79,17 @@ def keeps_the_rules(case: Case) -> Refusal | None:
 
 def ruling_of(case: Case) -> TeamRuling:
     """Return what the rules of the contract's team say; computed once for a case."""
+    ruling = _begun(case)
+    if not ruling.is_judged:
+        ruling.is_judged = True
+        _judge(case, ruling)
+    return ruling
+
+
+def _begun(case: Case) -> TeamRuling:
     ruling: TeamRuling | None = case.team
     if ruling is None:
         ruling = case.team = TeamRuling()
-        _judge(case, ruling)
     return ruling
 
 
@@ -159,27 +173,26 @@ def _short(value: Any) -> Any:
 # Readings.
 
 
-def _read(case: Case, team: Team, readings: Iterable[Reading], noted: dict[str, Any]) -> dict[str, Any]:
+def _read(case: Case, team: Team, readings: tuple[Reading, ...], noted: dict[str, Any]) -> dict[str, Any]:
     """Return the values of readings; notes those that do not follow from the packet alone."""
     values = packet_values(team, case.packet, readings)
     for reading in readings:
         if reading.text in values or reading.is_content:
             continue
-        found = noted[reading.text] if reading.text in noted else _value(case, reading, noted)
-        if found is None:
-            continue
-        noted[reading.text] = found
-        values[reading.text] = for_cel(reading, found)
+        found = _value(case, reading, noted)
+        if found is not None:
+            noted[reading.text] = found
+            values[reading.text] = for_cel(reading, found)
     return values
 
 
 def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
     recorded, session = case.facts.rules, case.session
-    if reading.name.startswith("local."):
+    reader = _READERS.get(reading.name)
+    if reader is None and reading.name.startswith("local."):
         return _local(case, reading.name, noted)
     if session is None or session.dossier is None:
         return None if recorded is None else recorded.get(reading.text)
-    reader = _READERS.get(reading.name)
     if reader is not None:
         return reader(case, session, session.dossier, reading.arguments)
     place, _, name = reading.name.partition(".")
@@ -202,28 +215,15 @@ def _local(case: Case, name: str, noted: dict[str, Any]) -> int:
     return moment.hour if name == "local.hour" else moment.isoweekday()
 
 
-def counting_evidence(case: Case, session: SessionView) -> list[Identity]:
-    """Return the packets in the evidence that count, each once; looked up once for a case.
+def counting_evidence(case: Case) -> list[Identity]:
+    """Return the packets in the evidence that count, each once; `evidence_is_known` has found them."""
+    return _begun(case).evidence or []
 
-    They were accepted in this session before this packet, are neither retracted nor stale, were addressed to the
-    sender, and are not its own.
-    """
-    ruling: TeamRuling | None = case.team
-    if ruling is not None and ruling.evidence is not None:
-        return ruling.evidence
-    bundle, found = case.packet.proof_bundle, dict[UUID, Identity]()
-    for reference in () if bundle is None else bundle.evidence_refs:
-        packet_id = _packet_id(reference)
-        identity = None if packet_id is None else session.identity(packet_id)
-        if packet_id is None or identity is None or not session.is_accepted(packet_id):
-            continue
-        is_usable = not identity.retracted and not identity.stale and identity.said is not None
-        if is_usable and identity.sender != case.sender_id and case.sender_id in identity.recipients:
-            found[packet_id] = identity
-    counting = list(found.values())
-    if ruling is not None:
-        ruling.evidence = counting
-    return counting
+
+def _counts_as_evidence(case: Case, identity: Identity) -> bool:
+    """Return whether an accepted packet counts: neither stale nor the sender's own, and addressed to the sender."""
+    is_told = identity.sender != case.sender_id and case.sender_id in identity.recipients
+    return is_told and not identity.stale and identity.said is not None
 
 
 def _packet_id(reference: str) -> UUID | None:
@@ -231,27 +231,25 @@ def _packet_id(reference: str) -> UUID | None:
     return None if known is None else packet_named(known)
 
 
-def _why_unknown(session: SessionView, reference: str) -> str | None:
-    packet_id = _packet_id(reference)
+def _why_unknown(packet_id: UUID | None, identity: Identity | None) -> str:
     if packet_id is None:
         return "is no packet id"
-    identity = session.identity(packet_id)
     if identity is None:
         return "is no packet of this session"
-    if not session.is_accepted(packet_id):
-        return "was refused" if identity.refusal is not None else "is held: it was not accepted yet"
-    return "was retracted" if identity.retracted else None
+    if identity.retracted:
+        return "was retracted"
+    return "was refused" if identity.refusal is not None else "is held: it was not accepted yet"
 
 
-def _cited(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> int:
-    return sum(one.said is not None and one.said.schema == arguments[0] for one in counting_evidence(case, session))
+def _cited(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> int:
+    return sum(one.said is not None and one.said.schema == arguments[0] for one in counting_evidence(case))
 
 
-def _authors(case: Case, session: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
+def _authors(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
     """Return how many different authors there are: by their ids, and by their broker users where these are separate."""
     schema, content = arguments[0], content_of(case.packet)[1]
     authors: dict[str, str] = {}
-    for identity in counting_evidence(case, session):
+    for identity in counting_evidence(case):
         said = identity.said
         if said is None or said.schema != schema:
             continue
@@ -265,17 +263,17 @@ def _authors(case: Case, session: SessionView, dossier: Dossier, arguments: tupl
     return len(users) if is_separate else len(authors)
 
 
-def _cites_id(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
-    return any(one.sender == arguments[0] for one in counting_evidence(case, session))
+def _cites_id(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
+    return any(one.sender == arguments[0] for one in counting_evidence(case))
 
 
-def _cites_role(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
-    found = counting_evidence(case, session)
+def _cites_role(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
+    found = counting_evidence(case)
     return any(one.said is not None and one.said.role == arguments[0] for one in found)
 
 
-def _cites_swarm(case: Case, session: SessionView, _: Dossier, arguments: tuple[Any, ...]) -> bool:
-    return any(one.swarm_id == arguments[0] for one in counting_evidence(case, session))
+def _cites_swarm(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
+    return any(one.swarm_id == arguments[0] for one in counting_evidence(case))
 
 
 def _approved_by(case: Case, session: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> list[str]:

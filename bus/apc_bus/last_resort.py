@@ -355,7 +355,7 @@ class _Turn:
         self._risk.__enter__()
 
     def leave(self, error: BaseException | None = None) -> None:
-        """Give the turn up; `error` is how the message's handling ended, None for good or for the time being."""
+        """Give the turn up; `error` is how the message's handling ended, None at its end or while it waits."""
         if self._risk is not None:
             risk, self._risk = self._risk, None
             if error is None:

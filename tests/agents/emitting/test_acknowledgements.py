@@ -18,6 +18,7 @@ from apc_agents import (
     Worker,
     WorkerSettings,
 )
+from apc_bus.topology import agent_queue
 from apc_contracts import (
     ORCHESTRATOR,
     AckPayload,
@@ -322,6 +323,30 @@ async def test_the_answer_may_come_to_another_process_of_the_agent(
         await gate.until(lambda: bool(asking.ends))
         stop.set()
     assert (asking.ends, other.ends) == (["acked"], [])
+
+
+async def test_a_handler_that_waits_gives_up_the_turn_of_a_careful_worker(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for may be the work of another packet that came before the workers ended."""
+    monkeypatch.setattr("apc_bus.last_resort.PATIENCE_SECONDS", 1000)
+    asking = Asking()
+    asking.agent.concurrency = 2
+    stage = await make_stage(asking.agent)
+    asks, other = make_packet(idea(), priority=9), make_packet(idea("other"), session_id="session-2")
+    for packet, is_urgent in ((asks, True), (other, False)):
+        queue = agent_queue("sentinel-1", urgent=is_urgent)
+        await stage.gate.deliver(packet)
+        with pytest.raises(ZeroDivisionError):
+            async with stage.bus.subscribe(queue, watch=stage.worker._last_resort.watch(stage.bus, queue)) as inbox:
+                await inbox.receive()
+                raise ZeroDivisionError("nobody has foreseen this")
+    gate = await stage.start()
+    await gate.ended(other)
+    assert not asking.ends
+    await gate.deliver(ack_of(asks, make_packet))
+    await gate.ended(asks)
+    assert asking.ends == ["acked"]
 
 
 @pytest.mark.parametrize("channel", [Channel.INTRA_AGENT, Channel.INTER_AGENT])

@@ -31,6 +31,7 @@ from apc_contracts.vocabulary import (
     RunPhase,
 )
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
+from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import Connection, KeyRing, SealedContent, SubjectKey, is_sealed, key_id_of, require
 from apc_log.heads import AnyConnection
 
@@ -212,7 +213,7 @@ UNFINISHED = """
 WITH machine AS (
     SELECT packet_id, recipient,
            (array_agg(to_state ORDER BY seq DESC) FILTER (WHERE to_state <> ''))[1] AS state,
-           max(attempt) AS attempt,
+           max(attempt) FILTER (WHERE attempt > 0) AS attempt,
            (array_agg(attempt ORDER BY seq DESC) FILTER (WHERE metadata ? 'ended'))[1] AS ended_attempt,
            (array_agg((metadata #>> '{retry,due_at}')::timestamptz ORDER BY seq DESC)
                FILTER (WHERE to_state = 'ROUTED'))[1] AS not_before,
@@ -243,6 +244,12 @@ WITH machine AS (
     FROM delivery
 )
 SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
+"""
+# Hops of effects number themselves below 0, beside the attempts of their delivery.
+EFFECTS = """
+SELECT packet_id, recipient, metadata #>> '{effect,key}' AS key, (metadata #>> '{effect,claim}')::uuid AS claim,
+       metadata #>> '{effect,entry}' AS entry
+FROM apc_log.packet_events WHERE session_id = $1 AND attempt < 0 ORDER BY seq
 """
 CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
@@ -299,6 +306,9 @@ async def load_session(
             rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
             bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
             _add_to_dossier(session, session.dossier, rows, bodies, contract)
+        for row in await connection.fetch(EFFECTS, session_id):
+            entry = EffectEntry(row["entry"])
+            session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
     return session
 
 

@@ -96,14 +96,14 @@ def postponed(
     return Publication(RETRY, retry_key(delay, lease.shard), message)
 
 
-def nack(
+def answer(
     sealed: SealedPacket,
     recipient: Registration,
     lease: Lease,
     session: Session | None,
     trace: TraceHeaders = NO_TRACE,
 ) -> Publication:
-    """Return a NACK to the sender of a refused packet."""
+    """Return what answers the sender of a packet: a NACK, or an ACK that was asked for."""
     packet = sealed.packet
     fields: dict[str, HeaderValue] = {
         headers.SHARD: lease.shard,

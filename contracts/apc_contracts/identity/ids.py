@@ -23,6 +23,11 @@ def new_packet_id() -> UUID:
     return UUID(bytes=bytes(octets))
 
 
+NACK_ORDINAL = "nack"
+ACCEPTANCE_ORDINAL = "accepted"
+"""Ordinals of the orchestrator's answers to a sender; they have no entry in the log."""
+
+
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
     """Return the id of an agent's packet number `ordinal` under this cause; a second run derives the same."""
     return uuid5(cause, f"{agent_id}/{ordinal}")

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from apc_contracts.replay.entries import RecordedHop
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
-from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
+from apc_contracts.wire.receipts import OPERATOR_KINDS, EffectEntry, EffectReport, Receipt, ReceiptKind, Usage
 
 _KIND_OF_EVENT = {
     "delivery_ack": ReceiptKind.DELIVERY_ACK,
@@ -52,6 +53,9 @@ def receipts_of(hop: RecordedHop, session_id: str) -> tuple[Receipt, ...]:
 
 def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
     said = hop.metadata or {}
+    if "effect" in said:
+        yield _effect(hop, session_id, dict(said["effect"]))
+        return
     usage = Usage(**said["usage"]) if "usage" in said else None
     if "late" in said:  # a handler that ended after its attempt was given up: it moves nothing
         kind = ReceiptKind(said["late"])
@@ -83,6 +87,13 @@ def _reported(hop: RecordedHop, session_id: str) -> Iterator[Receipt]:
         yield _receipt(hop, session_id, kind, hop.recipient, attempt, at, **details)
 
 
+def _effect(hop: RecordedHop, session_id: str, said: dict[str, Any]) -> Receipt:
+    attempt, by = int(said.pop("attempt")), hop.actor if hop.actor != hop.recipient else None
+    told = EffectReport(**{**said, "claim": UUID(said["claim"]), "entry": EffectEntry(said["entry"])})
+    kind, at = ReceiptKind.EFFECT, hop.occurred_at[0]
+    return _receipt(hop, session_id, kind, hop.recipient, attempt, at, by=by, effect=told)
+
+
 def _receipt(
     hop: RecordedHop,
     session_id: str,
@@ -96,6 +107,7 @@ def _receipt(
     after_ms: int | None = None,
     by: str | None = None,
     set_aside: bool = False,
+    effect: EffectReport | None = None,
 ) -> Receipt:
     return Receipt(
         packet_id=hop.packet_id,
@@ -109,4 +121,5 @@ def _receipt(
         after_ms=after_ms,
         by=by,
         set_aside=set_aside,
+        effect=effect,
     )

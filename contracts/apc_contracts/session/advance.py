@@ -186,6 +186,11 @@ def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
     session, first = moment.session, given.receipts[0]
     if first.kind in VERIFICATION_KINDS:
         opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
+    elif first.kind is ReceiptKind.EFFECT:
+        opened = None
+        receipts.note_effect(session, first, moment.effects)
+        if moment.effects.hops and first.by is None:
+            _hear_agent(session, first.recipient)
     else:
         opened = receipts.receive(session, given, moment.effects, moment.contract)
         _hear_recipient(session, first.recipient, moment.effects)

@@ -141,6 +141,8 @@ class Effects(msgspec.Struct):
     """What to verify beside the gate; the result comes back as a receipt."""
     misdirected: list[Receipt] = msgspec.field(default_factory=list)
     """Receipts for packets that were not delivered to that recipient: security events."""
+    surplus: list[Receipt] = msgspec.field(default_factory=list)
+    """Entries about effects for which the session has no room."""
     resumed: list[HeldPacket] = msgspec.field(default_factory=list)
     """Packets held by a pause that are to be judged now, in log order."""
     ended: list[str] = msgspec.field(default_factory=list)

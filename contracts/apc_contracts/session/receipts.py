@@ -252,6 +252,30 @@ def _take(
     return moves
 
 
+def note_effect(session: Session, receipt: Receipt, effects: Effects) -> None:
+    """Log an entry about an effect, once; it moves nothing.
+
+    The packet may have ended, and the attempt be over: an effect is often reported after both.
+    """
+    packet_id, agent, told = receipt.packet_id, receipt.recipient, receipt.effect
+    identity = session.identities.get(packet_id)
+    is_delivered = identity is not None and identity.refusal is None and packet_id not in session.held
+    if identity is None or not is_delivered or agent not in identity.recipients:
+        effects.misdirected.append(receipt)
+        return
+    assert told is not None, "a receipt of this kind has an effect"
+    if session.effects.knows(packet_id, agent, told.key, told.claim, told.entry):
+        return
+    if not session.effects.has_room_for(agent):
+        effects.surplus.append(receipt)
+        return
+    number = session.effects.note(packet_id, agent, told.key, told.claim, told.entry)
+    said = msgspec.to_builtins(told) | {"attempt": receipt.attempt}
+    events, times = [f"effect_{told.entry}"], [receipt.at]
+    # No attempt of the delivery: its hops are unique by attempt and state, and these number themselves.
+    effects.hops.append(Hop(packet_id, agent, -number, "", "", events, times, receipt.by or agent, {"effect": said}))
+
+
 def confirm_substrate(
     session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
 ) -> OpenPacket | None:

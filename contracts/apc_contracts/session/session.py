@@ -26,6 +26,7 @@ from apc_contracts.session import budgets
 from apc_contracts.session.document import LONGEST_KEY, SessionDocument, TaskDocument, Work, checksum
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
+from apc_contracts.wire.receipts import EffectEntry
 
 # The key by which a session recognises equal content.
 
@@ -232,6 +233,68 @@ class Waiting(dict[UUID, WaitingPacket]):
             del self._sizes[sender]
 
 
+# What agents have reported of the effects that their handlers make outside the bus (docs/how-to/effects.md).
+
+EFFECT_ENTRIES = 2_000
+"""Entries of one agent that a session remembers; further ones are not logged."""
+_BITS = {entry: 1 << place for place, entry in enumerate(EffectEntry)}
+_BY_RANK = (
+    (EffectEntry.SETTLED, "settled"),
+    (EffectEntry.MADE, "made"),
+    (EffectEntry.RELEASED, "absent"),
+    (EffectEntry.UNKNOWN, "unknown"),
+    (EffectEntry.CLAIMED, "claimed"),
+)
+"""The entries of one claim: the first that was reported says where it stands, whatever came after it."""
+EFFECT_STANDINGS = ("absent", "settled", "made", "claimed", "unknown")
+"""Where an effect may stand, the worst last."""
+
+
+@dataclass(slots=True)
+class ReportedEffects:
+    """The entries about effects of one session, each once."""
+
+    claims: dict[str, dict[tuple[UUID, str], dict[UUID, int]]] = field(default_factory=dict)
+    """Key -> (packet, agent) -> claim -> the bits of its entries; claims in the order in which they came."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Agent -> its entries."""
+    numbers: dict[tuple[UUID, str], int] = field(default_factory=dict)
+    """(packet, agent) -> the entries of this delivery."""
+
+    def knows(self, packet_id: UUID, agent: str, key: str, claim: UUID, entry: EffectEntry) -> bool:
+        """Return whether this entry was noted."""
+        return bool(self.claims.get(key, {}).get((packet_id, agent), {}).get(claim, 0) & _BITS[entry])
+
+    def has_room_for(self, agent: str) -> bool:
+        """Return whether another entry of this agent may be noted."""
+        return self.counts.get(agent, 0) < EFFECT_ENTRIES
+
+    def note(self, packet_id: UUID, agent: str, key: str, claim: UUID, entry: EffectEntry) -> int:
+        """Note an entry that is not known; return its number among those of its delivery, from 1."""
+        claims = self.claims.setdefault(key, {}).setdefault((packet_id, agent), {})
+        claims[claim] = claims.get(claim, 0) | _BITS[entry]
+        self.counts[agent] = self.counts.get(agent, 0) + 1
+        number = self.numbers[packet_id, agent] = self.numbers.get((packet_id, agent), 0) + 1
+        return number
+
+    def standing(self, key: str) -> str:
+        """Return where the effect of this name stands: the worst of EFFECT_STANDINGS over all packets and agents.
+
+        An effect is claimed again only after its earlier claim was released. So of an earlier claim counts only that
+        it was made, or settled.
+        """
+        found = {"absent"}
+        for claims in self.claims.get(key, {}).values():
+            *earlier, latest = map(_standing_of, claims.values())
+            found.add(latest)
+            found.update({"made", "settled"}.intersection(earlier))
+        return max(found, key=EFFECT_STANDINGS.index)
+
+
+def _standing_of(bits: int) -> str:
+    return next(standing for entry, standing in _BY_RANK if bits & _BITS[entry])
+
+
 @dataclass(slots=True)
 class Session:
     """A SessionView that only `advance` changes, in place.
@@ -264,6 +327,7 @@ class Session:
     grounds: Grounds = field(default_factory=Grounds)
     claims: set[str] = field(default_factory=set)
     """Ids of the claims that admitted CLAIMs and TASK_IRs have made."""
+    effects: ReportedEffects = field(default_factory=ReportedEffects)
     admitted_items: int = 0
     """Admitted packets among the identities, with their recipients."""
     work: Work | None = field(init=False, compare=False)
@@ -302,6 +366,9 @@ class Session:
     def task_places_of(self, agent_id: str) -> TaskPlaces | None:
         work = self.work
         return None if work is None else TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
+
+    def effect(self, name: str) -> str:
+        return self.effects.standing(name)
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
         return None if self.work is None else question_places_of(self.work, self.document.deadlines, packet_id)

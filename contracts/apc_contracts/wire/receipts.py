@@ -7,14 +7,24 @@ from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Self
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from apc_contracts.contract_model import EARLIEST_TIME, ID_PATTERN, LATEST_TIME, Count, Id, Model, Time, Uuid
+from apc_contracts.contract_model import (
+    EARLIEST_TIME,
+    ID_PATTERN,
+    LATEST_TIME,
+    SHA256_PATTERN,
+    Count,
+    Id,
+    Model,
+    Time,
+    Uuid,
+)
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
 from apc_contracts.packet import MAX_TTL_MS
@@ -41,7 +51,26 @@ class ReceiptKind(StrEnum):
     VERIFICATION_FAIL = "verification_fail"
     REQUEUE = "requeue"
     DISCARD = "discard"
+    EFFECT = "effect"
+    """What became of an effect that the handler makes outside the bus: it moves nothing (docs/how-to/effects.md)."""
 
+
+class EffectEntry(StrEnum):
+    """What is reported of an effect."""
+
+    CLAIMED = "claimed"
+    """It is about to be made; the broker has confirmed this before it begins."""
+    MADE = "made"
+    UNKNOWN = "unknown"
+    """It was begun, and nobody knows how that ended."""
+    RELEASED = "released"
+    """It was not made, and may be made now."""
+    SETTLED = "settled"
+    """Somebody has found out that it was made."""
+
+
+SETTLING = frozenset({EffectEntry.RELEASED, EffectEntry.SETTLED})
+"""What an operator may report too."""
 
 OPERATOR_KINDS = frozenset({ReceiptKind.REQUEUE, ReceiptKind.DISCARD})
 """What an operator sends, not the recipient."""
@@ -72,10 +101,33 @@ class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return {name: spent for name, spent in reported.items() if spent is not None}
 
 
+MAX_EFFECT_KEY = 200
+"""Characters of the name that a handler gives an effect."""
+MAX_EFFECT_TEXT = 200
+"""Characters of its reference and of its note."""
+_EffectText = Annotated[str, msgspec.Meta(max_length=MAX_EFFECT_TEXT)]
+
+
+class EffectReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One entry about an effect; each (packet_id, recipient, key, claim, entry) counts once."""
+
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_EFFECT_KEY)]
+    """The handler's name for it."""
+    claim: UUID
+    """Tells two times apart at which the same effect was begun."""
+    entry: EffectEntry
+    digest: Annotated[str, msgspec.Meta(pattern=SHA256_PATTERN.replace("$", r"\Z"))] | None = None
+    """SHA-256 of the result's RFC 8785 form, in hex; never the result itself."""
+    reference: _EffectText | None = None
+    """What the other side calls it, to be found there."""
+    note: _EffectText | None = None
+    """Why it is unknown, or was released."""
+
+
 class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One event of one delivery. Each (packet_id, recipient, attempt, kind) counts once, usage included.
 
-    `receipt_fields` has the same fields with their bounds.
+    `ReceiptFields` has the same fields with their bounds.
     """
 
     packet_id: UUID
@@ -93,9 +145,11 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     applied_at: _Time | None = None
     """When the handler was done, if no `consumer_apply` said so."""
     by: _Id | None = None
-    """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
+    """Of an operator's receipt: who acts, through a broker user that speaks for them; None = the user itself."""
     set_aside: bool = False
     """For a `dead_lettered`: its recipient reports it, because the packet ended its workers (`apc_bus.last_resort`)."""
+    effect: EffectReport | None = None
+    """Of an `effect`, and of no other kind."""
 
     def time_of(self, event: str) -> datetime:
         """Return when an event of the lifecycle happened that this receipt reports or implies."""
@@ -163,6 +217,18 @@ class UsageFields(Model):
     cost: Annotated[float, Field(ge=0)] | None = None
 
 
+class EffectFields(Model):
+    """One entry about an effect; each (packet_id, recipient, key, claim, entry) counts once."""
+
+    key: Annotated[str, Field(min_length=1, max_length=MAX_EFFECT_KEY)]
+    claim: Uuid
+    entry: EffectEntry
+    digest: Annotated[str, Field(pattern=SHA256_PATTERN)] | None = None
+    """SHA-256 of the result's RFC 8785 form, in hex."""
+    reference: Annotated[str, Field(max_length=MAX_EFFECT_TEXT)] | None = None
+    note: Annotated[str, Field(max_length=MAX_EFFECT_TEXT)] | None = None
+
+
 class ReceiptFields(Model):
     """One event of one delivery. Each (packet_id, recipient, attempt, kind) counts once, usage included."""
 
@@ -181,20 +247,34 @@ class ReceiptFields(Model):
     applied_at: Time | None = None
     """When the handler was done, if no `consumer_apply` said so."""
     by: Id | None = None
-    """For a `requeue` and a `discard`: who acts, through a broker user that speaks for them; None = the user itself."""
+    """Of an operator's receipt: who acts, through a broker user that speaks for them; None = the user itself."""
     set_aside: bool = False
     """For a `dead_lettered`: its recipient reports it, because the packet ended its workers (`apc_bus.last_resort`)."""
+    effect: EffectFields | None = None
+    """Of an `effect`, and of no other kind."""
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> Self:
+        if (self.kind is ReceiptKind.EFFECT) != (self.effect is not None):
+            raise ValueError("effect: a receipt of the kind `effect` has it, and no other does")
+        return self
 
     def receipt(self) -> Receipt:
         """Return it as the session reads it, with tokens and cost as one Usage."""
         usage = None if self.usage is None else Usage(tokens=self.usage.tokens, cost=self.usage.cost)
-        return Receipt(**{**dict(self), "usage": usage})
+        effect = None if self.effect is None else EffectReport(**dict(self.effect))
+        return Receipt(**{**dict(self), "usage": usage, "effect": effect})
 
 
 __all__ = [
+    "MAX_EFFECT_KEY",
+    "MAX_EFFECT_TEXT",
     "OPERATOR_KINDS",
     "RECEIPT_LIMITS",
+    "SETTLING",
     "SET_ASIDE",
+    "EffectEntry",
+    "EffectReport",
     "Receipt",
     "ReceiptKind",
     "Usage",
@@ -264,6 +344,8 @@ def _as_written(body: bytes) -> list[Receipt] | None:
 
 
 def _is_within_bounds(receipt: Receipt) -> bool:
+    if (receipt.kind is ReceiptKind.EFFECT) != (receipt.effect is not None):
+        return False
     if receipt.usage is not None and (receipt.usage.cost or 0) > MAX_SAFE_INTEGER:
         return False
     times = (receipt.at, receipt.delivered_at, receipt.applied_at)

@@ -24,7 +24,7 @@ _OPEN = """
 WITH running AS (
     SELECT session_id FROM apc_log.sessions WHERE open_deliveries > 0
 ), own AS (
-    SELECT session_id, packet_id, recipient, max(attempt) AS attempt,
+    SELECT session_id, packet_id, recipient, max(attempt) FILTER (WHERE attempt > 0) AS attempt,
            max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
     FROM apc_log.packet_events WHERE session_id IN (SELECT session_id FROM running) AND recipient <> ''
     GROUP BY session_id, packet_id, recipient

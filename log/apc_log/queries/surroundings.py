@@ -25,7 +25,7 @@ SELECT agent_id, max(at) AS last_seen FROM (
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
 _OPEN = """
 WITH own AS (
-    SELECT packet_id, recipient, max(attempt) AS attempt,
+    SELECT packet_id, recipient, max(attempt) FILTER (WHERE attempt > 0) AS attempt,
            max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
     FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' GROUP BY packet_id, recipient
 ), shared AS (

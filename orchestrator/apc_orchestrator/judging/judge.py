@@ -20,7 +20,7 @@ from apc_contracts.session.advance import advance, confirm_substrate
 from apc_contracts.session.knowledge import decay_packet
 from apc_contracts.session.lifecycle import confirm_all, confirm_delivery
 from apc_contracts.session.movement import Denial, FinalVerdict, ReceiptsInput, ReleaseInput
-from apc_contracts.session.session import Session
+from apc_contracts.session.session import EFFECT_ENTRIES, Session
 from apc_contracts.wire.parsing import ReceivedPacket, payload_hash, seal
 from apc_contracts.wire.receipts import Receipt, encode_receipt
 from apc_log.batch import RegistryEntry
@@ -152,7 +152,8 @@ class Judge:
     def judge(self, batch: Batch, received: ReceivedPacket, message: Message) -> None:
         """Judge a packet from apc.ingress, or an INTRA_AGENT packet from apc.receipts."""
         facts = self._facts.of_message(received, message, batch.now)
-        verdict = self._verdicts.decide(batch, received, facts, signature_of(message))
+        asks = message.headers.get(headers.ASKS_VERDICT) is True
+        verdict = self._verdicts.decide(batch, received, facts, signature_of(message), asks=asks)
         self._finish(batch)
         note_verdict(batch, verdict)
 
@@ -183,6 +184,9 @@ class Judge:
         advanced = advance(session, given, self._contract_of(session))
         for receipt in advanced.effects.misdirected:
             reason = f"{receipt.kind} of a packet that was not delivered to {receipt.recipient}"
+            self._quarantine_receipts(batch, receipt, reason, encode_receipt(receipt), user_id)
+        for receipt in advanced.effects.surplus:
+            reason = f"{receipt.recipient} has {EFFECT_ENTRIES} entries about effects in this session: no more are kept"
             self._quarantine_receipts(batch, receipt, reason, encode_receipt(receipt), user_id)
         self._following.apply(batch, session, advanced, receipts[0].packet_id)
         self._finish(batch)

@@ -4,15 +4,16 @@ A NACK has no log entry: the refused row covers it. Source: docs/specification/c
 """
 
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.file import RefusedInput
-from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, NACK_ORDINAL, reply_id
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.packet import Actor, NackPacket, Packet, Recipient, Routing, Trace
-from apc_contracts.payloads.by_type import NackPayload
+from apc_contracts.packet import AckPacket, Actor, NackPacket, Packet, Recipient, Routing, Trace
+from apc_contracts.payloads.by_type import AckPayload, NackPayload
 from apc_contracts.session.movement import Denial
 from apc_contracts.vocabulary import (
     ORCHESTRATOR,
@@ -31,7 +32,6 @@ from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.judging.memory import ShardMemory
 
 UNKNOWN = "_unknown"
-NACK_ORDINAL = "nack"
 PRIORITY = 9
 
 
@@ -50,23 +50,8 @@ def nack_packet(
     packet_id = reply_id(refused_id, ORCHESTRATOR, NACK_ORDINAL)
     is_deferred = refusal.code in contract.refusals.deferred
     return NackPacket(
-        protocol_version=PROTOCOL_VERSION,
-        packet_id=packet_id,
         packet_type=PacketType.NACK,
-        channel=Channel.INTER_AGENT,
-        run_phase=RunPhase.RESEARCH if refused is None else refused.run_phase,
-        created_at=now,
-        sender=Actor(agent_id=ORCHESTRATOR, role=ORCHESTRATOR, swarm_id=ORCHESTRATOR),
-        recipients=(Recipient(agent_id=sender.agent_id),),
-        trace=_trace(packet_id, refused_id, refused),
-        routing=Routing(
-            delivery_mode=DeliveryMode.DIRECT,
-            priority=PRIORITY,
-            ttl_ms=contract.session.emission_ttl_ms,
-            requires_ack=False,
-        ),
-        confidence=1.0,
-        symbolic_keys=(),
+        **_answer_fields(packet_id, refused_id, refused, sender, now, contract),
         payload=NackPayload(
             acked_packet_id=refused_id,
             ack_status=AckStatus.DEFERRED if is_deferred else AckStatus.REJECTED,
@@ -74,6 +59,48 @@ def nack_packet(
         ),
         metadata={"refusal": refusal.document},
     )
+
+
+def ack_packet(accepted: Packet, sender: Registration, now: datetime, contract: Contract) -> AckPacket:
+    """Return what tells a sender that its packet was accepted. As a NACK it has no log entry: the packet's row says it.
+
+    It is not the ACK that the orchestrator sends as a recipient.
+    """
+    accepted_id = accepted.packet_id
+    packet_id = reply_id(accepted_id, ORCHESTRATOR, ACCEPTANCE_ORDINAL)
+    return AckPacket(
+        packet_type=PacketType.ACK,
+        **_answer_fields(packet_id, accepted_id, accepted, sender, now, contract),
+        payload=AckPayload(acked_packet_id=accepted_id, ack_status=AckStatus.ACCEPTED),
+    )
+
+
+def _answer_fields(
+    packet_id: UUID,
+    answered_id: UUID,
+    answered: Packet | None,
+    sender: Registration,
+    now: datetime,
+    contract: Contract,
+) -> dict[str, Any]:
+    return {
+        "protocol_version": PROTOCOL_VERSION,
+        "packet_id": packet_id,
+        "channel": Channel.INTER_AGENT,
+        "run_phase": RunPhase.RESEARCH if answered is None else answered.run_phase,
+        "created_at": now,
+        "sender": Actor(agent_id=ORCHESTRATOR, role=ORCHESTRATOR, swarm_id=ORCHESTRATOR),
+        "recipients": (Recipient(agent_id=sender.agent_id),),
+        "trace": _trace(packet_id, answered_id, answered),
+        "routing": Routing(
+            delivery_mode=DeliveryMode.DIRECT,
+            priority=PRIORITY,
+            ttl_ms=contract.session.emission_ttl_ms,
+            requires_ack=False,
+        ),
+        "confidence": 1.0,
+        "symbolic_keys": (),
+    }
 
 
 def _trace(packet_id: UUID, refused_id: UUID, refused: Packet | None) -> Trace:
@@ -98,7 +125,7 @@ def _trace(packet_id: UUID, refused_id: UUID, refused: Packet | None) -> Trace:
 
 
 class Answers:
-    """Puts NACKs into a batch; none for a sender that the broker does not know, was revoked, or has no inbox."""
+    """Puts answers into a batch; none for a sender that the broker does not know, was revoked, or has no inbox."""
 
     def __init__(self, memory: ShardMemory) -> None:
         self._memory = memory
@@ -108,6 +135,16 @@ class Answers:
         """Send the NACK to the sender that the broker authenticated."""
         sender = self._registry.users_agent(user_id, received.packet.sender.agent_id)
         self._answer_packet(batch, received.packet, refusal, sender)
+
+    def acceptance(self, batch: Batch, received: ReceivedPacket, user_id: str | None) -> None:
+        """Tell the sender that the broker authenticated, and that has asked, that its packet is accepted."""
+        packet = received.packet
+        sender = self._registry.users_agent(user_id, packet.sender.agent_id)
+        if sender is None or sender.agent_id != packet.sender.agent_id or not _can_hear(sender):
+            return
+        self._send(
+            batch, packet.packet_id, packet, ack_packet(packet, sender, batch.now, self._memory.contract), sender
+        )
 
     def denial(self, batch: Batch, denial: Denial) -> None:
         """Send the NACK to the sender of a packet that was held and then refused."""
@@ -129,14 +166,23 @@ class Answers:
     def _answer(
         self, batch: Batch, refused_id: UUID, refused: Packet | None, refusal: Refusal, sender: Registration
     ) -> None:
-        if sender.is_revoked or not sender.has_inbox:
+        if not _can_hear(sender):
             return
-        sealed = seal(nack_packet(refused_id, refused, refusal, sender, batch.now, self._memory.contract))
-        session = self._memory.sessions.get(refused.trace.session_id) if refused is not None else None
-        trace = self._memory.traces.of(batch, refused_id)
-        publication = publications.nack(sealed, sender, self._memory.lease, session, trace)
-        batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
+        answer = nack_packet(refused_id, refused, refusal, sender, batch.now, self._memory.contract)
+        self._send(batch, refused_id, refused, answer, sender)
         batch.nacks += 1
+
+    def _send(
+        self, batch: Batch, answered_id: UUID, answered: Packet | None, answer: Packet, sender: Registration
+    ) -> None:
+        session = self._memory.sessions.get(answered.trace.session_id) if answered is not None else None
+        trace = self._memory.traces.of(batch, answered_id)
+        publication = publications.answer(seal(answer), sender, self._memory.lease, session, trace)
+        batch.outgoing.append(Outgoing(publication, "", None, sender.agent_id, 1))
+
+
+def _can_hear(sender: Registration) -> bool:
+    return not sender.is_revoked and sender.has_inbox
 
 
 FLOOD = "flood"

@@ -160,8 +160,14 @@ class Repeats:
         self._routing = routing
         self._interval = timedelta(milliseconds=memory.contract.limits.retry_after_ms)
 
-    def repeat(self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts) -> None:
-        """Answer a repeated packet of a known session: with its refusal, or with its open deliveries."""
+    def repeat(
+        self, batch: Batch, received: ReceivedPacket, session: Session | None, facts: Facts, *, asks: bool = False
+    ) -> None:
+        """Answer a repeated packet of a known session: with its refusal, or with its open deliveries.
+
+        Args:
+            asks: its sender waits for the verdict, also for an acceptance.
+        """
         packet = received.packet
         if not self._draw(batch, packet):
             return
@@ -170,6 +176,8 @@ class Repeats:
             return
         if identity.refusal is not None:
             self._answers.refusal(batch, received, identity.refusal, facts.user_id)
+        elif asks and packet.packet_id not in session.held and not identity.retracted:
+            self._answers.acceptance(batch, received, facts.user_id)
         opened = session.open.get(packet.packet_id)
         if opened is None or packet.expires <= batch.now:
             return
@@ -235,8 +243,14 @@ class Verdicts:
         self._following = following
         self._id_codes = frozenset(_codes_without_id(memory.contract))
 
-    def decide(self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None) -> Verdict:
-        """Return the verdict on a packet; record it unless the packet was judged before or takes no id."""
+    def decide(
+        self, batch: Batch, received: ReceivedPacket, facts: Facts, signature: str | None, *, asks: bool = False
+    ) -> Verdict:
+        """Return the verdict on a packet; record it unless the packet was judged before or takes no id.
+
+        Args:
+            asks: the sender of a repeat waits for its verdict.
+        """
         packet = received.packet
         session = self._sessions.get(packet.trace.session_id)
         contract = self._contract_of(session) if session is not None else self._memory.contract_for(packet)
@@ -250,7 +264,7 @@ class Verdicts:
         if known is not None and (refusal is None or refusal.code not in self._id_codes):
             repeats.repeat_unknown(batch, received, known, facts)
         elif verdict.kind is VerdictKind.REPEAT:
-            repeats.repeat(batch, received, session, facts)
+            repeats.repeat(batch, received, session, facts, asks=asks)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
         elif refusal is not None and self._takes_no_id(session, packet, verdict, facts):

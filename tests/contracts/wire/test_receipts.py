@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from apc_contracts import PacketRefused, Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
 from apc_contracts.wire import receipts
-from apc_contracts.wire.receipts import merge, steps_of
+from apc_contracts.wire.receipts import EffectEntry, EffectReport, merge, steps_of
 from apc_contracts.wire.strict_json import read_strict_json
 
 RECEIPT = Receipt(
@@ -26,10 +26,13 @@ RECEIPT = Receipt(
 )
 
 
+EFFECT = EffectReport(key="charge", claim=UUID(int=7), entry=EffectEntry.MADE, digest="0" * 64, reference="r-17")
+
+
 @pytest.mark.parametrize("kind", ReceiptKind)
 def test_round_trip(kind: ReceiptKind) -> None:
     sent = [
-        replace(RECEIPT, kind=kind),
+        replace(RECEIPT, kind=kind, effect=EFFECT if kind is ReceiptKind.EFFECT else None),
         replace(RECEIPT, attempt=2, usage=None, error="boom"),
     ]
     assert parse_receipts(encode_receipts(sent)) == sent
@@ -156,3 +159,27 @@ def test_a_batch_has_at_most_64_kib() -> None:
         parse_receipts(b" " * 65_537)
     with pytest.raises(PacketRefused, match=r"^SCHEMA_INVALID at \$: must be a JSON array"):
         parse_receipts(b"{}")
+
+
+@pytest.mark.parametrize(
+    "effect",
+    [
+        None,
+        replace(EFFECT, key=""),
+        replace(EFFECT, key="k" * 201),
+        replace(EFFECT, digest="0" * 63),
+        replace(EFFECT, digest="0" * 64 + "\n"),
+        replace(EFFECT, reference="r" * 201),
+        replace(EFFECT, note="n" * 201),
+    ],
+)
+def test_an_effect_beyond_its_bounds_is_refused(effect: EffectReport | None) -> None:
+    sent = encode_receipts([replace(RECEIPT, kind=ReceiptKind.EFFECT, effect=effect)])
+    with pytest.raises(PacketRefused) as refused:
+        parse_receipts(sent)
+    assert refused.value.code == "SCHEMA_INVALID"
+
+
+def test_no_other_kind_has_an_effect() -> None:
+    with pytest.raises(PacketRefused, match="`effect`"):
+        parse_receipts(encode_receipts([replace(RECEIPT, effect=EFFECT)]))

@@ -41,15 +41,21 @@ from apc_contracts.wire.parsing import SealedPacket, seal
 
 FIRST_LOOK, LONGEST_LOOK = 0.2, 2.0
 """Seconds between two looks for answers that come another way."""
+FIRST_ASK, LONGEST_ASK = 2.0, 10.0
+"""Seconds between two questions for the verdict on a packet."""
 _ANSWERS = frozenset({PacketType.ACK, PacketType.NACK})
 
 
 class Expectation:
-    """One emitted packet and those whose ACK is still missing."""
+    """One emitted packet and those whose ACK is still missing.
 
-    def __init__(self, packet: Packet) -> None:
+    With `of_gate` it waits for the orchestrator's word alone: that the packet is accepted.
+    """
+
+    def __init__(self, packet: Packet, *, of_gate: bool = False) -> None:
         self._packet_id = packet.packet_id
-        self._missing = {recipient.agent_id for recipient in packet.recipients}
+        self._of_gate = of_gate
+        self._missing = {ORCHESTRATOR} if of_gate else {recipient.agent_id for recipient in packet.recipients}
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def answered(self, patience: timedelta, look: Callable[[], Awaitable[Iterable[Packet]]]) -> None:
@@ -75,10 +81,13 @@ class Expectation:
 
     def take(self, answer: Packet) -> None:
         """Take an ACK or NACK of this packet."""
-        if self._answered.done():
+        if self._answered.done() or (self._of_gate and answer.sender.agent_id != ORCHESTRATOR):
             return
         if isinstance(answer, NackPacket):
-            self._answered.set_exception(_refusal(answer))
+            refusal = _refusal(answer)
+            if self._of_gate and isinstance(refusal, EmitTimeout):  # accepted, and not acknowledged by its recipients
+                return self._answered.set_result(None)
+            self._answered.set_exception(refusal)
             self._answered.exception()  # a caller that gave up waiting has not lost an exception
             return
         self._missing -= {answer.sender.agent_id, ALL_RECIPIENTS}
@@ -95,9 +104,9 @@ class Acknowledgements:
         """Packet -> its answers that have arrived and wait for their turn behind a handler."""
 
     @contextmanager
-    def expect(self, packet: Packet) -> Iterator[Expectation]:
+    def expect(self, packet: Packet, *, of_gate: bool = False) -> Iterator[Expectation]:
         """Watch for the answers to a packet that is about to be published, which may be a repeat."""
-        expectation = self._waiting[packet.packet_id] = Expectation(packet)
+        expectation = self._waiting[packet.packet_id] = Expectation(packet, of_gate=of_gate)
         for answer in self._early.get(packet.packet_id, {}).values():
             expectation.take(answer)
         try:
@@ -345,6 +354,37 @@ class Emitter:
         with counted_emit(self._builder.agent_id, held.built.packet.packet_type):
             await self._publish(held.publication)
         await self._pass_on(held.built, held.publication)
+
+    async def accepted(self, packet: Packet) -> None:
+        """Wait until the gate has accepted a packet of this agent that was emitted.
+
+        The gate is asked by a repeat of the packet. Its answer is kept as that to a required ACK, so a handler that
+        runs again finds it.
+
+        Raises:
+            EmitRefused: the gate has refused it.
+            EmitTimeout: the gate has not accepted it within the time for an ACK: it is away, or holds the packet.
+        """
+        sealed = await sealed_to_fit(packet, None, self._claim_checks)
+        publication = self._publication(Built(packet, None, None), sealed)
+        message = publication.message
+        asking = replace(publication, message=replace(message, headers={**message.headers, headers.ASKS_VERDICT: True}))
+        patience, pauses = self._settings.ack_timeout + self._settings.ack_grace, Backoff(FIRST_ASK, LONGEST_ASK)
+        loop = asyncio.get_running_loop()
+        due = 0.0
+
+        async def look() -> Iterable[Packet]:
+            nonlocal due
+            known = list(await self._look_for_answers(packet))
+            if not known and loop.time() >= due:  # a packet that is held is accepted later
+                await self._publish(asking)
+                due = loop.time() + pauses.take()
+            return known
+
+        with self._acknowledgements.expect(packet, of_gate=True) as expectation:
+            for answer in await look():
+                expectation.take(answer)
+            await expectation.answered(patience, look)
 
     async def _emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission) -> Packet:
         if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:

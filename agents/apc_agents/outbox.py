@@ -27,7 +27,7 @@ from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts.errors import PacketRefused
-from apc_contracts.wire.receipts import Receipt, encode_receipts, merge
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts, merge
 
 # Confirmed publishing that does not give up at the first failure.
 
@@ -67,6 +67,7 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
 
 # Receipts that ride on a packet, in a header: one message to the orchestrator and one batch there, instead of two.
 
+RIDERS = ENDS | {ReceiptKind.EFFECT}
 RIDING_RECEIPTS = 8
 RIDING_BYTES = 4_096
 """Bounds of what rides on one packet. More of them cost the orchestrator less in a separate message."""
@@ -106,19 +107,19 @@ class Riding(NamedTuple):
 
 
 def riding(waiting: Sequence[WaitingReceipt], settlements: Sequence[Settlement], shard: int) -> Riding | None:
-    """Return the ends among the waiting receipts, for a packet to this shard; None when they had better go alone.
+    """Return the riders among the waiting receipts, for a packet to this shard; None when they had better go alone.
 
     What waits for the end of its handler stays, and with it every delivery that was settled after it.
     """
-    ends = [one for one in waiting if one.receipt.kind in ENDS]
-    if not ends or any(one.shard != shard for one in ends):
+    riders = [one for one in waiting if one.receipt.kind in RIDERS]
+    if not riders or any(one.shard != shard for one in riders):
         return None
-    text = encode_receipts([one.receipt for one in ends]).decode()
+    text = encode_receipts([one.receipt for one in riders]).decode()
     if len(text) > RIDING_BYTES:
         return None
-    first_left = min((one.number for one in waiting if one.receipt.kind not in ENDS), default=None)
+    first_left = min((one.number for one in waiting if one.receipt.kind not in RIDERS), default=None)
     ended = [one for one in settlements if first_left is None or one.after < first_left]
-    return Riding(text, ends, ended)
+    return Riding(text, riders, ended)
 
 
 BATCH_RECEIPTS = 180
@@ -137,6 +138,8 @@ class ReceiptOutbox:
         self._added = 0
         self._on_the_way = 0
         """Messages that are not confirmed: batches and packets with receipts on them."""
+        self._effects = 0
+        """Entries about effects that are not confirmed."""
         self._places: dict[tuple[str, UUID, int], int] = {}
         """(session_id, packet_id, attempt) -> where its last receipt waits."""
         self._settlements: list[Settlement] = []
@@ -153,13 +156,16 @@ class ReceiptOutbox:
         Receipts of one handling that wait together become one with all their times.
         """
         key = _key(receipt)
-        place = self._places.get(key)
+        place = self._places.get(key) if receipt.effect is None else None
         known = None if place is None else self._waiting[place]
         merged = None if known is None else merge(known.receipt, receipt)
         due_at = self._due_within(self._linger if may_linger else self._end_linger)
         if place is None or known is None or merged is None:
             self._added += 1
-            self._places[key] = len(self._waiting)
+            if receipt.effect is None:
+                self._places[key] = len(self._waiting)
+            else:
+                self._effects += 1
             self._waiting.append(WaitingReceipt(self._added, due_at, shard, receipt))
         else:
             self._waiting[place] = known._replace(receipt=merged, due_at=min(known.due_at, due_at))
@@ -175,6 +181,13 @@ class ReceiptOutbox:
         self._is_idle.clear()
         self._send_at(due_at)
 
+    async def confirmed(self) -> None:
+        """Wait until everything added so far is confirmed; none of it lingers."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.settle(done)
+        self._due.set()
+        await done
+
     async def run(self) -> None:
         """Send batches until cancelled."""
         while True:
@@ -183,13 +196,18 @@ class ReceiptOutbox:
             self._on_the_way += 1
             for publication in _publications(waiting, self._bus.user):
                 await publish_confirmed(self._bus, publication, deadline=None)
-            self._arrive(settlements)
+            self._arrive(waiting, settlements)
 
     @asynccontextmanager
     async def carried(self, publication: Publication) -> AsyncIterator[Publication]:
-        """Yield a packet to publish, with receipts on it; leaving without an error says that it is confirmed."""
+        """Yield a packet to publish, with receipts on it; leaving without an error says that it is confirmed.
+
+        The orchestrator has the entries about effects before the packet: rules about it may read them.
+        """
         found = self.board(int(publication.routing_key))
         if found is None:
+            if self._effects:
+                await self.confirmed()
             yield publication
             return
         try:
@@ -218,7 +236,7 @@ class ReceiptOutbox:
 
     def arrived(self, found: Riding) -> None:
         """Take note that the packet, and what rode on it, is confirmed."""
-        self._arrive(found.settlements)
+        self._arrive(found.receipts, found.settlements)
 
     def give_back(self, found: Riding) -> None:
         """Take receipts back whose packet was not confirmed, and send them. A repeat is ignored by the orchestrator."""
@@ -260,14 +278,15 @@ class ReceiptOutbox:
     def _keep(self, waiting: list[WaitingReceipt], settlements: list[Settlement]) -> None:
         """Let only these wait, from now on."""
         self._waiting, self._settlements = waiting, settlements
-        self._places = {_key(one.receipt): place for place, one in enumerate(waiting)}
+        self._places = {_key(one.receipt): place for place, one in enumerate(waiting) if one.receipt.effect is None}
         self._stop_timer()
         moments = [one.due_at for one in waiting] + [one.due_at for one in settlements]
         if moments:
             self._send_at(min(moments))
 
-    def _arrive(self, settlements: list[Settlement]) -> None:
+    def _arrive(self, sent: Sequence[WaitingReceipt], settlements: list[Settlement]) -> None:
         self._on_the_way -= 1
+        self._effects -= sum(one.receipt.effect is not None for one in sent)
         for one in settlements:
             _end(one.done, one.error)
         if not self._waiting and not self._settlements and not self._on_the_way:

@@ -33,11 +33,12 @@ from apc_bus.port import Delivery, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract.contract import Contract, load_contract, task_contract
+from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, reply_id
 from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Actor, Packet
-from apc_contracts.payloads.by_type import Payload
-from apc_contracts.vocabulary import CONTROL_TYPES, PacketType, RunPhase
-from apc_contracts.wire.parsing import parse_packet
+from apc_contracts.payloads.by_type import AckPayload, Payload
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, AckStatus, PacketType, RunPhase
+from apc_contracts.wire.parsing import parse_packet, seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts, steps_of
 
 PATIENCE = timedelta(seconds=30)
@@ -194,15 +195,7 @@ class AgentTestClient:
         key = (packet.packet_id, attempt)
         end = self._ends[key] = asyncio.get_running_loop().create_future()
         moment = moment or SessionPosition(run_phase=packet.run_phase, generation=packet.trace.generation)
-        urgent = is_urgent(packet.packet_type, packet.routing.priority)
-        message = Message(
-            sealed.body,
-            message_id=str(packet.packet_id),
-            type=packet.packet_type.value,
-            headers=self._headers(moment, attempt, rights),
-        )
-        word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, urgent)
-        await self._gate.publish(Publication(INTER_AGENT, word, message))
+        await self._hand_over(packet, moment, sealed.body, attempt, rights)
         try:
             async with asyncio.timeout(PATIENCE.total_seconds()):
                 await end
@@ -211,6 +204,19 @@ class AgentTestClient:
         finally:
             del self._ends[key]
         return tuple(self._causes.get(packet.packet_id, ()))
+
+    async def _hand_over(
+        self, packet: Packet, moment: SessionPosition, body: bytes, attempt: int = 1, rights: Iterable[Right] = ()
+    ) -> None:
+        agent, urgent = self._agent, is_urgent(packet.packet_type, packet.routing.priority)
+        message = Message(
+            body,
+            message_id=str(packet.packet_id),
+            type=packet.packet_type.value,
+            headers=self._headers(moment, attempt, rights),
+        )
+        word = routing_key(packet.packet_type, agent.swarm, agent.agent_id, urgent)
+        await self._gate.publish(Publication(INTER_AGENT, word, message))
 
     async def settled(self) -> None:
         """Wait until everything that was emitted so far is in `emitted`."""
@@ -249,12 +255,34 @@ class AgentTestClient:
         if message.type == headers.TYPE_RECEIPTS:
             return self._take_receipts(message.body)
         self._take_receipts(str(message.headers.get(headers.RECEIPTS, "[]")).encode())
+        if headers.ASKS_VERDICT in message.headers:
+            return await self._accept(parse_packet(message.body))
         packet = await self._claim_checks.redeem(parse_packet(message.body))
         if packet.packet_type is PacketType.HEARTBEAT:
             return
         self.emitted.append(packet)
         if headers.CAUSE in message.headers:
             self._causes.setdefault(UUID(str(message.headers[headers.CAUSE])), []).append(packet)
+
+    async def _accept(self, packet: Packet) -> None:
+        """Answer an agent that waits for the verdict on its packet: it is accepted."""
+        actor = Actor(agent_id=ORCHESTRATOR, role=ORCHESTRATOR, swarm_id=ORCHESTRATOR)
+        answer_id = reply_id(packet.packet_id, ORCHESTRATOR, ACCEPTANCE_ORDINAL)
+        payload = AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED)
+        trace = packet.trace
+        draft = Draft(
+            payload,
+            to=self._agent.agent_id,
+            parent=packet,
+            packet_id=answer_id,
+            run_phase=packet.run_phase,
+            session_id=trace.session_id,
+            run_id=trace.run_id,
+            task_id=trace.task_id,
+            generation=trace.generation,
+        )
+        answer = Builder(actor, KnownSessions(ORCHESTRATOR)).build(draft, None, 0).packet
+        await self._hand_over(answer, SessionPosition(run_phase=packet.run_phase), seal(answer).body)
 
     def _take_receipts(self, body: bytes) -> None:
         for receipt in chain.from_iterable(map(steps_of, parse_receipts(body))):

@@ -22,7 +22,7 @@ from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import PacketType, Signal
 from apc_contracts.wire.parsing import read_packet
-from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, encode_receipts, parse_receipts
+from apc_contracts.wire.receipts import Receipt, encode_receipts, is_of_operator, parse_receipts
 
 OPERATOR_USER = "operator"
 """The broker user in whose name an in-process system publishes what comes through it."""
@@ -204,8 +204,8 @@ def decode_depths(answer: Mapping[str, object]) -> dict[str, QueueDepth]:
 
 
 def _receipts(receipts: list[Receipt], user: str, shards: int) -> list[Sent]:
-    if not receipts or any(receipt.kind not in OPERATOR_KINDS for receipt in receipts):
-        raise NoAct("only requeue and discard come this way")
+    if not receipts or not all(map(is_of_operator, receipts)):
+        raise NoAct("only requeues, discards and settled effects come this way")
     by_shard: dict[int, list[Receipt]] = {}
     for receipt in receipts:
         by_shard.setdefault(shard_of(receipt.session_id, shards), []).append(receipt)

@@ -133,6 +133,29 @@ class StaleDecision:
         )
 
 
+UNSETTLED_EFFECTS = frozenset({"claimed", "unknown"})
+"""Where an effect stands of which nobody knows yet whether it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledEffect:
+    """An effect outside the bus that was begun, and whose end is not in the log."""
+
+    packet_id: UUID
+    agent_id: str
+    key: str
+    state: str
+
+    @property
+    def words(self) -> str:
+        """The effect in a sentence, and what to do about it."""
+        what = f"The effect {self.key} of {self.agent_id} for packet {self.packet_id}"
+        if self.state == "claimed":
+            return f"{what} is claimed: {self.agent_id} makes it now, or stopped before it reported how that ended."
+        settle = f"`apc effect settle {self.packet_id} {self.agent_id} {self.key}`"
+        return f"{what} is unknown: find out whether it happened, then {settle}."
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """The registry, the deliveries and the time, as the log has them."""
@@ -144,6 +167,7 @@ class Surroundings:
     stale: tuple[StaleDecision, ...] = ()
     refusals: tuple[RefusalCount, ...] = ()
     """Of this session, the latest kind first."""
+    effects: tuple[UnsettledEffect, ...] = ()
     silence: timedelta = field(default=timedelta(seconds=30))
     """How long a live worker is silent before it sends a HEARTBEAT."""
 
@@ -541,7 +565,8 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
     explanation = _explain(document, around, contract)
     stale = [f"{decision.words}." for decision in around.stale]
-    return replace(explanation, remarks=(*stale, *_refused(document, around), *explanation.remarks))
+    effects = [effect.words for effect in around.effects[:MOST_DELIVERIES]]
+    return replace(explanation, remarks=(*stale, *effects, *_refused(document, around), *explanation.remarks))
 
 
 def _refused(document: SessionDocument, around: Surroundings) -> list[str]:

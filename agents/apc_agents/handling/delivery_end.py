@@ -8,6 +8,7 @@ import structlog
 from pydantic import JsonValue
 
 from apc_agents.agent import Agent
+from apc_agents.effect_maker import UNLOGGED, EffectLog
 from apc_agents.effects import EffectError, EffectUnknown
 from apc_agents.emission import Draft
 from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
@@ -27,6 +28,8 @@ from apc_contracts.vocabulary import (
     HANDLER_ERROR,
     WAITED,
     AckStatus,
+    Channel,
+    DeliveryMode,
     PacketType,
 )
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage
@@ -82,6 +85,15 @@ class DeliveryEnds:
             after_ms=None if not after else min(ceil(after / timedelta(milliseconds=1)), MAX_TTL_MS),
         )
         self._outbox.add(inbound.shard, receipt, may_linger=may_linger)
+
+    def effect_log(self, inbound: Inbound, packet: Packet) -> EffectLog:
+        """Return what reports the effects of a run; one that goes on after a wait makes them for its first packet."""
+        if inbound.packet.packet_id == packet.packet_id:
+            return EffectLog(self._outbox, inbound.shard, inbound.attempt) if inbound.has_receipts else UNLOGGED
+        is_delivered = (
+            packet.channel is Channel.INTER_AGENT and packet.routing.delivery_mode is not DeliveryMode.SUBSTRATE
+        )
+        return EffectLog(self._outbox, inbound.shard) if is_delivered else UNLOGGED
 
     async def reject(self, inbound: Inbound, invocation: Invocation, reason: str) -> None:
         """End a delivery whose handler refuses the packet: a NACK to its sender."""

@@ -176,6 +176,7 @@ class Dispatcher:
             return None
         rights = inbound.rights if run.record is None else frozenset(map(Right, run.record.rights))
         invocation = self._invocation(run.packet, document, inbound.session_id, rights, run.journal)
+        invocation.effect_log = self._ends.effect_log(inbound, run.packet)
         run.enter(invocation)
         began = perf_counter()
         try:

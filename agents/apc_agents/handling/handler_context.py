@@ -372,27 +372,41 @@ class HandlerContext(WaitingCalls):
         key: str,
         fn: Callable[[], Awaitable[Any] | Any],
         *,
+        after: Packet | UUID | None = None,
         not_made: tuple[type[Exception], ...] = (),
+        reference: Callable[[Any], str] | None = None,
     ) -> JsonValue:
         """Make an effect on the world outside, unless it was made for this packet already; returns what it gave.
 
         The effect is claimed before `fn` runs and recorded after it. When the packet is handled again (redelivered,
-        retried, requeued), the recorded result is returned and `fn` does not run. docs/how-to/effects.md says it all.
+        retried, requeued), the recorded result is returned and `fn` does not run. The log keeps what became of it, not
+        the result (docs/how-to/effects.md).
 
         Args:
             key: names the effect among those of this handler and packet; 1 to 200 characters.
             fn: makes it. What it returns must be JSON, and is returned as JSON (a tuple comes as a list). One that is
                 not `async` runs in a thread.
+            after: a packet that this handler has emitted, or its id: `fn` runs when the gate has accepted it.
             not_made: exceptions of `fn` which prove that nothing has happened; it may then run again. EffectNotMade,
                 Retry and Reject always do. After any other exception the effect is unknown.
+            reference: returns what the other side calls the effect, from its result; the log keeps 200 characters.
 
         Raises:
+            EmitRefused: the gate has refused the packet `after`: `fn` did not run.
+            EmitTimeout: the gate has not accepted that packet in time; `fn` did not run.
             EffectUnknown: it was begun before, and how that ended was not recorded.
             EffectResultLost: it was made, and its result is not JSON, or larger than 256 KiB.
             Exception: what `fn` raised.
         """
-        effects, packet = self._invocation.resources.effects, self.packet
-        return await self._invocation.journal.call("once", lambda: key, lambda: effects.once(packet, key, fn, not_made))
+        invocation, packet = self._invocation, self.packet
+
+        async def once() -> JsonValue:
+            if after is not None:
+                await invocation.accepted(after)
+            log, effects = invocation.effect_log, invocation.resources.effects
+            return await effects.once(packet, key, fn, not_made, log=log, reference=reference)
+
+        return await invocation.journal.call("once", lambda: key, once)
 
     async def settle(self, key: str, result: Any) -> JsonValue:
         """Record that an unknown effect of this packet has happened, with its result; return the result as JSON.
@@ -401,13 +415,15 @@ class HandlerContext(WaitingCalls):
             EffectSettled: it is not unknown.
             ValueUnserialisable: the result is not JSON.
         """
-        effects, packet = self._invocation.resources.effects, self.packet
-        return await self._invocation.journal.call("settle", lambda: key, lambda: effects.settle(packet, key, result))
+        effects, packet, log = self._invocation.resources.effects, self.packet, self._invocation.effect_log
+        return await self._invocation.journal.call(
+            "settle", lambda: key, lambda: effects.settle(packet, key, result, log)
+        )
 
     async def release(self, key: str) -> None:
         """Record that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
-        effects, packet = self._invocation.resources.effects, self.packet
-        await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key))
+        effects, packet, log = self._invocation.resources.effects, self.packet, self._invocation.effect_log
+        await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key, log))
 
     def idempotency_key(self, key: str) -> UUID:
         """Return the same id whenever this packet is handled: for services that take such keys, or can look them up."""

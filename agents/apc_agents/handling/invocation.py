@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from apc_agents.agent import Agent
 from apc_agents.agent_context import ContextAssembler
 from apc_agents.clearance import Trigger
-from apc_agents.effects import EffectMaker, is_making_effect
+from apc_agents.effect_maker import UNLOGGED, EffectLog, EffectMaker, is_making_effect
 from apc_agents.emission import NOT_FOLLOWED, Draft, Emission, HeldPacket, LocalCoordination
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
@@ -153,6 +153,7 @@ class Invocation:
         journal: CallJournal | None = None,
     ) -> None:
         self.resources = resources
+        self.effect_log: EffectLog = UNLOGGED
         self.document = document
         self.knowledge = knowledge
         self.coordination = coordination
@@ -176,6 +177,8 @@ class Invocation:
         """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0
         self.used_cost = 0.0
+        self._emitted: dict[UUID, Packet] = {}
+        """What this run has emitted."""
         self._packet = self._published = packet
         self._snapshot: Snapshot | None = None
         self._began = monotonic()
@@ -255,7 +258,22 @@ class Invocation:
         draft = self._with_evidence(draft)
         ordinal = self._ordinal_of(draft)
         self.has_answered |= self._is_answer(draft.payload)
-        return await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
+        packet = await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
+        self._emitted[packet.packet_id] = packet
+        return packet
+
+    async def accepted(self, packet: Packet | UUID) -> None:
+        """Wait until the gate has accepted a packet of this agent. Raises as Emitter.accepted; AgentError."""
+        emitted = packet if isinstance(packet, Packet) else self._emitted.get(packet)
+        if emitted is None:
+            raise AgentError(f"after={packet}: this run has emitted no packet with that id: give the packet itself")
+        if emitted.sender.agent_id != self.agent_id:
+            raise AgentError(
+                f"after={emitted.packet_id}: it is a packet of {emitted.sender.agent_id}, which has reached this "
+                "handler and so was accepted: give one that the handler has emitted"
+            )
+        await self._release()
+        await self.resources.emitter.accepted(emitted)
 
     def _is_answer(self, payload: Payload) -> bool:
         if not isinstance(payload, AckPayload | NackPayload):

@@ -25,9 +25,9 @@ from apc_bus.clock import boottime
 from apc_bus.last_resort import Risk
 from apc_bus.port import HeaderValue, Message
 from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders
-from apc_contracts.identity.ids import reply_id
+from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, NACK_ORDINAL, reply_id
 from apc_contracts.identity.registry import Right
-from apc_contracts.packet import NackPacket, Packet
+from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.payloads.by_type import SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
@@ -433,7 +433,17 @@ def is_refusal(packet: Packet) -> bool:
         packet.packet_type is PacketType.NACK
         and isinstance(packet, NackPacket)
         and packet.sender.agent_id == ORCHESTRATOR
-        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, "nack")
+        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, NACK_ORDINAL)
+    )
+
+
+def is_acceptance(packet: Packet) -> bool:
+    """Return whether this is the gate's answer to a sender that has asked for the verdict: no log entry either."""
+    return (
+        packet.packet_type is PacketType.ACK
+        and isinstance(packet, AckPacket)
+        and packet.sender.agent_id == ORCHESTRATOR
+        and packet.packet_id == reply_id(packet.payload.acked_packet_id, ORCHESTRATOR, ACCEPTANCE_ORDINAL)
     )
 
 

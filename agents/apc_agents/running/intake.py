@@ -18,6 +18,7 @@ from apc_agents.running.delivery import (
     KnownSessions,
     OrchestratorTime,
     RecentKeys,
+    is_acceptance,
     is_refusal,
     read_body,
     read_headers,
@@ -243,7 +244,7 @@ class Intake:
         if told is not None and is_refusal(packet):
             log_refusal(self._agent_id, packet)
         shard = told.shard if told else shard_of(packet.trace.session_id, self._shards)
-        has_receipts = told is not None and not is_refusal(packet)
+        has_receipts = told is not None and not is_refusal(packet) and not is_acceptance(packet)
         trace = trace_headers(delivery.message.headers)
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
         inbound.rights = told.rights if told else frozenset()
@@ -258,7 +259,7 @@ class Intake:
             DeadLetter: as `take`.
         """
         packet, told = self._read(delivery)
-        if told is None or is_refusal(packet):
+        if told is None or is_refusal(packet) or is_acceptance(packet):
             return None
         return told.shard, Receipt(
             packet_id=packet.packet_id,

@@ -12,7 +12,8 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
-from apc_agents.effects import EffectMaker, EffectStore, InMemoryEffectStore
+from apc_agents.effect_maker import EffectMaker
+from apc_agents.effects import EffectStore, InMemoryEffectStore
 from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.errors import EmitError

@@ -246,7 +246,7 @@ _BY_RANK = (
     (EffectEntry.CLAIMED, "claimed"),
 )
 """The entries of one claim: the first that was reported says where it stands, whatever came after it."""
-EFFECT_STANDINGS = ("absent", "settled", "made", "claimed", "unknown")
+EFFECT_STATES = ("absent", "settled", "made", "claimed", "unknown")
 """Where an effect may stand, the worst last."""
 
 
@@ -277,22 +277,22 @@ class ReportedEffects:
         number = self.numbers[packet_id, agent] = self.numbers.get((packet_id, agent), 0) + 1
         return number
 
-    def standing(self, key: str) -> str:
-        """Return where the effect of this name stands: the worst of EFFECT_STANDINGS over all packets and agents.
+    def state_of(self, key: str) -> str:
+        """Return where the effect of this name stands: the worst of EFFECT_STATES over all packets and agents.
 
         An effect is claimed again only after its earlier claim was released. So of an earlier claim counts only that
         it was made, or settled.
         """
         found = {"absent"}
         for claims in self.claims.get(key, {}).values():
-            *earlier, latest = map(_standing_of, claims.values())
+            *earlier, latest = map(_claim_state, claims.values())
             found.add(latest)
             found.update({"made", "settled"}.intersection(earlier))
-        return max(found, key=EFFECT_STANDINGS.index)
+        return max(found, key=EFFECT_STATES.index)
 
 
-def _standing_of(bits: int) -> str:
-    return next(standing for entry, standing in _BY_RANK if bits & _BITS[entry])
+def _claim_state(bits: int) -> str:
+    return next(state for entry, state in _BY_RANK if bits & _BITS[entry])
 
 
 @dataclass(slots=True)
@@ -368,7 +368,7 @@ class Session:
         return None if work is None else TaskPlaces(agent_id in work.deciders, agent_id in work.reviewers, work.done)
 
     def effect(self, name: str) -> str:
-        return self.effects.standing(name)
+        return self.effects.state_of(name)
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
         return None if self.work is None else question_places_of(self.work, self.document.deadlines, packet_id)

@@ -160,6 +160,12 @@ class Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return self.at
 
 
+def is_of_operator(receipt: Receipt) -> bool:
+    """Return whether an operator sends this and not the recipient: a settled effect names who has settled it."""
+    settles = receipt.by is not None and receipt.effect is not None and receipt.effect.entry in SETTLING
+    return receipt.kind in OPERATOR_KINDS or settles
+
+
 _STEPS = {ReceiptKind.DELIVERY_ACK: 1, ReceiptKind.CONSUMER_APPLY: 2, ReceiptKind.OUTCOME: 3}
 
 
@@ -280,6 +286,7 @@ __all__ = [
     "Usage",
     "encode_receipt",
     "encode_receipts",
+    "is_of_operator",
     "merge",
     "parse_receipts",
     "steps_of",

@@ -19,7 +19,7 @@ from apc_contracts.identity.registry_change import (
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
-from apc_contracts.wire.receipts import OPERATOR_KINDS, SETTLING, Receipt, ReceiptKind, parse_receipts
+from apc_contracts.wire.receipts import Receipt, ReceiptKind, is_of_operator, parse_receipts
 from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]
@@ -104,17 +104,12 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
             return True
         if receipt.kind in ORCHESTRATOR_KINDS and not receipt.set_aside:
             return False
-    if receipt.kind in OPERATOR_KINDS or _is_settled_by_operator(receipt):
+    if is_of_operator(receipt):
         return _may_operate(receipt.by, user_id, registry)
     if receipt.by is not None:
         return False
     recipient = registry.by_id.get(receipt.recipient)
     return recipient is not None and user_id is not None and recipient.broker_user == user_id
-
-
-def _is_settled_by_operator(receipt: Receipt) -> bool:
-    """Return whether an operator says what became of an effect, and not the recipient."""
-    return receipt.by is not None and receipt.effect is not None and receipt.effect.entry in SETTLING
 
 
 def why_not_authentic(receipt: Receipt, user_id: str | None) -> str:
@@ -176,5 +171,5 @@ def _grouped(receipts: list[Receipt]) -> Iterator[ReceiptGroup]:
 def _delivery_of(receipt: Receipt) -> tuple[object, ...]:
     is_verification = receipt.kind in (ReceiptKind.VERIFICATION_PASS, ReceiptKind.VERIFICATION_FAIL)
     delivery = receipt.session_id, receipt.packet_id, receipt.recipient, receipt.attempt
-    # An entry about an effect is a hop of its own, so it is an input of its own.
+    # An entry about an effect is one hop, so a replay takes it as one input.
     return *delivery, receipt.by, is_verification, receipt.effect

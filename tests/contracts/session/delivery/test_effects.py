@@ -14,7 +14,7 @@ from apc_contracts.replay.hop_receipts import receipts_of
 from apc_contracts.session import session as sessions
 from apc_contracts.session.advance import advance
 from apc_contracts.session.movement import Hop, ReceiptsInput
-from apc_contracts.session.session import EFFECT_STANDINGS, ReportedEffects
+from apc_contracts.session.session import EFFECT_STATES, ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry, EffectReport, Receipt, ReceiptKind
 
 from ..path.way import brief
@@ -34,7 +34,7 @@ def send(simulation: Simulation) -> Any:
 
 def told(packet_id: UUID, simulation: Simulation, entry: EffectEntry, claim: UUID = FIRST, **fields: Any) -> Receipt:
     report = EffectReport(key="charge", claim=claim, entry=entry, **fields.pop("report", {}))
-    given = {"recipient": "red-1", "attempt": 1, "at": simulation.now} | fields
+    given: dict[str, Any] = {"recipient": "red-1", "attempt": 1, "at": simulation.now} | fields
     return Receipt(packet_id=packet_id, session_id="s-1", kind=ReceiptKind.EFFECT, effect=report, **given)
 
 
@@ -82,7 +82,7 @@ def test_it_counts_after_the_end_of_its_delivery(simulation: Simulation, contrac
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-def test_whoever_did_not_get_the_packet_reports_nothing(
+def test_who_did_not_get_the_packet_reports_nothing(
     simulation: Simulation, contract: Contract, is_unknown: bool
 ) -> None:
     packet = send(simulation)
@@ -138,7 +138,7 @@ def test_a_hop_gives_its_receipt_back(
 
 
 @pytest.mark.parametrize(
-    ("entries", "standing"),
+    ("entries", "state"),
     [
         ([], "absent"),
         ([(FIRST, ENTRY.CLAIMED)], "claimed"),
@@ -155,11 +155,11 @@ def test_a_hop_gives_its_receipt_back(
         ([(FIRST, ENTRY.MADE), (SECOND, ENTRY.RELEASED)], "made"),
     ],
 )
-def test_where_an_effect_stands(entries: list[tuple[UUID, EffectEntry]], standing: str) -> None:
+def test_where_an_effect_stands(entries: list[tuple[UUID, EffectEntry]], state: str) -> None:
     effects = ReportedEffects()
     for claim, entry in entries:
         effects.note(PACKET, "red-1", "charge", claim, entry)
-    assert effects.standing("charge") == standing
+    assert effects.state_of("charge") == state
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([FIRST, SECOND]), st.sampled_from(EffectEntry))))
@@ -169,6 +169,6 @@ def test_the_worst_of_all_agents_counts(entries: list[tuple[str, UUID, EffectEnt
         for effects in (together, apart[agent]):
             if not effects.knows(PACKET, agent, "charge", claim, entry):
                 effects.note(PACKET, agent, "charge", claim, entry)
-    worst = max((one.standing("charge") for one in apart.values()), key=EFFECT_STANDINGS.index)
-    assert together.standing("charge") == worst
-    assert together.standing("another") == "absent"
+    worst = max((one.state_of("charge") for one in apart.values()), key=EFFECT_STATES.index)
+    assert together.state_of("charge") == worst
+    assert together.state_of("another") == "absent"

@@ -1,29 +1,42 @@
-"""`apc effect`: show effects, and settle one."""
+"""`apc effect`: show effects, as their agents keep them and as the log has them, and settle one."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
+import asyncpg
 import orjson
 import typer
 
-from apc_agents.effects import EffectId, EffectState, PostgresEffectStore
+from apc_agents.effect_maker import effect_report
+from apc_agents.effects import EffectId, EffectRecord, EffectState, PostgresEffectStore
+from apc_bus import headers
+from apc_bus.errors import BusError
+from apc_bus.port import Message, Publication
+from apc_bus.settings import BusSettings
+from apc_bus.topology import RECEIPTS
 from apc_cli.commands.group import Commands
-from apc_cli.connections import open_log
-from apc_cli.errors import InputUnusable
-from apc_cli.output.output import AsJson, print_rows
+from apc_cli.connections import Door, find_door, open_log
+from apc_cli.errors import InputUnusable, ServiceAway
+from apc_cli.output.output import AsJson, print_rows, tell
+from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.wire.receipts import EffectEntry, Receipt, ReceiptKind, encode_receipts
+from apc_log.queries import LoggedEffect, effects_of, packet_effects, session_effects
 
 OPERATOR = "operator"
-_SHOWN = ("packet_id", "agent_id", "key", "state", "claimed_at", "worker", "problem", "settled_by")
+_SHOWN = ("packet_id", "agent_id", "key", "state", "claimed_at", "worker", "problem", "settled_by", "log")
+_LOGGED = ("at", "key", "entry", "actor", "reference", "note", "digest")
 
 
 @asynccontextmanager
-async def _open_effects() -> AsyncIterator[PostgresEffectStore]:
+async def _open_effects() -> AsyncIterator[tuple[PostgresEffectStore, asyncpg.Pool]]:
     async with open_log() as pool:
         if await pool.fetchval("SELECT to_regclass('apc_app.agent_effects')") is None:
             raise InputUnusable("this database holds no effects: run `apc migrate`")
-        yield PostgresEffectStore(pool, is_patient=False)
+        yield PostgresEffectStore(pool, is_patient=False), pool
 
 
 def _json(text: str) -> Any:
@@ -63,14 +76,48 @@ async def list_(
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Print at most this many effects.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Print effects, newest first: packet, agent, key, state and since when."""
+    """Print what agents keep of effects, newest first, and where they stand by the log."""
     known = None if not state else [_state(one) for one in state]
     packet = None if packet_id is None else _uuid(packet_id)
-    async with _open_effects() as store:
+    async with _open_effects() as (store, pool):
         records = await store.list(agent_id=agent_id, packet_id=packet, states=known, limit=limit)
-    documents = [record.to_document() for record in records]
+        logged = await effects_of(pool, {(one.session_id, one.effect_id.packet_id) for one in records})
+    documents = [_document(one, logged.get((one.session_id, one.effect_id.packet_id), ())) for one in records]
     rows = [{name: document[name] for name in _SHOWN} for document in documents]
     print_rows(rows, title="effects", as_json=as_json, empty="there is no such effect", document=documents)
+
+
+def _document(record: EffectRecord, logged: Sequence[LoggedEffect]) -> dict[str, Any]:
+    place = (record.effect_id.agent_id, record.effect_id.key)
+    state = next((one.state for one in logged if (one.agent_id, one.key) == place), None)
+    return record.to_document() | {"log": state}
+
+
+@app.command()
+async def show(
+    packet_id: Annotated[
+        str | None, typer.Argument(metavar="[PACKET_ID]", help="The packet that the effects were for.")
+    ] = None,
+    session_id: Annotated[str | None, typer.Option("--session", metavar="ID", help="All effects of a session.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what the log has of effects, entry by entry: it stays when the agents' own records are deleted."""
+    if (packet_id is None) == (session_id is None):
+        raise InputUnusable("name the packet, or a session with --session: one of them")
+    async with open_log() as pool:
+        if session_id is not None:
+            effects = await session_effects(pool, session_id)
+        else:
+            effects = await packet_effects(pool, _uuid(packet_id or ""))
+    entries = [row for effect in effects for row in effect.entries]
+    rows = [{name: getattr(row, name) for name in _columns(session_id)} for row in entries]
+    documents = [asdict(row) for row in entries]
+    title = f"effects of {session_id or packet_id}"
+    print_rows(rows, title=title, as_json=as_json, empty="the log has no such effect", document=documents)
+
+
+def _columns(session_id: str | None) -> tuple[str, ...]:
+    return _LOGGED if session_id is None else ("packet_id", "agent_id", *_LOGGED)
 
 
 @app.command()
@@ -88,10 +135,48 @@ async def settle(
     if (result is None) != not_made:
         raise InputUnusable("say what became of it: --result JSON if it has happened, --not-made if it has not")
     effect_id = EffectId(_uuid(packet_id), agent_id, key)
-    async with _open_effects() as store:
+    async with _open_effects() as (store, pool):
+        known = await store.get(effect_id)
         if result is None:
             await store.release(effect_id)
             document: dict[str, Any] = {"packet_id": packet_id, "agent_id": agent_id, "key": key, "state": "RELEASED"}
+            kept, entry = known, EffectEntry.RELEASED
         else:
-            document = (await store.settle(effect_id, _json(result), OPERATOR)).to_document()
+            kept, entry = await store.settle(effect_id, _json(result), OPERATOR), EffectEntry.SETTLED
+            document = kept.to_document()
+        if kept is not None:
+            await _report(pool, kept, entry)
     print_rows([document], title=str(effect_id), as_json=as_json, empty="")
+
+
+async def _report(pool: asyncpg.Pool, kept: EffectRecord, entry: EffectEntry) -> None:
+    """Report the decision to the orchestrator, for the log, in the name of the operator of the broker user.
+
+    The decision stands without it: the agent reports a settled effect when its packet is handled again.
+    """
+    from apc_client.operator import acting_operator
+
+    try:
+        door = find_door(BusSettings())
+        operator = await acting_operator(pool, door.user)
+        await _publish(door, kept, entry, operator.agent_id)
+    except (InputUnusable, ServiceAway, BusError) as error:
+        tell([f"it is settled, but the log was not told: {error}"])
+
+
+async def _publish(door: Door, kept: EffectRecord, entry: EffectEntry, by: str) -> None:
+    receipt = Receipt(
+        packet_id=kept.effect_id.packet_id,
+        session_id=kept.session_id,
+        recipient=kept.effect_id.agent_id,
+        kind=ReceiptKind.EFFECT,
+        attempt=1,
+        at=datetime.now(UTC),
+        by=by,
+        effect=effect_report(kept, entry),
+    )
+    async with door.open() as bus:
+        message = Message(
+            encode_receipts([receipt]), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user
+        )
+        await bus.publish(Publication(RECEIPTS, str(shard_of(kept.session_id, door.shards)), message))

@@ -308,6 +308,7 @@ def _timeline(timeline: PacketTimeline, with_events: bool) -> dict[str, Any]:
         entry["stale"] = asdict(timeline.stale)
     if with_events:
         entry["transitions"] = [asdict(row) for row in timeline.transitions]
+        entry["effects"] = [asdict(row) for effect in timeline.effects for row in effect.entries]
     return entry
 
 
@@ -362,6 +363,8 @@ def _remarks(timeline: PacketTimeline) -> Iterator[tuple[str, str]]:
         yield f"warning: {', '.join(warnings)}", "yellow"
     for recipient, events in _events(timeline).items():
         yield f"{recipient or 'packet'}: {' '.join(events)}", "dim"
+    for effect in timeline.effects:
+        yield effect.words, "red" if effect.state == "unknown" else "cyan"
 
 
 def _refusal_of(timeline: PacketTimeline) -> dict[str, Any] | None:

@@ -29,10 +29,12 @@ from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
 from apc_log.queries import (
     AfterProtocol,
     LineageSummary,
+    LoggedEffect,
     PacketImpact,
     PacketRow,
     PacketTree,
     TreeRow,
+    effects_of,
     get_packet_grounds,
     get_packet_impact,
     get_packet_lineage_summary,
@@ -121,14 +123,16 @@ async def tree(
         raise InputUnusable("--dot and --mermaid are two forms: choose one")
     async with open_log() as pool:
         caused = await get_packet_tree(pool, packet_id, session_id=session_id, limit=limit)
-    if caused is None:
-        raise InputUnusable(f"the log holds no packet {packet_id}")
+        if caused is None:
+            raise InputUnusable(f"the log holds no packet {packet_id}")
+        effects = await effects_of(pool, [(row.session_id, row.packet_id) for row in caused.rows])
     if dot or mermaid:
         echo("\n".join(dot_lines(caused.rows) if dot else mermaid_lines(caused.rows)))
     elif wants_json(as_json):
-        print_json({"packets": [asdict(row) for row in caused.rows], "is_cut": caused.is_cut})
+        entries = [asdict(row) for found in effects.values() for effect in found for row in effect.entries]
+        print_json({"packets": [asdict(row) for row in caused.rows], "effects": entries, "is_cut": caused.is_cut})
     else:
-        _print_tree(caused)
+        _print_tree(caused, effects)
     if caused.is_cut:
         echo(f"there is more: {numbered(limit, 'packet was', 'packets were')} printed (--limit)", file=sys.stderr)
 
@@ -167,11 +171,13 @@ def _label(row: TreeRow, line_break: str) -> str:
     return line_break.join(parts)
 
 
-def _print_tree(tree: PacketTree) -> None:
+def _print_tree(tree: PacketTree, effects: Mapping[tuple[str, UUID], Sequence[LoggedEffect]]) -> None:
     branches: dict[UUID, Tree] = {}
     for row in tree.rows:
         line = _line(row)
-        branches[row.packet_id] = Tree(line) if row.above is None else branches[row.above].add(line)
+        branch = branches[row.packet_id] = Tree(line) if row.above is None else branches[row.above].add(line)
+        for effect in effects.get((row.session_id, row.packet_id), ()):
+            branch.add(Text(effect.words, style="red" if effect.state == "unknown" else "cyan"))
     SafeConsole().print(branches[tree.rows[0].packet_id])
 
 

@@ -11,6 +11,7 @@ from apc_log.queries.dead import (
     delivery_states,
     list_dead,
 )
+from apc_log.queries.effects import EffectRow, LoggedEffect, effects_of, packet_effects, session_effects
 from apc_log.queries.lineage import (
     ImpactRow,
     PacketGrounds,
@@ -75,11 +76,13 @@ __all__ = [
     "DeadDelivery",
     "DeliveryHop",
     "DeliveryId",
+    "EffectRow",
     "HeldRow",
     "ImpactRow",
     "InvocationRow",
     "LineageSummary",
     "LogRow",
+    "LoggedEffect",
     "PacketGrounds",
     "PacketImpact",
     "PacketRow",
@@ -102,6 +105,7 @@ __all__ = [
     "TreeRow",
     "delivery_history",
     "delivery_states",
+    "effects_of",
     "get_packet_grounds",
     "get_packet_impact",
     "get_packet_lineage_summary",
@@ -122,9 +126,11 @@ __all__ = [
     "list_protocol_propagation",
     "list_protocols",
     "list_sessions",
+    "packet_effects",
     "read_recorded",
     "replay",
     "replay_page",
+    "session_effects",
     "trace",
     "verify_run",
 ]

@@ -41,7 +41,7 @@ ORDER BY session_id, packet_id, recipient, seq DESC
 """
 HISTORY = """
 SELECT attempt, from_state, to_state, events, occurred_at, actor, metadata FROM apc_log.packet_events
-WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 ORDER BY seq
+WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 AND attempt >= 0 ORDER BY seq
 """
 
 

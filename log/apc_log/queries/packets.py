@@ -15,6 +15,7 @@ from asyncpg import Record
 
 from apc_bus.settings import EncryptionSettings
 from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
+from apc_log.queries.effects import LoggedEffect, effects_of
 
 # What the queries return: frozen rows, times in UTC, JSON columns as Python values.
 
@@ -193,6 +194,8 @@ class PacketTimeline:
     transitions: tuple[TransitionRow, ...]
     """In the order of the log; empty when they were not asked for."""
     stale: Staleness | None = None
+    effects: tuple[LoggedEffect, ...] = ()
+    """What its recipients have made outside the bus; empty when the transitions were not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +378,9 @@ async def trace(
     steps: dict[tuple[str, UUID], list[TransitionRow]] = {}
     for row in transitions:
         steps.setdefault((row.session_id, row.packet_id), []).append(row)
+    effects = await effects_of(pool, [(row.session_id, row.packet_id) for row in rows]) if with_events else {}
     packets = tuple(
-        PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key))
+        PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key), tuple(effects.get(key, ())))
         for row, state in zip(await opened_bodies(pool, rows), states, strict=True)
         for key in [(row.session_id, row.packet_id)]
     )

@@ -4,10 +4,19 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
-from apc_contracts.explanation import AgentPresence, HeldNote, OpenDelivery, RefusalCount, Surroundings
+from apc_contracts.explanation import (
+    UNSETTLED_EFFECTS,
+    AgentPresence,
+    HeldNote,
+    OpenDelivery,
+    RefusalCount,
+    Surroundings,
+    UnsettledEffect,
+)
 from apc_contracts.identity.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
 from apc_log.queries.dead import list_dead
+from apc_log.queries.effects import session_effects
 from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.sessions import list_held_packets
 from apc_log.registry import read_registry
@@ -43,6 +52,7 @@ LEFT JOIN LATERAL (
     SELECT hop.metadata ->> 'error' AS error, (hop.metadata -> 'retry' ->> 'due_at')::timestamptz AS retry_at
     FROM apc_log.packet_events AS hop
     WHERE hop.session_id = $1 AND hop.packet_id = packet.packet_id AND hop.recipient = recipient.name
+      AND hop.attempt > 0
     ORDER BY hop.seq DESC LIMIT 1
 ) AS last ON true
 WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.channel <> 'INTRA_AGENT'
@@ -99,6 +109,11 @@ async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timede
         held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
         stale=await list_stale_decisions(pool, session_id),
         refusals=await count_refusals(pool, session_id),
+        effects=tuple(
+            UnsettledEffect(effect.packet_id, effect.agent_id, effect.key, effect.state)
+            for effect in await session_effects(pool, session_id)
+            if effect.state in UNSETTLED_EFFECTS
+        ),
         silence=silence,
     )
 

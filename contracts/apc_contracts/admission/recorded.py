@@ -81,6 +81,7 @@ class SessionSnapshot:
     def is_accepted(self, packet_id: UUID) -> bool:
         """Return whether a packet of the session was accepted, as far as it is known here."""
         return packet_id in self.identities
+
     effects: Mapping[str, str] = field(default_factory=dict)
 
     def effect(self, name: str) -> str:

@@ -444,6 +444,8 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
     while near not in reader.events:
         near = re.sub(r"(\.[^.\[]*|\[\d+\])$", "", near) if re.search(r"[.\[]", near) else "$"
     event = reader.events[near]
+    if event.start_mark is None:
+        return place, message
     line, column = event.start_mark.line, event.start_mark.column
     inside = _IN_EXPRESSION.match(message)
     if inside is not None and isinstance(event, yaml.ScalarEvent):
@@ -459,6 +461,8 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
 def _inside(lines: list[str], event: yaml.ScalarEvent, row: int, column: int) -> tuple[tuple[int, int] | None, str]:
     """Return where a position of a scalar stands in the file, and what precedes it; None when YAML changed its text."""
     wanted = event.value.split("\n")[row]
+    if event.start_mark is None:
+        return None, wanted
     first = event.start_mark.line + (row if event.style != "|" else row + 1)
     if first < len(lines):
         at = lines[first].find(wanted, event.start_mark.column if row == 0 and event.style != "|" else 0)

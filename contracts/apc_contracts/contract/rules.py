@@ -91,7 +91,8 @@ class Team:
         """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
         for expression in self.expressions:
             expression.check()
-        for subject in {subject for part in (*self.rules, *self.counters) for subject in part.subjects}:
+        subjects = {subject for rule in self.rules for subject in rule.subjects}
+        for subject in subjects | {subject for counter in self.counters for subject in counter.subjects}:
             self._check_cost(subject)
 
     def _check_cost(self, subject: Subject) -> None:
@@ -99,10 +100,9 @@ class Team:
         schema = subject.schema_ or ""
         kinds = [subject.type] if subject.type is not None else [PacketType.MESSAGE, PacketType.DECISION]
         for kind in kinds:
-            parts = [*self.rules_for(schema, kind), *self.counters_for(schema, kind)]
-            expressions = [part.when for part in parts if part.when is not None]
-            expressions += [part.require for part in parts if isinstance(part, Rule)]
-            total = sum(expression.cost for expression in expressions)
+            rules, counters = self.rules_for(schema, kind), self.counters_for(schema, kind)
+            conditions = (*(rule.when for rule in rules), *(counter.when for counter in counters))
+            total = sum(when.cost for when in conditions if when is not None) + sum(rule.require.cost for rule in rules)
             if total > MAX_COST:
                 message = (
                     f"the rules for {schema or kind} may cost {total:,} steps together, {MAX_COST:,} are allowed: drop "

@@ -1,4 +1,4 @@
-"""What a session remembers for the rules of its team: who said what, approvals, effects, counters.
+"""What a session remembers for the rules of its team: who said what, approvals, counters.
 
 All but the counters is in memory and rebuilt from the log; the counters stand in the session's document, because they
 do not follow from the last packets. A session under a contract without such rules remembers nothing here.
@@ -113,8 +113,6 @@ class Dossier:
     """The document's own."""
     approvals: dict[bytes, list[Approval]] = field(default_factory=dict)
     """Hash of {schema, content} -> the answers to questions about it, in the order of the log."""
-    effects: dict[str, str] = field(default_factory=dict)
-    """Key of an effect -> where it stands."""
     _asked: dict[UUID, _Asked] = field(default_factory=dict)
 
     def said(self, packet: Packet, user: str | None) -> Said:

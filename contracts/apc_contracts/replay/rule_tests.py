@@ -29,10 +29,19 @@ from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_1_1, PacketType, RunPhase
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
+from apc_contracts.wire.receipts import EffectEntry
 
 _SESSION, _RUN, _TASK, _SWARM = "test", "test", "test", "team"
 _JUDGES = (phase_allows_type, content_fits, has_lineage, has_proof, evidence_is_known, keeps_the_rules)
 _WORKING = "inter_agent_coordination"
+_ENTRIES: Mapping[str, tuple[EffectEntry, ...]] = {
+    "absent": (),
+    "claimed": (EffectEntry.CLAIMED,),
+    "made": (EffectEntry.CLAIMED, EffectEntry.MADE),
+    "unknown": (EffectEntry.CLAIMED, EffectEntry.UNKNOWN),
+    "settled": (EffectEntry.CLAIMED, EffectEntry.UNKNOWN, EffectEntry.SETTLED),
+}
+"""What was reported of an effect that stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +187,9 @@ class _Scene:
         )
         session = Session(document, contract.selection.verified_score_epsilon)
         session.open_dossier(contract.team)
-        if session.dossier is not None:
-            session.dossier.effects.update({key: str(standing) for key, standing in given.effects.items()})
+        for key, standing in given.effects.items():
+            for entry in _ENTRIES[str(standing)]:
+                session.effects.note(UUID(int=0), "test", key, UUID(int=0), entry)
         return session
 
     def _received(

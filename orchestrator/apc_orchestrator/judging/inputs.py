@@ -19,7 +19,7 @@ from apc_contracts.identity.registry_change import (
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, is_of_operator, parse_receipts
+from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, is_of_operator, parse_receipts
 from apc_orchestrator.judging.registry import Registry
 
 ReceiptGroup = tuple[Receipt, ...]

@@ -318,8 +318,8 @@ def _sum(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...
     return dossier.counted_before(arguments[0], case.packet, case.facts.now)
 
 
-def _effect(_: Case, __: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> str:
-    return dossier.effects.get(arguments[0], "absent")
+def _effect(_: Case, session: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> str:
+    return session.effect(arguments[0])
 
 
 def _state(_: Case, session: SessionView, __: Dossier, ___: tuple[Any, ...]) -> str:

@@ -414,9 +414,11 @@ class ChaosBus:
             finally:
                 subscription.end()
 
-    def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:
+    def read_substrate(
+        self, offset: int | str = "next", *, since: float | None = None
+    ) -> AbstractAsyncContextManager[Subscription]:
         """Read the substrate without faults: a stream takes nothing back."""
-        return self._inner.read_substrate(offset)
+        return self._inner.read_substrate(offset, since=since)
 
     async def depth(self, queue: str) -> QueueDepth:
         """Return the depth of the inner bus."""

@@ -32,6 +32,8 @@ class Stored:
     """How often it came back unacknowledged."""
     is_repeated: bool = False
     """Whether a former process may have handed it over."""
+    came_at: float = 0.0
+    """CLOCK_BOOTTIME, in seconds, of a message in a stream."""
 
 
 class Source(Protocol):
@@ -386,7 +388,7 @@ class InMemoryStream:
 
     def append(self, message: Message, routing_key: str, *, is_repeated: bool = False) -> None:
         """Store a message at the next offset and hand it to the readers that wait there: never as redelivered."""
-        self._log[self._next] = Stored(message, routing_key, self._next)
+        self._log[self._next] = Stored(message, routing_key, self._next, came_at=boottime())
         self._next += 1
         self._size_bytes += len(message.body)
         while self._size_bytes > (self.description.max_bytes or self._size_bytes):
@@ -400,6 +402,10 @@ class InMemoryStream:
         starts = {"first": self._first, "last": max(self._first, self._next - 1), "next": self._next}
         self._positions[subscription] = starts[offset] if isinstance(offset, str) else offset
         self.refill(subscription)
+
+    def offset_at(self, since: float) -> int:
+        """Return the offset of the first message that came at this time or later."""
+        return next((offset for offset, stored in self._log.items() if stored.came_at >= since), self._next)
 
     def detach(self, subscription: InMemorySubscription, unacked: Iterable[Stored]) -> None:
         """Remove a reader; the log stays as it is."""
@@ -556,13 +562,15 @@ class InMemoryBus:
             yield subscription
 
     @asynccontextmanager
-    async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
+    async def read_substrate(
+        self, offset: int | str = "next", *, since: float | None = None
+    ) -> AsyncIterator[Subscription]:
         """Read the substrate stream."""
         self._check()
         stream = self._broker.queue(SUBSTRATE_STREAM)
         assert isinstance(stream, InMemoryStream)
         subscription = InMemorySubscription(stream, 100, self.publish)
-        stream.attach(subscription, offset)
+        stream.attach(subscription, offset if since is None else stream.offset_at(since))
         with self._owned(subscription):
             yield subscription
 

@@ -193,8 +193,13 @@ class Bus(Protocol):
         """
         ...
 
-    def read_substrate(self, offset: int | str = "next") -> AbstractAsyncContextManager[Subscription]:
-        """Read the substrate stream from `first`, `last`, `next` or an offset; `ack` only returns credit."""
+    def read_substrate(
+        self, offset: int | str = "next", *, since: float | None = None
+    ) -> AbstractAsyncContextManager[Subscription]:
+        """Read the substrate stream from `first`, `last`, `next` or an offset; `ack` only returns credit.
+
+        `since`, a time of `boottime`, replaces the offset: what came from then on, and perhaps a little earlier.
+        """
         ...
 
     async def depth(self, queue: str) -> QueueDepth:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -23,9 +24,10 @@ from apc_agents.running.delivery import (
     read_body,
     read_headers,
 )
-from apc_bus.errors import DeadLetter
+from apc_bus.clock import boottime
+from apc_bus.errors import DeadLetter, QueueMissing
 from apc_bus.last_resort import ATTEMPTS
-from apc_bus.port import Bus, Delivery
+from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.telemetry import packet_ids, trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
@@ -124,6 +126,10 @@ class Inbox:
 # What an agent hears on the substrate: the packets that others have sent to everybody.
 
 
+LAST_SECONDS = 10.0
+"""In this time a stream gives the last message that was heard; one that was made again has none at its offset."""
+
+
 class SubstrateListener:
     """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another."""
 
@@ -142,23 +148,64 @@ class SubstrateListener:
         self._put = put
         self._shards = shards
         self._time = time
-        self._next: int | None = None
+        self._since: float | None = None
+        """CLOCK_BOOTTIME, in seconds, of the last that was heard, or of the first subscription."""
+        self._last: tuple[int, str] | None = None
+        """Offset and id of the last message that was heard."""
         self._failures: Counter[int] = Counter()
         """By the offset of what ended this listener."""
 
     async def run(self) -> None:
         """Listen until cancelled. Raises BusError when the stream is lost: what is heard next follows on."""
-        async with self._bus.read_substrate("next" if self._next is None else self._next) as stream:
-            while batch := await stream.receive():
-                heard = [inbound for delivery in batch if (inbound := self._hear(delivery)) is not None]
-                for inbound in heard:
-                    self._put(inbound)
-                await asyncio.gather(*(inbound.done for inbound in heard), return_exceptions=True)
-                offsets = [delivery.offset for delivery in batch if delivery.offset is not None]
-                if offsets:
-                    self._next = max(offsets) + 1
-                    self._failures.clear()
-                await stream.ack(batch[-1], multiple=True)
+        while True:
+            try:
+                async with self._subscription() as stream:
+                    await self._listen(stream)
+            except QueueMissing:
+                self._last = None  # its offsets are over, whoever makes it again
+                raise
+            _log.warning("substrate_began_again", agent_id=self._agent_id)
+            self._last = None
+
+    def _subscription(self) -> AbstractAsyncContextManager[Subscription]:
+        if self._last is not None:
+            return self._bus.read_substrate(self._last[0])
+        return self._bus.read_substrate(since=self._since)
+
+    async def _listen(self, stream: Subscription) -> None:
+        """Listen until the end. Return when the stream is not the one whose last message is known."""
+        if self._since is None:
+            self._since = boottime()
+        batch = await self._following(stream)
+        while batch:
+            came_at = boottime()
+            heard = [inbound for delivery in batch if (inbound := self._hear(delivery)) is not None]
+            for inbound in heard:
+                self._put(inbound)
+            await asyncio.gather(*(inbound.done for inbound in heard), return_exceptions=True)
+            newest = batch[-1]
+            if newest.offset is not None:
+                self._last, self._since = (newest.offset, newest.message.message_id), came_at
+                self._failures.clear()
+            await stream.ack(newest, multiple=True)
+            batch = await stream.receive()
+
+    async def _following(self, stream: Subscription) -> list[Delivery]:
+        """Return what follows the last message, which a stream that is still the same has: it keeps its newest part."""
+        if self._last is None:
+            return await stream.receive()
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                batch = await stream.receive()
+        except TimeoutError:
+            return []
+        first, (offset, message_id) = batch[0], self._last
+        if first.offset != offset:
+            return batch
+        if first.message.message_id != message_id:
+            return []
+        await stream.ack(first)
+        return batch[1:] or await stream.receive()
 
     def _hear(self, delivery: Delivery) -> Inbound | None:
         """Read a delivery. One that fails ATTEMPTS times for a reason that nobody foresaw is passed over."""

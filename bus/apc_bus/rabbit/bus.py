@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from math import ceil
 
 import structlog
 
@@ -127,10 +128,14 @@ class RabbitBus:
                 yield subscription
 
     @asynccontextmanager
-    async def read_substrate(self, offset: int | str = "next") -> AsyncIterator[Subscription]:
+    async def read_substrate(
+        self, offset: int | str = "next", *, since: float | None = None
+    ) -> AsyncIterator[Subscription]:
         """Read the substrate stream. Raises QueueMissing, BusUnavailable."""
         # Its own connection: a mistake on a stream closes the whole connection (measured: 540).
         link = await self._nodes.connect(f"{self._purpose} substrate")
+        if since is not None:  # in whole seconds, by the broker's clock, which need not be ours
+            offset = f"{ceil(boottime() - since) + 1}s"
         try:
             async with subscribed(
                 link,

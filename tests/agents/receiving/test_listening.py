@@ -1,12 +1,25 @@
 """What an agent hears on the substrate."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiormq
 import pytest
+from pydantic import SecretStr
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
 from tests.support.waiting import until
 
 from apc_agents import Agent, AgentInvalid, HandlerContext
+from apc_agents.running import intake
+from apc_agents.running.delivery import Inbound, OrchestratorTime
+from apc_agents.running.intake import SubstrateListener
+from apc_agents.session_phase import KnownSessions
+from apc_bus.concurrency import cancelled
 from apc_bus.port import Message, Publication
-from apc_bus.topology import SUBSTRATE, SUBSTRATE_STREAM
+from apc_bus.rabbit import apply_rabbit, connect_rabbit
+from apc_bus.settings import BusSettings
+from apc_bus.topology import SUBSTRATE, SUBSTRATE_STREAM, build_topology
 from apc_contracts import IdeaPayload, Packet, PacketType, reply_id
 from apc_contracts.wire.parsing import seal
 
@@ -55,6 +68,56 @@ async def test_a_packet_of_the_substrate_is_heard_and_answered(
     (answer,) = gate.packets
     assert (answer.packet_id, answer.recipients[0].agent_id) == (reply_id(asks.packet_id, "sentinel-1", 0), "builder-1")
     assert not gate.receipts, "nobody waits for the end of what everybody hears"
+
+
+async def test_nothing_is_missed_while_the_stream_is_away(
+    amqp_vhost_url: str, make_packet: MakePacket, idea: MakeIdea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither before the first packet nor when somebody has made the stream again, with offsets that begin at 0."""
+    monkeypatch.setattr(intake, "LAST_SECONDS", 0.5)
+    heard: list[str] = []
+
+    def put(inbound: Inbound) -> None:
+        heard.append(inbound.packet.payload_as(IdeaPayload).method_id)
+        inbound.done.set_result(None)
+
+    async def say(*names: str) -> None:
+        for name in names:
+            packet = make_packet(idea(name), to="_substrate")
+            message = Message(seal(packet).body, str(packet.packet_id), type=packet.packet_type.value)
+            await bus.publish(Publication(SUBSTRATE, "", message))
+
+    @asynccontextmanager
+    async def listening() -> AsyncIterator[None]:
+        run = asyncio.create_task(listener.run())
+        await until(lambda: listener._since is not None, 10)
+        yield
+        await cancelled(run)
+
+    topology = build_topology()
+    await apply_rabbit(amqp_vhost_url, topology)
+    bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(amqp_vhost_url)), purpose="test")
+    time = OrchestratorTime("sentinel-1")
+    listener = SubstrateListener(bus, "sentinel-1", KnownSessions("sentinel-1"), put, 1, time)
+    async with listening():
+        pass
+    await say("one", "two")
+    async with listening():
+        await until(lambda: len(heard) == 2, 10)
+    await say("three")
+    async with listening():
+        await until(lambda: len(heard) == 3, 10)
+    connection = await aiormq.connect(amqp_vhost_url)
+    await (await connection.channel()).queue_delete(SUBSTRATE_STREAM)
+    await connection.close()
+    await apply_rabbit(amqp_vhost_url, topology)
+    await say("four")
+    async with listening():
+        await until(lambda: len(heard) == 4, 10)
+        await say("five")
+        await until(lambda: len(heard) == 5, 10)
+    await bus.close()
+    assert heard == ["one", "two", "three", "four", "five"]
 
 
 def test_one_listener_of_the_right_shape() -> None:

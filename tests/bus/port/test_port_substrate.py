@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from apc_bus.clock import boottime
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import SUBSTRATE
@@ -52,6 +53,14 @@ async def test_next_gives_only_what_comes(bus: Bus, message: Make) -> None:
         await bus.publish(Publication(SUBSTRATE, "", message(b"after")))
         (delivery,) = await read(subscription, 1)
     assert delivery.message.body == b"after"
+
+
+async def test_since_gives_what_has_come_from_then_on(bus: Bus, message: Make) -> None:
+    begun = boottime()
+    await bus.publish(Publication(SUBSTRATE, "", message()))
+    async with bus.read_substrate(since=begun) as subscription:
+        (delivery,) = await read(subscription, 1)
+    assert delivery.message.message_id == "m-0"
 
 
 async def test_last_ends_with_the_newest(bus: Bus, message: Make) -> None:

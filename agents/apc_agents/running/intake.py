@@ -162,7 +162,7 @@ class SubstrateListener:
                 async with self._subscription() as stream:
                     await self._listen(stream)
             except QueueMissing:
-                self._last = None  # its offsets are over, whoever makes it again
+                self._last = None  # another stream, when there is one, begins at 0
                 raise
             _log.warning("substrate_began_again", agent_id=self._agent_id)
             self._last = None

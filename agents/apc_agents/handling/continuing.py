@@ -3,6 +3,8 @@
 A wait is saved in the transaction that saves ctx.state. Then its ASK is published, then the delivery ends. A worker
 that dies in between gets the delivery again and publishes the same ASK again. The answer is a packet too: the handler
 runs again, with the records of its calls, and the receipts of that run are the answer's.
+
+What is held until the state is saved (`state.py`) is published here too, when a handler waits and when it ends.
 """
 
 from collections.abc import Sequence

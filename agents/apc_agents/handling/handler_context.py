@@ -231,8 +231,8 @@ class HandlerContext(WaitingCalls):
     def state(self) -> dict[str, Any]:
         """The agent's JSON document in this session; saved before the outcome is reported, if it has changed.
 
-        What a handler changed before it failed, or raised Retry or Reject, is forgotten. In on_start it is
-        the agent's own document, beside those of its sessions.
+        What a handler changed before it failed, or raised Retry or Reject, is forgotten, with what it has emitted after
+        the change. In on_start it is the agent's own document, beside those of its sessions, and nothing is held.
         """
         document = self._invocation.document
         document.use()
@@ -287,6 +287,10 @@ class HandlerContext(WaitingCalls):
 
     async def emit(self, payload: BaseModel, **options: Unpack[EmitOptions]) -> Packet[Any]:
         """Emit a packet; returns it when the broker has confirmed it.
+
+        While `state` has changes that are not saved, the packet is held: it leaves after the save, when the handler
+        ends or waits, and a handler that fails has not emitted it. With requires_ack it leaves at once, and so does
+        what is held by then.
 
         Long texts of one that would be larger than 256 KiB travel through the artifact store
         (docs/how-to/artifacts.md).

@@ -287,6 +287,29 @@ async def test_a_packet_that_was_held_longer_than_it_lives_lives_from_the_save_o
     assert gate.packets[1].created_at > ends[0]
 
 
+async def test_a_task_that_a_handler_has_left_behind_loses_nothing(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    """It says something while the state is saved, after which nobody would publish what is held."""
+    states, late = SlowStore(), list[asyncio.Task[None]]()
+
+    async def leave_behind(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        async def say() -> None:
+            await states.saving.wait()
+            await ctx.emit(named(idea, "late"))
+
+        late.append(asyncio.create_task(say()))
+
+    gate = await (await make_stage(counting(leave_behind), states)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet)
+    await states.saving.wait()
+    await late[0]
+    states.go_on.set()
+    await gate.ended(packet)
+    assert said(gate) == ["late", "step 1"]
+
+
 async def test_a_document_keeps_what_its_saver_does_not_know_to_be_published(
     make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
 ) -> None:

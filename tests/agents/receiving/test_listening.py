@@ -12,9 +12,8 @@ from tests.support.waiting import until
 
 from apc_agents import Agent, AgentInvalid, HandlerContext
 from apc_agents.running import intake
-from apc_agents.running.delivery import Inbound, OrchestratorTime
+from apc_agents.running.delivery import Inbound, KnownSessions, OrchestratorTime
 from apc_agents.running.intake import SubstrateListener
-from apc_agents.session_phase import KnownSessions
 from apc_bus.concurrency import cancelled
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit

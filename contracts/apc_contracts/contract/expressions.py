@@ -196,6 +196,7 @@ class Expression:
         self._parts: list[tuple[str, Token]] = []
         """What CEL gets: (text, the token where it stands)."""
         self._bound: dict[str, FieldType] = {}
+        self._open_macros: list[int] = []
         self._read()
         self._names = {reading.text: self._variable(reading) for reading in self._readings.values()}
 
@@ -237,7 +238,7 @@ class Expression:
         text = max((kind.length for kind in kinds), default=1)
         whole = max((kind.cost for kind in kinds), default=1)
         items = max((kind.items for kind in kinds if kind.kind not in _CEL_TYPES), default=1)
-        total, depth, macros = sum(kind.cost // _COMPARED for kind in kinds), 0, list[int]()
+        total, depth, macros = sum(map(_cost_of_giving, kinds)), 0, list[int]()
         for index, token in enumerate(self._tokens):
             if token.text == "(":
                 depth += 1
@@ -251,7 +252,7 @@ class Expression:
                 once = _PATTERN_COST + 8 * text if token.text == "matches" else _STEP + 4 * text
                 total += once * (items if macros else 1)
             elif token.text in _COMPARING:
-                is_over_list = token.text in ("in", "==", "!=")
+                is_over_list = token.text in ("in", "==", "!=") and not macros
                 once = _STEP + (whole if is_over_list else text) // _COMPARED + (items if is_over_list else 0)
                 total += once * (items if macros else 1)
             elif token.kind in ("operator", "name") and token.text not in _FREE:
@@ -286,7 +287,7 @@ class Expression:
         if not self._tokens:
             raise ContractInvalid(self._place, "it is empty: write an expression")
         index = 0
-        open_macros: list[int] = []
+        open_macros = self._open_macros
         depth = 0
         while index < len(self._tokens):
             token = self._tokens[index]
@@ -322,6 +323,8 @@ class Expression:
                 self._refuse_name("function", token, [*FUNCTIONS, *_CASTS, "has"])
         elif token.text in _ROOTS:
             reading, behind = self._read_chain(index)
+            if self._open_macros and _is_list(reading.gives.kind):
+                self._refuse(f"{reading.text} is a list, and a list in a macro may run long: ask outside", token)
             if reading.gives.optional and not self._asks_for(reading):
                 self._refuse(f"{reading.text} may be absent: ask has({reading.text}) && … first", token)
             self._note(reading, token)
@@ -578,6 +581,11 @@ def _literal(token: Token) -> str | int:
     if token.kind == "number":
         return int(token.text) if token.text.isdecimal() else token.text
     return re.sub(r"\\(.)", r"\1", token.text[1:-1])
+
+
+def _cost_of_giving(kind: FieldType) -> int:
+    """Return what it costs to hand a value to CEL: its characters, and each object of a list."""
+    return kind.cost // _COMPARED + (kind.items * 5 * _STEP if kind.kind == "objects" else 0)
 
 
 def _is_list(kind: Kind) -> bool:

@@ -3,6 +3,7 @@
 Agents and people first; then schemas, contracts, the operator of a new system, and the client of a run.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
-import orjson
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,14 +27,12 @@ from apc_client.operator import OPERATOR, client_registration, operator_person
 from apc_client.sending import until
 from apc_contracts.contract.contract import (
     Contract,
-    contract_from_bytes,
     deployed_contract,
     load_contract,
     read_contract_file,
     read_contract_folder,
     task_contract,
 )
-from apc_contracts.contract.overlay import Overlay, is_overlay, read_overlay, write_out
 from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import ContractInvalid, InputUnusable, SchemaUnusable, ServiceAway
 from apc_contracts.identity.ids import keyed_id, new_packet_id
@@ -49,6 +47,7 @@ from apc_contracts.identity.registry_change import (
     encode_registry_change,
 )
 from apc_contracts.identity.signing import new_private_key
+from apc_contracts.replay.examination import examine, holds_overlay
 from apc_contracts.schemas import RegisteredSchema, register_schema
 from apc_log.registry import (
     LoggedContract,
@@ -248,8 +247,8 @@ async def register_contract(
         InputUnusable: it is too large.
         ShardsUnconfirmed: a shard has not logged it in time; says which.
     """
-    overlay = overlay_in(body, file)
-    contract = registrable(body if overlay is None else await _written_out(pool, overlay, body, file), file)
+    whole = await _written_out(pool, body, file) if holds_overlay(body) else body
+    contract = registrable(whole, file)
     known = {one.name: one for one in await read_contracts(pool)}.get(contract.name)
     change = contract_addition(contract, known)
     await publish_in_turn(bus, pool, change, shards)
@@ -272,32 +271,14 @@ async def register_file(bus: Bus, pool: asyncpg.Pool, shards: int, file: Path | 
     return await register_contract(bus, pool, shards, body, file)
 
 
-def overlay_in(body: bytes, file: Path | str) -> Overlay | None:
-    """Return the overlay that a file holds; None for a whole contract. Raises ContractInvalid, with the place."""
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = None
-    try:
-        # A whole contract is JSON; its faults are found when it is built.
-        return read_overlay(body) if document is None or is_overlay(document) else None
-    except ContractInvalid as error:
-        raise ContractInvalid(error.place, error.message, str(file)) from error
-
-
-async def _written_out(pool: asyncpg.Pool, overlay: Overlay, body: bytes, file: Path | str) -> bytes:
+async def _written_out(pool: asyncpg.Pool, body: bytes, file: Path | str) -> bytes:
     """Return the whole contract that an overlay makes of its parent, by the schemas that are registered."""
     registered = {one.name: one.document.encode() for one in await read_contracts(pool)}
     packaged = {one.name: one.body for one in (load_contract(), task_contract())}
-    parents = packaged | registered
-    try:
-        if overlay.extends not in parents:
-            known = ", ".join(sorted(parents))
-            raise ContractInvalid("extends", f"{overlay.extends!r} is not registered: register it, or take {known}")
-        schemas = {schema_id: one.document for schema_id, one in (await read_schemas(pool)).items()}
-        return write_out(overlay, body, contract_from_bytes(parents[overlay.extends]), schemas).body
-    except ContractInvalid as error:
-        raise ContractInvalid(error.place, error.message, str(file)) from error
+    schemas = {schema_id: one.document for schema_id, one in (await read_schemas(pool)).items()}
+    # In a process of its own: a hostile file must not stall the loop, nor fill the memory.
+    examined = await asyncio.to_thread(examine, body, file, packaged | registered, schemas)
+    return examined.contract.body
 
 
 async def register_folder(bus: Bus, pool: asyncpg.Pool, shards: int, folder: Path | str) -> None:

@@ -1,7 +1,9 @@
-"""`apc contract`: walk, draw and explain contracts; begin, check and register a contract file."""
+"""`apc contract`: walk, draw, explain and compare contracts; begin, check, test and register a file."""
 
+import asyncio
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +13,15 @@ import orjson
 import typer
 
 from apc_bus.settings import BusSettings
+from apc_cli.commands.contract_rules import (
+    KINDS,
+    Surroundings,
+    differences,
+    read_surroundings,
+    rules_in_words,
+    summary,
+    write_overlay,
+)
 from apc_cli.commands.group import Commands, ContractFile
 from apc_cli.connections import open_bus, open_log
 from apc_cli.errors import InputUnusable
@@ -19,10 +30,11 @@ from apc_cli.output.output import AsJson, print_rows
 from apc_cli.output.terminal import echo
 from apc_contracts import PacketType
 from apc_contracts.contract.collection import load_contracts
-from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract
+from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, read_contract_file
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import EdgeDeclaration
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.replay.examination import Examined, examine, holds_overlay
 from apc_log.registry import read_contracts
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -45,16 +57,21 @@ _COMMENTS = {
 }
 
 
+def check_name(name: str) -> None:
+    """Raise InputUnusable for a name that no contract can have."""
+    if not _NAME.fullmatch(name):
+        raise InputUnusable(
+            "a contract's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with none of '.-'"
+        )
+
+
 def write_contract(name: str, base: Contract) -> Path:
     """Write NAME.json into this folder and return its path.
 
     Raises:
         InputUnusable: the name is no file name, or the file exists.
     """
-    if not _NAME.fullmatch(name):
-        raise InputUnusable(
-            "a contract's name has 1 to 64 letters, digits, '.', '_' or '-', and begins with none of '.-'"
-        )
+    check_name(name)
     document = json.loads(base.body)
     document.pop("$schema", None)
     document.pop("comments", None)
@@ -87,7 +104,9 @@ _TASK_ENDS = (
 
 
 async def find_contract(name: str) -> Contract:
-    """Return the contract of a file that exists or ends in .json; else the one of that name.
+    """Return the contract of a file that exists or has the ending of one; else the one of that name.
+
+    An overlay is written out over its parent.
 
     A name is looked up among the deployment's default, the packaged ones and APC_CONTRACTS, then in the log.
 
@@ -96,15 +115,31 @@ async def find_contract(name: str) -> Contract:
         ServiceAway, DatabaseUnavailable: the log that is configured cannot be read.
     """
     if _is_file(name):
-        return load_contract(name)
+        return (await _examined(Path(name)))[0].contract
     settings = BusSettings()
     known = load_contracts(settings.contract, settings.contracts)
     contract = known.named(name)
     return contract if contract is not None else await _registered(name, known.names)
 
 
+async def _examined(file: Path, team: str | None = None) -> tuple[Examined, bytes, Surroundings]:
+    """Return what came of checking a file, its bytes, and what there is around it."""
+    body = await asyncio.to_thread(_read, file)
+    around = await read_surroundings(team)
+    return await asyncio.to_thread(around.examine, body, file), body, around
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_contract_file(file)
+    except OSError as error:
+        raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(file)) from error
+    except ContractInvalid as error:
+        raise ContractInvalid(error.place, error.message, str(file)) from error
+
+
 def _is_file(name: str) -> bool:
-    return name.endswith(".json") or Path(name).is_file()
+    return name.endswith((".json", ".yml", ".yaml")) or Path(name).is_file()
 
 
 async def _registered(name: str, others: Sequence[str]) -> Contract:
@@ -218,6 +253,15 @@ MachineName = Annotated[
     str, typer.Argument(help="inter_agent_coordination, intra_agent_coordination, packet_lifecycle.")
 ]
 
+TeamName = Annotated[
+    str | None, typer.Option("--team", metavar="MODULE:NAME", help="Take the messages and roles of this team.")
+]
+
+
+def is_asked() -> bool:
+    """Return whether somebody sits at the terminal who can be asked."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
 
 @app.command()
 def walk(
@@ -243,9 +287,53 @@ def diagram(machine: MachineName, contract_file: ContractFile = None) -> None:
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="A contract file.")]) -> None:
-    """Check a contract file: schema, states, edges, guards; exit 2 and name the place of the first gap."""
-    echo(f"{file}: a usable contract, sha256 {load_contract(file).hash.hex()}")
+async def check(
+    file: Annotated[Path, typer.Argument(help="A contract file, or the overlay of a team: YAML or JSON.")],
+    team: TeamName = None,
+) -> None:
+    """Check a contract or an overlay: schema, states, guards, rules; exit 2 and name the place of the first gap.
+
+    Of an overlay also its schemas and roles (of the log, where there is one, and of --team), what a packet may cost,
+    its tests (exit 1 if one fails), and warnings.
+    """
+    examined, body, around = await _examined(file, team)
+    contract = examined.contract
+    echo(f"{file}: a usable contract, sha256 {contract.hash.hex()}")
+    for line in summary(examined, body, around):
+        echo(line)
+    failed = [one for one in examined.tests if not one.has_passed]
+    for result in failed:
+        echo(f"FAILED  {result.name}: {result.said}")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+async def test(
+    file: Annotated[Path, typer.Argument(help="The overlay of a team, with `tests`.")], team: TeamName = None
+) -> None:
+    """Run the tests of an overlay by the gate's own rules, without a system: a line each, exit 1 if one fails.
+
+    Without a database and without --team, the types of its schemas are taken from the tests.
+    """
+    examined, _, _ = await _examined(file, team)
+    if not examined.tests:
+        raise InputUnusable(f"{file} has no tests: write some under `tests`; `apc contract new` shows how")
+    for result in examined.tests:
+        echo(f"{'ok      ' if result.has_passed else 'FAILED  '}{result.name}: {result.said}")
+    if not all(result.has_passed for result in examined.tests):
+        raise typer.Exit(1)
+
+
+@app.command()
+async def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="A contract's name or its file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+) -> None:
+    """Print what B has added, dropped and changed: rules, counters, limits, everything else."""
+    lines = list(differences(await find_contract(first), await find_contract(second)))
+    for line in lines or ["no difference"]:
+        echo(line)
 
 
 @app.command()
@@ -262,25 +350,45 @@ async def explain(
 
 @app.command()
 async def new(
-    name: Annotated[str, typer.Argument(help="The new contract's name; the file is NAME.json.")],
-    base: Annotated[str, typer.Option("--from", metavar="CONTRACT", help="The contract to begin with.")] = "task",
+    name: Annotated[str, typer.Argument(help="The new contract's name; the file is NAME.yml, or NAME.json.")],
+    kind: Annotated[
+        str | None, typer.Option(help=f"What the team does: {', '.join(KINDS)}. Asked at a terminal.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--from", metavar="CONTRACT", help="Copy this whole contract instead.")
+    ] = None,
 ) -> None:
-    """Write NAME.json, a contract with a comment for each part that you may change; never over another file."""
-    path = write_contract(name, await find_contract(base))
-    echo(f"{path}: change it, then: apc contract check {path}")
+    """Write NAME.yml, two rules over the contract `task` with their tests; never over another file.
+
+    With --from NAME.json: the whole contract, with a comment for each part that you may change.
+    """
+    if base is not None:
+        if kind is not None:
+            raise InputUnusable("--kind begins a file of rules, --from copies a whole contract: give one of them")
+        path = write_contract(name, await find_contract(base))
+        echo(f"{path}: change it, then: apc contract check {path}")
+        return
+    check_name(name)
+    if kind is None:
+        kind = typer.prompt(f"What does the team do ({', '.join(KINDS)})?", default="plain") if is_asked() else "plain"
+    path = write_overlay(name, kind)
+    echo(f"{path}: change it, then: apc contract test {path}")
 
 
 @app.command()
 async def register(file: Annotated[Path, typer.Argument(help="A contract file; `-` is the standard input.")]) -> None:
     """Register a contract under the name in its file; returns when every shard has it. No gate has to restart.
 
+    An overlay is written out over its parent, with the registered schemas; a later parent changes nothing.
+
     Another file of the same name is its next revision: sessions that are open keep theirs. After 10 s the command
     names the shards that have not confirmed and exits with 4; repeat it.
     """
-    from apc_client.registration import overlay_in, register_contract, registrable  # they bring the whole system along
+    from apc_client.registration import register_contract, registrable  # they bring the whole system along
 
     body = read_bytes(file)
-    if overlay_in(body, file) is None:
+    if not holds_overlay(body):
+        await asyncio.to_thread(examine, body, file, {}, {})
         registrable(body, file)
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
@@ -302,16 +410,17 @@ async def list_contracts(as_json: AsJson = False) -> None:
 
 
 @app.command()
-async def show(name: Annotated[str, typer.Argument(help="The name of a registered contract.")]) -> None:
-    """Print the newest file of a registered contract."""
-    async with open_log() as pool:
-        contract = {one.name: one for one in await read_contracts(pool)}.get(name)
-    if contract is None:
-        raise InputUnusable(
-            f"no contract {name} is registered: `apc contract list` shows those that are; `apc contract explain` knows "
-            "also the packaged ones and those of APC_CONTRACTS"
-        )
-    echo(contract.document)
+async def show(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")],
+    full: Annotated[bool, typer.Option("--full", help="Print the whole contract as JSON, written out.")] = False,
+) -> None:
+    """Print the rules of a team as its people read them.
+
+    A name is one of the packaged contracts, of APC_CONTRACTS, or of those that are registered in the log.
+    """
+    contract = await find_contract(name)
+    for line in [contract.body.decode()] if full else rules_in_words(contract):
+        echo(line)
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -444,9 +444,7 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
     while near not in reader.events:
         near = re.sub(r"(\.[^.\[]*|\[\d+\])$", "", near) if re.search(r"[.\[]", near) else "$"
     event = reader.events[near]
-    if event.start_mark is None:
-        return place, message
-    line, column = event.start_mark.line, event.start_mark.column
+    line, column = _start(event)
     inside = _IN_EXPRESSION.match(message)
     if inside is not None and isinstance(event, yaml.ScalarEvent):
         at, said = _inside(text.splitlines(), event, int(inside.group(1)) - 1, int(inside.group(2)) - 1)
@@ -460,15 +458,18 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
 
 def _inside(lines: list[str], event: yaml.ScalarEvent, row: int, column: int) -> tuple[tuple[int, int] | None, str]:
     """Return where a position of a scalar stands in the file, and what precedes it; None when YAML changed its text."""
-    wanted = event.value.split("\n")[row]
-    if event.start_mark is None:
-        return None, wanted
-    first = event.start_mark.line + (row if event.style != "|" else row + 1)
+    wanted, (line, begin) = event.value.split("\n")[row], _start(event)
+    first = line + (row if event.style != "|" else row + 1)
     if first < len(lines):
-        at = lines[first].find(wanted, event.start_mark.column if row == 0 and event.style != "|" else 0)
+        at = lines[first].find(wanted, begin if row == 0 and event.style != "|" else 0)
         if at >= 0 and event.style != ">":
             return (first, at + column), ""
     return None, wanted[max(column - 20, 0) : column]
+
+
+def _start(event: yaml.Event) -> tuple[int, int]:
+    """Return line and column where an event begins, from 0."""
+    return (0, 0) if event.start_mark is None else (event.start_mark.line, event.start_mark.column)
 
 
 # Merging.
@@ -607,7 +608,7 @@ def _team(
     known = list(roles) if roles is not None else overlay.roles
     types = {} if before is None else dict(before.types)
     named: dict[str, str] = dict.fromkeys([*(only or ()), *keep], "$")
-    named |= {schema: place for place, schema in reversed(list(_named_schemas(overlay)))}
+    named |= {schema: place for place, schema in reversed(list(named_schemas(overlay)))}
     for schema, place in named.items():
         if schema in schemas:
             types[schema] = field_types(schemas[schema])
@@ -640,7 +641,7 @@ def _narrowed(before: Sequence[str], given: Sequence[str] | None) -> tuple[str, 
     return tuple(given)
 
 
-def _named_schemas(overlay: Overlay) -> Iterable[tuple[str, str]]:
+def named_schemas(overlay: Overlay) -> Iterable[tuple[str, str]]:
     """Yield the schemas that an overlay names, each with its place."""
     yield from ((f"only[{index}]", schema) for index, schema in enumerate(overlay.only or ()))
     yield from ((f"keep.{schema}", schema) for schema in overlay.keep)

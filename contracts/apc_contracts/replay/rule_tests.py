@@ -4,7 +4,7 @@ Judged are the packet's type in the phase, its content, what it must carry, its 
 Rights, quotas and recipients are not: a test is about the rules. Source: docs/reference/rules.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -312,3 +312,32 @@ def _identity(received: ReceivedPacket, session: Session, is_retracted: bool) ->
         step=0,
         retracted=is_retracted,
     )
+
+
+# Types of contents where no schema is known.
+
+
+def schemas_of_tests(tests: Iterable[OverlayTest]) -> dict[str, dict[str, Any]]:
+    """Return a schema for each that the tests name, with the types of their contents: for rules without a system."""
+    contents: dict[str, list[dict[str, Any]]] = {}
+    for test in tests:
+        for packet in (test.packet, *test.packet.evidence, *test.before):
+            contents.setdefault(packet.schema_, []).append(packet.content)
+    return {schema: _schema_of(values) for schema, values in contents.items()}
+
+
+_TYPES: Sequence[tuple[type, str]] = ((bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"))
+
+
+def _schema_of(values: Sequence[Any]) -> dict[str, Any]:
+    """Return a schema that these values fit, as narrow as their types."""
+    if values and all(isinstance(one, dict) for one in values):
+        names = dict.fromkeys(name for one in values for name in one)
+        fields = {name: _schema_of([one[name] for one in values if name in one]) for name in names}
+        return {"type": "object", "properties": fields, "required": [n for n in names if all(n in v for v in values)]}
+    if values and all(isinstance(one, list) for one in values):
+        return {"type": "array", "items": _schema_of([item for one in values for item in one])}
+    for kind, name in _TYPES:
+        if values and all(isinstance(one, kind) for one in values):
+            return {"type": name}
+    return {"type": "number"} if values and all(isinstance(one, int | float) for one in values) else {}

@@ -138,7 +138,7 @@ def test_new_writes_what_check_accepts_and_explain_explains(apc: ApcCommand) -> 
 
     assert apc("contract", "check", "review.json").returncode == 0
     explained = apc("contract", "explain", "review.json")
-    again = apc("contract", "new", "review")
+    again = apc("contract", "new", "review", "--from", "task")
 
     assert explained.returncode == 0
     assert (
@@ -162,7 +162,7 @@ def test_explain_says_what_moves_research(apc: ApcCommand) -> None:
 
 def test_a_fact_that_the_file_does_not_declare(apc: ApcCommand) -> None:
     """The error says where its entry comes from; with the entry the check is usable, and explained."""
-    apc("contract", "new", "mine")
+    apc("contract", "new", "mine", "--from", "task")
     apc("contract", "new", "all", "--from", "apc-1.0")
     file = apc.folder / "mine.json"
     contract = json.loads(file.read_text())

@@ -192,7 +192,7 @@ def _subjects(subjects: Iterable[Subject]) -> str:
 
 # Two contracts compared.
 
-_NOT_COMPARED = frozenset({"name", "comments", "$schema"})
+_NOT_COMPARED = frozenset({"name", "comments", "$schema", "refusals"})
 _OF_TEAM = frozenset({"chain", "types"})
 _ABSENT = object()
 
@@ -215,10 +215,10 @@ def _flat(contract: Contract) -> dict[str, Any]:
     document = contract.file.model_dump(mode="json", by_alias=True, exclude_none=True)
     team = document.pop("team", None) or {}
     flat: dict[str, Any] = {}
-    for rule in team.pop("rules", ()):
-        flat[f"rule {rule.pop('name')}"] = _rule_values(rule)
+    flat |= {f"rule {rule['name']}": _rule_values(rule) for rule in team.pop("rules", ())}
+    flat |= {f"counter {name}": counter for name, counter in team.pop("counters", {}).items()}
     for name, value in team.items():
-        if name not in _OF_TEAM:
+        if name not in _OF_TEAM and value:
             _flatten(name, value, flat)
     for name, value in document.items():
         if name not in _NOT_COMPARED:
@@ -227,7 +227,7 @@ def _flat(contract: Contract) -> dict[str, Any]:
 
 
 def _rule_values(rule: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in rule.items() if value not in (False, "enforce")}
+    return {name: value for name, value in rule.items() if name != "name" and value not in (False, "enforce")}
 
 
 def _flatten(place: str, value: Any, flat: dict[str, Any]) -> None:

@@ -74,7 +74,13 @@ def _counter_key(value: Any) -> Any:
     raise ValueError("a counter counts by session, sender, recipient or a field like content.payee")
 
 
-Subjects = Annotated[tuple[Subject, ...], BeforeValidator(_subjects), Field(min_length=1, max_length=32)]
+_Written = SchemaId | Subject
+Subjects = Annotated[
+    tuple[Subject, ...],
+    Field(min_length=1, max_length=32),
+    BeforeValidator(_subjects, json_schema_input_type=_Written | tuple[_Written, ...]),
+]
+_Duration = Annotated[str, StringConstraints(pattern=f"^{_DURATION.pattern}$")]
 
 
 class OverlayRule(RuleDeclaration):
@@ -88,9 +94,9 @@ class OverlayCounter(Section):
 
     for_: Subjects = Field(alias="for")
     when: GuardText | None = None
-    by: Annotated[CounterKey, BeforeValidator(_counter_key)] = "session"
+    by: Annotated[CounterKey, BeforeValidator(_counter_key, json_schema_input_type=CounterKey)] = "session"
     add: ContentPath | None = None
-    within: Annotated[int | None, BeforeValidator(_milliseconds)] = None
+    within: Annotated[int, BeforeValidator(_milliseconds, json_schema_input_type=_Duration)] | None = None
 
 
 # Tests of rules: `apc_contracts.replay.rule_tests` runs them.
@@ -112,7 +118,7 @@ class OverlayPacket(Section):
     from_: Id = Field(alias="from")
     role: Word | None = None
     swarm: Id | None = None
-    to: Annotated[tuple[Id, ...], BeforeValidator(_listed)] = ()
+    to: Annotated[tuple[Id, ...], BeforeValidator(_listed, json_schema_input_type=Id | tuple[Id, ...])] = ()
     type: Literal["MESSAGE", "DECISION"] = "MESSAGE"
     content: dict[str, Any] = Field(default_factory=dict)
     confidence: Annotated[float, Field(ge=0, le=1)] = 1.0

@@ -95,9 +95,10 @@ def _words(test: OverlayTest, refusal: Refusal | None, warned: Sequence[str]) ->
     if refusal is None:
         found = f"accepted, warned by {', '.join(warned)}" if warned else "accepted"
     else:
-        values = "".join(f", {reading} = {value!r}" for reading, value in (refusal.values or {}).items())
+        read = ", ".join(f"{reading} = {value!r}" for reading, value in (refusal.values or {}).items())
+        values = f" ({read})" if read else ""
         by = refusal.rule if refusal.code == "RULE_FAILED" else f"{refusal.code} at {refusal.path}"
-        found = f"refused by {by}: {refusal.message}{values}"
+        found = f"refused by {by}: {refusal.message.removesuffix('.')}{values}"
     return found if _is_as_said(test, refusal, warned) else f"{found}; the test wants it {wanted}"
 
 

@@ -211,3 +211,97 @@ def test_new_stays_in_its_folder(apc: ApcCommand, name: str) -> None:
 
     assert refused.returncode == 2
     assert not list(apc.folder.glob("**/*.json"))
+
+
+@pytest.mark.parametrize("kind", ["approvals", "investigation", "spending", "plain"])
+def test_new_rules_of_each_kind_pass_their_tests(apc: ApcCommand, kind: str) -> None:
+    made = apc("contract", "new", "mine", "--kind", kind)
+    tested, checked = apc("contract", "test", "mine.yml"), apc("contract", "check", "mine.yml")
+
+    assert (made.returncode, made.stdout) == (0, "mine.yml: change it, then: apc contract test mine.yml\n")
+    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert all(line.startswith("ok ") for line in tested.stdout.splitlines())
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "2 rules, " in checked.stdout
+    assert "no test" not in checked.stdout, "its tests fail and meet each rule"
+    assert apc("contract", "new", "mine", "--kind", kind).returncode == 2
+
+
+def test_a_failed_test_of_an_overlay_ends_with_1(apc: ApcCommand) -> None:
+    apc("contract", "new", "mine", "--kind", "plain")
+    path = apc.folder / "mine.yml"
+    path.write_text(path.read_text().replace('cited("note/1") >= 1', 'cited("note/1") >= 2'))
+
+    tested, checked = apc("contract", "test", "mine.yml"), apc("contract", "check", "mine.yml")
+
+    line = (
+        "FAILED  tests[0]: refused by result-rests-on-evidence: A result rests on a note of somebody else "
+        '(cited("note/1") = 1); the test wants it accepted'
+    )
+    assert (tested.returncode, checked.returncode) == (1, 1)
+    assert tested.stdout.splitlines()[0] == line
+    assert checked.stdout.splitlines()[-1] == line
+
+
+def test_check_warns_of_what_is_probably_not_meant(apc: ApcCommand) -> None:
+    apc("contract", "new", "mine", "--kind", "approvals")
+    (apc.folder / "shop.py").write_text(
+        "from apc_agents import Agent, Team, message\n"
+        "from pydantic import BaseModel\n"
+        "@message('action/1')\nclass Action(BaseModel):\n    risk: str\n"
+        "@message('request/1')\nclass Request(BaseModel):\n    text: str\n"
+        "@message('orphan/1')\nclass Orphan(BaseModel):\n    text: str\n"
+        "desk = Agent('desk', role='desk', swarm='shop')\n"
+        "@desk.on(Request)\nasync def take(request: Request, ctx): ...\n"
+        "@desk.on(Action)\nasync def act(action: Action, ctx): ...\n"
+        "team = Team('shop', agents=[desk], entry='desk', input=Request)\n"
+    )
+    path = apc.folder / "mine.yml"
+    path.write_text(path.read_text().replace("rules:\n", "rules:\n  - {name: idle, for: request/1, require: 'true'}\n"))
+
+    checked = apc("contract", "check", "mine.yml", "--team", "shop:team")
+
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.splitlines()[3:] == [
+        "warning: rule idle: no test fails it",
+        "warning: rule idle: no test meets it",
+        "warning: rule nobody-acts-on-its-own-request: the sender's role may send request/1 itself: add cites_role(…), "
+        "or a rule for request/1 that requires sender.role",
+        "warning: nobody here knows the roles lead: list all that there are in `roles`, or they are not checked",
+    ]
+
+
+def test_a_mistake_in_an_overlay_is_one_line_with_its_position(apc: ApcCommand) -> None:
+    apc("contract", "new", "mine", "--kind", "approvals")
+    path = apc.folder / "mine.yml"
+    path.write_text(path.read_text().replace("when: 'content.risk", "when: 'content.rsik"))
+
+    for command in ("check", "test", "show", "explain"):
+        refused = apc("contract", command, "mine.yml")
+        assert refused.returncode == 2
+        assert refused.stderr.splitlines() == [
+            "apc: contract mine.yml invalid at rules[0].when: line 7, column 12: unknown field content.rsik: "
+            "do you mean content.risk?"
+        ]
+
+
+def test_rules_are_shown_and_compared(apc: ApcCommand) -> None:
+    apc("contract", "new", "mine", "--kind", "spending")
+    path = apc.folder / "mine.yml"
+    (apc.folder / "other.yml").write_text(path.read_text().replace("1000", "500") + "session: {max_rounds: 1}\n")
+
+    shown, full = apc("contract", "show", "mine.yml"), apc("contract", "show", "mine.yml", "--full")
+    compared, same = apc("contract", "diff", "mine.yml", "other.yml"), apc("contract", "diff", "mine.yml", "mine.yml")
+
+    assert "mine over task, written out: a later task changes nothing here." in shown.stdout
+    assert "  paid: adds content.amount of payment/1, by session\n" in shown.stdout
+    assert '  session-limit: payment/1\n    needs sum("paid") + content.amount <= 1000\n' in shown.stdout
+    assert [link["name"] for link in json.loads(full.stdout)["team"]["chain"]] == ["task", "mine"]
+    assert compared.stdout.splitlines() == [
+        'changed  rule session-limit: for payment/1, require sum("paid") + content.amount <= 1000, say A session pays '
+        "at most 1000., remedy Open another session, or pay less. -> for payment/1, require "
+        'sum("paid") + content.amount <= 500, say A session pays at most 500., '
+        "remedy Open another session, or pay less.",
+        "changed  session.max_rounds: 2 -> 1",
+    ]
+    assert same.stdout == "no difference\n"

@@ -1,13 +1,15 @@
 """From the file of an overlay to its contract, and where its mistakes stand."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from apc_contracts.contract.contract import task_contract
-from apc_contracts.contract.overlay import load_overlay, load_overlay_file, read_plain
+from apc_contracts.contract.overlay import load_overlay, load_overlay_file, overlay_schema, read_plain
 from apc_contracts.errors import ContractInvalid
 
 INCIDENT = """\
@@ -104,3 +106,13 @@ def test_a_mistake_has_file_place_line_and_column(line: str, instead: str, says:
         load_overlay(INCIDENT.replace(line, instead, 1).encode(), "incident.yml", _parents, SCHEMAS)
 
     assert str(refused.value).startswith(f"contract incident.yml invalid at {says}")
+
+
+def test_the_schema_of_overlays_is_exported_and_holds() -> None:
+    exported = json.loads((files("apc_contracts") / "data/overlay.schema.json").read_text())
+
+    assert exported == overlay_schema()
+    jsonschema.Draft202012Validator.check_schema(exported)
+    jsonschema.validate(read_plain(INCIDENT.encode()), exported)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(read_plain(INCIDENT.replace("rules:", "rulez:").encode()), exported)

@@ -108,7 +108,7 @@ def test_another_outcome_says_what_came_and_what_is_wanted() -> None:
 
     assert not refused.has_passed
     assert refused.said == (
-        'refused by lead-approves: the rule lead-approves needs approved_by("lead"), approved_by("lead") = False; '
+        'refused by lead-approves: the rule lead-approves needs approved_by("lead") (approved_by("lead") = False); '
         "the test wants it accepted"
     )
     assert (accepted.has_passed, accepted.said) == (False, "accepted; the test wants it refused by lead-approves")

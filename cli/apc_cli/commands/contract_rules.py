@@ -11,9 +11,10 @@ from apc_cli.connections import holds_database, open_log
 from apc_cli.errors import InputUnusable
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.expressions import MAX_COST
 from apc_contracts.contract.file import Subject
 from apc_contracts.contract.overlay import Overlay, read_overlay
-from apc_contracts.contract.rules import MAX_COST_OF_A_PACKET, Counter, Rule
+from apc_contracts.contract.rules import Counter, Rule
 from apc_contracts.contract.rules import Team as TeamOfRules
 from apc_contracts.replay.examination import Examined, examine
 from apc_contracts.text import numbered
@@ -73,9 +74,8 @@ def summary(examined: Examined, body: bytes, around: Surroundings) -> Iterator[s
     team = examined.contract.team
     if team is None:
         return
-    cost = sum(expression.cost for expression in team.expressions)
     counted = f"{numbered(len(team.rules), 'rule')}, {numbered(len(team.counters), 'counter')}"
-    yield f"{counted}; a packet may cost {cost:,} of {MAX_COST_OF_A_PACKET:,} steps"
+    yield f"{counted}; a packet may cost {team.cost:,} of {MAX_COST:,} steps"
     passed = sum(one.has_passed for one in examined.tests)
     yield f"{passed} of {numbered(len(examined.tests), 'test')} passed"
     if examined.is_overlay:

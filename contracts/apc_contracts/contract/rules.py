@@ -91,24 +91,30 @@ class Team:
         """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
         for expression in self.expressions:
             expression.check()
-        subjects = {subject for rule in self.rules for subject in rule.subjects}
-        for subject in subjects | {subject for counter in self.counters for subject in counter.subjects}:
-            self._check_cost(subject)
+        if self.cost > MAX_COST:
+            message = (
+                f"a packet may cost {self.cost:,} steps by its rules together, {MAX_COST:,} are allowed: drop some, or "
+                "give the texts and lists that they read a maxLength and maxItems in their schema"
+            )
+            raise ContractInvalid("team.rules", message)
 
-    def _check_cost(self, subject: Subject) -> None:
-        """Check what a packet of this subject may cost. Raises ContractInvalid."""
+    @property
+    def cost(self) -> int:
+        """The most steps that one packet may take, by all rules and counters for it (see `Expression.cost`)."""
+        subjects = {subject for rule in self.rules for subject in rule.subjects}
+        subjects |= {subject for counter in self.counters for subject in counter.subjects}
+        return max(map(self._cost_of, subjects), default=0)
+
+    def _cost_of(self, subject: Subject) -> int:
+        """Return the most steps for a packet of this subject: of its schema, a DECISION if rules tell them apart."""
         schema = subject.schema_ or ""
         kinds = [subject.type] if subject.type is not None else [PacketType.MESSAGE, PacketType.DECISION]
-        for kind in kinds:
-            rules, counters = self.rules_for(schema, kind), self.counters_for(schema, kind)
-            conditions = (*(rule.when for rule in rules), *(counter.when for counter in counters))
-            total = sum(when.cost for when in conditions if when is not None) + sum(rule.require.cost for rule in rules)
-            if total > MAX_COST:
-                message = (
-                    f"the rules for {schema or kind} may cost {total:,} steps together, {MAX_COST:,} are allowed: drop "
-                    "some, or give the texts and lists that they read a maxLength and maxItems in their schema"
-                )
-                raise ContractInvalid("team.rules", message)
+        return max(self._cost_for(schema, kind) for kind in kinds)
+
+    def _cost_for(self, schema: str, packet_type: PacketType) -> int:
+        rules, counters = self.rules_for(schema, packet_type), self.counters_for(schema, packet_type)
+        conditions = (*(rule.when for rule in rules), *(counter.when for counter in counters))
+        return sum(when.cost for when in conditions if when is not None) + sum(rule.require.cost for rule in rules)
 
 
 @dataclass(frozen=True, slots=True)

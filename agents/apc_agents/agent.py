@@ -28,11 +28,11 @@ from apc_bus.settings import LanguageSettings, RelevanceSettings
 from apc_bus.topology import AgentQueues
 from apc_contracts.agent import AgentContext, ContextMessage, SecurityLevel
 from apc_contracts.contract_model import ID_PATTERN
-from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration
 from apc_contracts.packet import MAX_RETRY_LIMIT, Actor, Packet
 from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Signal
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Right, Signal
 
 # The handlers of an agent: which one takes a packet.
 

@@ -12,8 +12,8 @@ from pydantic import Field, JsonValue, ValidationError
 
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract_model import Id, Model
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet
+from apc_contracts.vocabulary import Right
 
 LOWEST: Final = SecurityLevel.PUBLIC
 """The level of a sender that a clearance does not name."""

@@ -45,7 +45,7 @@ from apc_agents.typed import payload_of, schema_of
 from apc_bus.settings import LLMSettings
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent import SecurityLevel
-from apc_contracts.identity.registry import Right
+from apc_contracts.vocabulary import Right
 
 # Marks what tools of a pydantic-ai agent give as data: it may hold text of unknown authors.
 

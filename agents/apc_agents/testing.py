@@ -34,10 +34,9 @@ from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, build_topology, gate_queue, is_urgent, routing_key
 from apc_contracts.contract.contract import Contract, load_contract, task_contract
 from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, reply_id
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.payloads.by_type import AckPayload, Payload
-from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, AckStatus, PacketType, RunPhase
+from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, AckStatus, PacketType, Right, RunPhase
 from apc_contracts.wire.parsing import parse_packet, seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, parse_receipts, steps_of
 

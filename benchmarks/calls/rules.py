@@ -20,13 +20,13 @@ from apc_contracts.contract.contract import Contract, check_deployment, task_con
 from apc_contracts.contract.expressions import MAX_COST, Expression, FieldType, Vocabulary
 from apc_contracts.contract.overlay import read_overlay, write_out
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import Payload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.schemas import register_schema
-from apc_contracts.vocabulary import ORCHESTRATOR, Channel, DeliveryMode, RunPhase, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, Channel, DeliveryMode, Right, RunPhase, Signal
 from apc_contracts.wire.parsing import read_packet
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.judging.judge import Judge

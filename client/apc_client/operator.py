@@ -7,7 +7,8 @@ from typing import Final
 import asyncpg
 
 from apc_contracts.errors import InputUnusable
-from apc_contracts.identity.registry import CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration, Right
+from apc_contracts.identity.registry import CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration
+from apc_contracts.vocabulary import Right
 from apc_log.registry import read_registry, registered_agents
 
 OPERATOR: Final = "operator"

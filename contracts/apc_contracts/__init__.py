@@ -17,7 +17,7 @@ from apc_contracts.errors import (
     TransitionRefused,
 )
 from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.limits import DocumentLimits
@@ -109,6 +109,7 @@ from apc_contracts.vocabulary import (
     CommitmentLevel,
     DeliveryMode,
     PacketType,
+    Right,
     RunPhase,
     Signal,
     TransferMode,

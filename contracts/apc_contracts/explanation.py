@@ -8,10 +8,9 @@ from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import STOP, Coordinator
-from apc_contracts.identity.registry import Right
 from apc_contracts.session.document import OpenQuestion, SessionDocument, TaskDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
-from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.vocabulary import ORCHESTRATOR, Right
 
 
 @dataclass(frozen=True, slots=True)

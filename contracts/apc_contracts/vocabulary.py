@@ -160,3 +160,14 @@ PRESENCE_SESSION = "_presence"
 """The reserved session of HEARTBEAT."""
 ORCHESTRATOR = "orchestrator"
 """The agent_id of the orchestrator itself; reserved."""
+
+
+class Right(StrEnum):
+    """What an operator may grant to an agent (docs/specification/contract.md section 10)."""
+
+    OPERATE = "operate"
+    DECIDE = "decide"
+    VALIDATE = "validate"
+    VETO = "veto"
+    SCHEDULE = "schedule"
+    """To open the sessions of the schedules that the agent has, and no others."""

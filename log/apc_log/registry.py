@@ -7,9 +7,9 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
+from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.schemas import RegisteredSchema, known_schema
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PacketType, Right
 
 # Of each agent the change that view `agents` shows, and each schema as shard 0 has it, or the first shard that does.
 _LOGGED = """

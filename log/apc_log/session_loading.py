@@ -12,7 +12,6 @@ import structlog
 
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract, task_contract
-from apc_contracts.judging.dossier import Dossier
 from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
@@ -302,13 +301,10 @@ async def load_session(
         if erased is not None:
             erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
-        if session.dossier is not None:
-            rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
-            bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
-            _add_to_dossier(session, session.dossier, rows, bodies, contract)
         for row in await connection.fetch(EFFECTS, session_id):
             entry = EffectEntry(row["entry"])
             session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
+        await _fill_dossier(connection, session, ring, contract)
     return session
 
 
@@ -432,10 +428,13 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
     return ended
 
 
-def _add_to_dossier(
-    session: Session, dossier: Dossier, rows: Iterable[asyncpg.Record], bodies: Bodies, contract: Contract
-) -> None:
-    """Remember what was accepted; a packet whose subject was erased counts as evidence for nothing any more."""
+async def _fill_dossier(connection: Connection, session: Session, ring: KeyRing | None, contract: Contract) -> None:
+    """Remember what rules read; a packet whose subject was erased counts as evidence for nothing any more."""
+    dossier, session_id = session.dossier, session.session_id
+    if dossier is None:
+        return
+    rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
+    bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
     for row in rows:
         body = bodies.received(row["body_stored"])
         if body is None:

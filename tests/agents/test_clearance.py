@@ -9,7 +9,7 @@ from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import MAX_SENDERS, PROVENANCE, Clearance, Sender, SenderRule, Trigger
 from apc_contracts import Packet, PacketType, SecurityLevel, Signal, SignalPayload
-from apc_contracts.identity.registry import Right
+from apc_contracts.vocabulary import Right
 
 CLEARANCE = Clearance(
     agents={"held-1": SecurityLevel.PUBLIC, "root-1": SecurityLevel.ADMIN},

@@ -24,7 +24,8 @@ from apc_client.client import KeyedStart
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.errors import InputUnusable
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import Right
 from apc_log.queries import get_session
 from apc_log.queries.packets import PacketRow
 

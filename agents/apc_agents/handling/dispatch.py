@@ -30,10 +30,9 @@ from apc_bus.telemetry import begin_subject, describe, end_subject, in_span
 from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.payloads.by_type import AckPayload, SignalPayload
-from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode
+from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, Right
 from apc_contracts.wire.receipts import ReceiptKind
 
 # The handlers of packets for which an agent has none.

@@ -29,11 +29,10 @@ from apc_agents.typed import done_with
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import PACKET_PREFIX, Packet, Recipient, SomePayload, reference_of
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OnTimeout, Payload
 from apc_contracts.payloads.session_signals import SessionState
-from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase
+from apc_contracts.vocabulary import ORCHESTRATOR, Right, RunPhase
 
 # What a handler reads of its packet and session; a run that goes on after a wait reads what the earlier run read.
 

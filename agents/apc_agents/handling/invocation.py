@@ -32,10 +32,9 @@ from apc_agents.running.delivery import SessionKnowledge
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet, Recipient
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload, SignalPayload
-from apc_contracts.vocabulary import CONTROL_TYPES, Signal
+from apc_contracts.vocabulary import CONTROL_TYPES, Right, Signal
 from apc_contracts.wire.parsing import payload_hash
 from apc_contracts.wire.receipts import Usage
 

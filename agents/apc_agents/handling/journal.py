@@ -15,11 +15,10 @@ import orjson
 
 from apc_agents.errors import AgentError
 from apc_contracts.agent import AgentContext
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.payloads.session_signals import SessionState
-from apc_contracts.vocabulary import RunPhase
+from apc_contracts.vocabulary import Right, RunPhase
 from apc_contracts.wire.parsing import parse_packet, seal
 
 

@@ -26,11 +26,10 @@ from apc_bus.last_resort import Risk
 from apc_bus.port import HeaderValue, Message
 from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders
 from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, NACK_ORDINAL, reply_id
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.payloads.by_type import SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Right, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
 
 _log = structlog.get_logger("apc_agents")

@@ -45,9 +45,9 @@ from apc_client.registration import (
 )
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.identity.ids import new_packet_id
-from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, Right, voice_objection
+from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, voice_objection
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
-from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType, Right
 from apc_log.queries import list_invocations
 from apc_log.queries.agents import count_open_deliveries, list_registered
 from apc_log.registry import read_registry, registered_agents

@@ -16,14 +16,13 @@ from apc_contracts.admission.rules.phase import content_fault
 from apc_contracts.admission.rules.routing import asks_role, is_ask, swarm_of, why_unreachable
 from apc_contracts.admission.rules.task import places_of, unready_members
 from apc_contracts.admission.rules.waits import is_answer, places_read, wake_of, wake_places
-from apc_contracts.identity.registry import Right
 from apc_contracts.judging.facts import SignatureState
 from apc_contracts.judging.session_view import NO_LOOP, Identity, Part, SessionView
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import RetractionPayload, SignalFields, TaskIrPayload, TransferPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PROTOCOL_VERSION, PacketType, Right
 
 Record = dict[str, Any]
 

@@ -11,7 +11,7 @@ from apc_contracts.admission.case import Case, Stage
 from apc_contracts.admission.record import Record
 from apc_contracts.admission.rules.routing import is_question
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.registry import ANY_SCHEMA, CLIENTS, Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, CLIENTS, Kind, Registration
 from apc_contracts.judging.facts import Facts, SignatureState
 from apc_contracts.judging.session_view import (
     NO_LOOP,
@@ -28,7 +28,7 @@ from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, RetractionPayload, SignalPayload, TransferPayload
 from apc_contracts.schemas import ContentFault
-from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, RunPhase
+from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PacketType, Right, RunPhase
 from apc_contracts.wire.parsing import ReceivedPacket
 
 # A session made of plain values: to judge a recorded packet again, for what-if replays and for tests.

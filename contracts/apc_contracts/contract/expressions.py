@@ -18,8 +18,7 @@ from typing import Any, Final, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field
 
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import Right
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PacketType, Right
 
 MAX_TEXT: Final = 4_096
 """Characters of a text that a rule reads, where its schema says no maxLength."""

@@ -14,7 +14,6 @@ from apc_contracts.contract.coordinators import STOP, TERMS, Coordinator
 from apc_contracts.contract.expressions import FieldType
 from apc_contracts.contract_model import SchemaId
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import Right
 from apc_contracts.vocabulary import (
     CONTROL_TYPES,
     PROTOCOL_1_1,
@@ -22,6 +21,7 @@ from apc_contracts.vocabulary import (
     ArtifactKind,
     CommitmentLevel,
     PacketType,
+    Right,
     RunPhase,
     Signal,
 )

@@ -39,8 +39,7 @@ from apc_contracts.contract.file import (
 from apc_contracts.contract.rules import Counter, Rule, Team, build_team
 from apc_contracts.contract_model import Id, SchemaId, Time
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import Right
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PacketType, Right
 
 MAX_CHAIN: Final = 4
 _MAX_DEPTH = 16

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from apc_contracts.vocabulary import PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType
+from apc_contracts.vocabulary import PROTOCOL_VERSION, PROTOCOL_VERSIONS, PacketType, Right
 
 SPEAKS_OLDEST = frozenset({PROTOCOL_VERSION})
 """What a registration speaks that names no version."""
@@ -15,17 +15,6 @@ CLIENT = "client"
 """Role of the agents in whose name runs start sessions; their agent_ids begin with it."""
 CLIENTS = "clients"
 """Their swarm."""
-
-
-class Right(StrEnum):
-    """What an operator may grant to an agent (docs/specification/contract.md section 10)."""
-
-    OPERATE = "operate"
-    DECIDE = "decide"
-    VALIDATE = "validate"
-    VETO = "veto"
-    SCHEDULE = "schedule"
-    """To open the sessions of the schedules that the agent has, and no others."""
 
 
 class Kind(StrEnum):

@@ -8,10 +8,10 @@ from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationEr
 
 from apc_contracts.contract_model import PUBLIC_KEY_PATTERN, Id, Model, Name, OpenMap, SchemaId, Uuid, broken
 from apc_contracts.errors import ContractInvalid, SchemaUnusable, SignatureInvalid
-from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration, Right
+from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.identity.signing import read_public_key
 from apc_contracts.limits import MAX_SAFE_INTEGER
-from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType
+from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType, Right
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json

@@ -8,7 +8,7 @@ from typing import TypeGuard
 from apc_bus import headers
 from apc_bus.port import Delivery, HeaderValue, Message
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.registry import Kind, Registration, Right
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.identity.registry_change import (
     AgentAdded,
     AgentRevoked,
@@ -17,7 +17,7 @@ from apc_contracts.identity.registry_change import (
     parse_registry_change,
 )
 from apc_contracts.limits import DocumentLimits
-from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.vocabulary import ORCHESTRATOR, Right
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, is_of_operator, parse_receipts
 from apc_orchestrator.judging.registry import Registry

@@ -10,10 +10,10 @@ import structlog
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration, Right, voice_objection
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration, voice_objection
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, ContractAdded, SchemaAdded
 from apc_contracts.schemas import MAX_SCHEMAS, RegisteredSchema, known_schema
-from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
+from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Right
 from apc_log.registry import read_changes, read_contracts, read_registry, read_schemas
 
 _log = structlog.get_logger(__name__)

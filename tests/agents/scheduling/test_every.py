@@ -9,8 +9,8 @@ from tests.agents.scheduling.conftest import SEVEN, make_agent
 
 from apc_agents import Agent, AgentError, AgentInvalid, AgentTestClient, HandlerContext, Tick
 from apc_agents.scheduling import tick_id
-from apc_contracts.identity.registry import Right
 from apc_contracts.payloads.by_type import DecisionPayload, NackPayload
+from apc_contracts.vocabulary import Right
 
 
 async def work(tick: Tick, ctx: HandlerContext) -> None: ...

@@ -25,7 +25,7 @@ from apc_contracts import (
 )
 from apc_contracts.admission.admit import admit, judge_held
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.registry import SPEAKS_ALL, Registration, Right
+from apc_contracts.identity.registry import SPEAKS_ALL, Registration
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
@@ -45,6 +45,7 @@ from apc_contracts.vocabulary import (
     Channel,
     DeliveryMode,
     PacketType,
+    Right,
     Signal,
 )
 from apc_contracts.wire.parsing import seal

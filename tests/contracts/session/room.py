@@ -8,12 +8,12 @@ from uuid import UUID
 from apc_contracts import DecisionPayload, MessagePayload, Packet, ProofBundle, RetractionPayload, SignalPayload
 from apc_contracts.contract.contract import Contract, check_deployment, task_contract
 from apc_contracts.contract.overlay import read_overlay, write_out
-from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration, Right
+from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration
 from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.payloads.by_type import AnswerOutcome, AnswerSpec, Question, Result
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.schemas import RegisteredSchema, register_schema
-from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Right, Signal
 
 from .conftest import Simulation
 

@@ -11,7 +11,7 @@ from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Role, Tick, message
 from apc_contracts import Packet, SignalPayload
-from apc_contracts.identity.registry import Right
+from apc_contracts.vocabulary import Right
 
 MANAGERS = "release-manager"
 

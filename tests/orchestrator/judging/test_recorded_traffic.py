@@ -19,10 +19,10 @@ from msgspec.structs import asdict, replace
 from apc_bus.port import Delivery, Message, Publication
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, task_contract
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Registration
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.protocol.ledger import ProtocolLedger
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PacketType, Right
 from apc_contracts.wire.parsing import parse_packet
 from apc_contracts.wire.receipts import parse_receipts
 from apc_log.batch import LogBatch, decode_batch, encode

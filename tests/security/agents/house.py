@@ -16,9 +16,8 @@ from apc_agents.llm import LLMAgent, LLMSettings
 from apc_agents.tasks.store import ENDED
 from apc_contracts import IdeaPayload, PacketType, Signal, SignalPayload
 from apc_contracts.agent import SecurityLevel
-from apc_contracts.identity.registry import Right
 from apc_contracts.packet import Actor
-from apc_contracts.vocabulary import CONTROL_TYPES
+from apc_contracts.vocabulary import CONTROL_TYPES, Right
 
 SWARM = "red"
 STRANGER = Actor(agent_id="stranger-1", role="guest", swarm_id="outside")

@@ -22,8 +22,8 @@ from apc_client.client import Attempt
 from apc_client.registration import addition
 from apc_client.sending import send_packet
 from apc_contracts.errors import InputUnusable
-from apc_contracts.identity.registry import Registration, Right
-from apc_contracts.vocabulary import RunPhase, Signal
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import Right, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import get_session, list_agent_packets
 

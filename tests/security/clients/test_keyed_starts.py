@@ -15,7 +15,8 @@ from apc_client import Client, SessionRefused
 from apc_contracts import IdeaPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.ids import keyed_id
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import Right
 from apc_log.queries import questions
 from apc_orchestrator.judging import verdicts
 

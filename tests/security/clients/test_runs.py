@@ -16,7 +16,8 @@ from apc_client.client import KeyedStart
 from apc_client.registration import RunClient, registered_client
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
-from apc_contracts.identity.registry import CLIENT, Registration, Right
+from apc_contracts.identity.registry import CLIENT, Registration
+from apc_contracts.vocabulary import Right
 from apc_log.registry import registered_agents
 
 __all__ = ["house"]

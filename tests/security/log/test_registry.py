@@ -10,7 +10,8 @@ from tests.support.log import LogBench, packet_entry
 from apc_bus.settings import PersisterSettings
 from apc_cli.doctor import Status
 from apc_cli.doctor.log import look_at_evidence
-from apc_contracts.identity.registry import Registration, Right
+from apc_contracts.identity.registry import Registration
+from apc_contracts.vocabulary import Right
 from apc_log.batch import RegistryEntry
 from apc_orchestrator.judging.registry import Registry
 from apc_persister.errors import EntryForeign

@@ -12,9 +12,9 @@ from apc_bus import headers
 from apc_bus.port import Message, Publication
 from apc_bus.topology import RECEIPTS
 from apc_contracts import IdeaPayload, Packet
-from apc_contracts.identity.registry import Kind, Right
+from apc_contracts.identity.registry import Kind
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked, encode_registry_change
-from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_contracts.vocabulary import ORCHESTRATOR, Right
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_orchestrator.judging import judge
 

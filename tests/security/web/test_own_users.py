@@ -15,8 +15,8 @@ from apc_bus.settings import sources
 from apc_bus.topology import RECEIPTS
 from apc_cli.connections import PATIENCE
 from apc_contracts.errors import InputUnusable
-from apc_contracts.identity.registry import Right
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
+from apc_contracts.vocabulary import Right
 from apc_web.access import UsersDocument, read_users, write_users
 from apc_web.pool import open_state_reader
 

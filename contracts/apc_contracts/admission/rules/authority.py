@@ -8,11 +8,10 @@ from uuid import UUID
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.rules.waits import is_answer
 from apc_contracts.identity.ids import is_key_of
-from apc_contracts.identity.registry import Right
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.by_type import DecisionPayload, RetractionPayload, SignalFields, TransferPayload
 from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
-from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, RunPhase, Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, Right, RunPhase, Signal
 
 
 def speaks_for_itself(case: Case) -> Refusal | None:

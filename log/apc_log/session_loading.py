@@ -301,9 +301,7 @@ async def load_session(
         if erased is not None:
             erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
-        for row in await connection.fetch(EFFECTS, session_id):
-            entry = EffectEntry(row["entry"])
-            session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
+        await _add_effects(connection, session)
         await _fill_dossier(connection, session, ring, contract)
     return session
 
@@ -426,6 +424,12 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
         rest(session, opened, rights[opened.packet.packet_id], contract)
     session.document.verifying = max(0, session.document.verifying - len(unverified))
     return ended
+
+
+async def _add_effects(connection: Connection, session: Session) -> None:
+    for row in await connection.fetch(EFFECTS, session.session_id):
+        entry = EffectEntry(row["entry"])
+        session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
 
 
 async def _fill_dossier(connection: Connection, session: Session, ring: KeyRing | None, contract: Contract) -> None:

@@ -276,7 +276,7 @@ async def _written_out(pool: asyncpg.Pool, body: bytes, file: Path | str) -> byt
     registered = {one.name: one.document.encode() for one in await read_contracts(pool)}
     packaged = {one.name: one.body for one in (load_contract(), task_contract())}
     schemas = {schema_id: one.document for schema_id, one in (await read_schemas(pool)).items()}
-    # In a process of its own: a hostile file must not stall the loop, nor fill the memory.
+    # In another process: a hostile file must not stall the loop, nor fill the memory.
     examined = await asyncio.to_thread(examine, body, file, packaged | registered, schemas)
     return examined.contract.body
 

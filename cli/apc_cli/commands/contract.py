@@ -20,6 +20,7 @@ from apc_cli.commands.contract_rules import (
     read_surroundings,
     rules_in_words,
     summary,
+    try_on_log,
     write_overlay,
 )
 from apc_cli.commands.group import Commands, ContractFile
@@ -35,6 +36,7 @@ from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import EdgeDeclaration
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.replay.examination import Examined, examine, holds_overlay
+from apc_contracts.text import numbered
 from apc_log.registry import read_contracts
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
@@ -322,6 +324,34 @@ async def test(
     for result in examined.tests:
         echo(f"{'ok      ' if result.has_passed else 'FAILED  '}{result.name}: {result.said}")
     if not all(result.has_passed for result in examined.tests):
+        raise typer.Exit(1)
+
+
+@app.command("try")
+async def try_rules(
+    file: Annotated[Path, typer.Argument(help="A contract file, or the overlay of a team.")],
+    run_id: Annotated[str | None, typer.Option("--run", help="Try it on the sessions of this run.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Try it on the sessions that began within this time, like 90m, 12h or 7d.")
+    ] = None,
+) -> None:
+    """Judge the sessions of the log by a contract, and print what would have been decided otherwise.
+
+    Whole sessions are replayed, each packet in the session as it was. Exit 1 if a decision would have been different, or
+    a session could not be read.
+    """
+    if (run_id is None) == (since is None):
+        raise InputUnusable("name the sessions by one of --run RUN and --since TIME")
+    examined, _, _ = await _examined(file)
+    tried, trial = await try_on_log(examined.contract, run_id, since)
+    for change in trial.changes:
+        what = f"{change.shard}/{change.seq}  {change.what} {change.packet_id}"
+        echo(f"{what}: was {change.was}, would be {change.would_be}")
+    for session_id, why in tried.unreadable.items():
+        echo(f"session {session_id} cannot be tried: {why}")
+    told = f"{trial.count} of {numbered(trial.decisions, 'decision')} would have been different"
+    echo(f"{told}, in {numbered(tried.sessions, 'session')}")
+    if trial.count or tried.unreadable:
         raise typer.Exit(1)
 
 

@@ -1,7 +1,9 @@
 """Rules of teams at a terminal: check an overlay, run its tests, show and compare rules, begin one."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from apc_contracts.contract.overlay import Overlay, read_overlay
 from apc_contracts.contract.rules import Counter, Rule
 from apc_contracts.contract.rules import Team as TeamOfRules
 from apc_contracts.replay.examination import Examined, examine
+from apc_contracts.replay.what_if import Trial
 from apc_contracts.text import numbered
+from apc_log.queries.replay import Tried, read_recorded, try_contract
 from apc_log.registry import read_contracts, read_registry, read_schemas
 
 
@@ -134,6 +138,36 @@ def _unchecked_roles(rules: Iterable[Rule], team: Team | None) -> Iterator[str]:
     if named:
         roles = ", ".join(sorted(named))
         yield f"nobody here knows the roles {roles}: list all that there are in `roles`, or they are not checked"
+
+
+# `apc contract try`.
+
+_TIME = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+_UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
+
+
+async def try_on_log(contract: Contract, run_id: str | None, since: str | None) -> tuple[Tried, Trial]:
+    """Judge the sessions of a run, or those that began within a time, by a contract.
+
+    Raises:
+        InputUnusable: no such time, or the log has no session there.
+    """
+    span = None if since is None else _TIME.fullmatch(since)
+    if since is not None and span is None:
+        raise InputUnusable(f"--since is a whole number and m, h or d, like 7d, not {since!r}")
+    settings = BusSettings()
+    known = load_contracts(settings.contract, settings.contracts)
+    available = [found for name in known.names if (found := known.named(name)) is not None]
+    trial = Trial(contract)
+    async with open_log() as pool, read_recorded(pool) as records:
+        if span is None:
+            sessions = await records.sessions(run_id or "")
+        else:
+            sessions = await records.sessions_since(datetime.now(UTC) - int(span.group(1)) * _UNITS[span.group(2)])
+        if not sessions:
+            raise InputUnusable(f"there is no session {'of run ' + repr(run_id) if span is None else 'since then'}")
+        tried = await try_contract(records, sessions, available, trial, contract.coordinator)
+    return tried, trial
 
 
 # Rules as a person reads them.

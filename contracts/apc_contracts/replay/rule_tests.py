@@ -278,7 +278,7 @@ def _phase(contract: Contract, state: str) -> RunPhase:
 
 
 def _registration(agent: str, role: str, swarm: str, rights: frozenset[Any], kind: Kind = Kind.AGENT) -> Registration:
-    """Return the registration of an agent or a person that has a broker user of its own."""
+    """Return the registration of an agent or a person with its own broker user."""
     return Registration(
         agent,
         f"{kind}.{agent}",

@@ -5,16 +5,23 @@ The consequences of a change are not simulated: agents would have answered diffe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from apc_contracts.admission.recorded import judge_in_session, judge_recorded
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import TransitionRefused
-from apc_contracts.judging.verdict import Verdict
+from apc_contracts.judging.dossier import Dossier, Said
+from apc_contracts.judging.session_view import Identity
+from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.packet import Packet
 from apc_contracts.replay.entries import RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.session.movement import COORDINATION
 from apc_contracts.session.session import Session
+from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import ReceivedPacket
 
 
@@ -83,3 +90,94 @@ class WhatIf:
 
 def _said(verdict: Verdict) -> str:
     return verdict.kind.value if verdict.refusal is None else f"{verdict.kind.value} {verdict.refusal.code}"
+
+
+# The rules of a team, tried on sessions of another contract.
+
+MAX_CHANGES = 1_000
+"""Changes that a trial keeps; it counts all."""
+
+
+class Trial(WhatIf):
+    """Judges again under a contract with rules, by the dossier that this contract would have kept.
+
+    Evidence, counters and approvals are those of the packets that were accepted in truth. An approval counts as used
+    when the tried rules have used it.
+    """
+
+    def __init__(self, contract: Contract) -> None:
+        super().__init__(contract)
+        self.count = 0
+        """Number of decisions that would have been different."""
+        self._session_id = ""
+        self._dossier: Dossier | None = None
+        self._said_of: dict[UUID, Said] = {}
+
+    def note_packet(
+        self, entry: RecordedPacket, received: ReceivedPacket, session: Session | None, verdict: Verdict
+    ) -> None:
+        packet, user = received.packet, dict(entry.facts).get("user")
+        view = session if session is None else self._seen(session)
+        other = judge_in_session(received, dict(entry.facts), view, self._contract)
+        self._compare(entry.shard, entry.seq, received, _with_rule(verdict), _with_rule(other))
+        if self._dossier is None or verdict.refusal is not None:
+            return
+        self._said_of[packet.packet_id] = self._dossier.said(packet, user)
+        if verdict.kind is VerdictKind.ACCEPTED:
+            self._accept(packet, user, other, entry.judged_at)
+
+    def note_ruling(self, hop: RecordedHop, received: ReceivedPacket, record: Mapping[str, Any]) -> None:
+        # Held packets were judged when they arrived; here they only begin to count.
+        if (hop.metadata or {}).get("refusal") is None and self._dossier is not None:
+            now = datetime.fromisoformat(record["now"])
+            self._accept(received.packet, record.get("user"), Verdict(VerdictKind.ACCEPTED), now)
+
+    def note_transition(self, entry: RecordedTransition) -> None:
+        """An overlay has the machine of its parent: nothing to compare."""
+
+    def _seen(self, session: Session) -> "_TriedSession":
+        if session.session_id != self._session_id:
+            self._session_id, self._said_of, self._dossier = session.session_id, {}, None
+            document, team = session.document, self._contract.team
+            if team is not None:
+                self._dossier = Dossier(team, document.opened_at, session.members, document.spent, {})
+        if self._dossier is not None and session.dossier is not None:
+            self._dossier.effects = session.dossier.effects
+        return _TriedSession(session, self._dossier, self._said_of)
+
+    def _accept(self, packet: Packet, user: str | None, other: Verdict, now: datetime) -> None:
+        if self._dossier is None or packet.sender.agent_id == ORCHESTRATOR:
+            return
+        values = other.facts.get("rules", {}) if other.refusal is None else {}
+        self._dossier.accept(packet, user, values, now)
+        if self._dossier.full_counter(packet) is None:
+            self._dossier.count(packet, now)
+
+    def _compare(self, shard: int, seq: int, received: ReceivedPacket, was: str, would_be: str) -> None:
+        self.decisions += 1
+        if was == would_be:
+            return
+        self.count += 1
+        if len(self.changes) < MAX_CHANGES:
+            packet = received.packet
+            self.changes.append(Change(shard, seq, packet.packet_type.value, packet.packet_id, was, would_be))
+
+
+def _with_rule(verdict: Verdict) -> str:
+    refusal = verdict.refusal
+    return _said(verdict) if refusal is None or refusal.code != "RULE_FAILED" else f"{_said(verdict)} {refusal.rule}"
+
+
+class _TriedSession:
+    """A session with another dossier, and what that has remembered of each packet."""
+
+    def __init__(self, session: Session, dossier: Dossier | None, said_of: Mapping[UUID, Said]) -> None:
+        self._session, self.dossier, self._said_of = session, dossier, said_of
+
+    def identity(self, packet_id: UUID) -> Identity | None:
+        """Return what is remembered of a packet."""
+        known = self._session.identity(packet_id)
+        return None if known is None else msgspec.structs.replace(known, said=self._said_of.get(packet_id))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)

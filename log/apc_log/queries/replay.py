@@ -4,6 +4,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
 import asyncpg
@@ -20,7 +21,7 @@ from apc_contracts.replay.entries import (
     ReplayImpossible,
 )
 from apc_contracts.replay.session_replay import SessionReplay
-from apc_contracts.replay.what_if import Change, WhatIf
+from apc_contracts.replay.what_if import Change, Trial, WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
 from apc_log.heads import AnyConnection, read_ends
@@ -56,6 +57,10 @@ _SESSIONS_OF_RUN = """
 SELECT session_id FROM apc_log.agent_packets WHERE run_id = $1 AND session_id <> $2
 GROUP BY session_id ORDER BY min(shard), min(seq)
 """
+_SESSIONS_SINCE = """
+SELECT session_id FROM apc_log.sessions
+WHERE (document->>'opened_at')::timestamptz >= $1 AND session_id <> $2 ORDER BY (document->>'opened_at')::timestamptz
+"""
 _DOCUMENT = "SELECT document::text FROM apc_log.sessions WHERE session_id = $1"
 _CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 _PREFETCH = 500
@@ -80,6 +85,11 @@ class PostgresRecords:
     async def sessions(self, run_id: str) -> list[str]:
         """Return the sessions that have a packet of the run, in the order in which they began."""
         rows = await self.connection.fetch(_SESSIONS_OF_RUN, run_id, PRESENCE_SESSION)
+        return [row["session_id"] for row in rows]
+
+    async def sessions_since(self, since: datetime) -> list[str]:
+        """Return the sessions that began at this time or later, the earliest first."""
+        rows = await self.connection.fetch(_SESSIONS_SINCE, since, PRESENCE_SESSION)
         return [row["session_id"] for row in rows]
 
     async def document(self, session_id: str) -> dict[str, Any] | None:
@@ -365,6 +375,40 @@ async def verify_run(
         0 if what_if is None else what_if.decisions,
         () if what_if is None else tuple(what_if.changes),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of a trial: sessions that were read, and why others could not be."""
+
+    sessions: int
+    unreadable: Mapping[str, str]
+
+
+async def try_contract(
+    records: Records, session_ids: Iterable[str], contracts: Iterable[Contract], trial: Trial, coordinator: str
+) -> Tried:
+    """Replay whole sessions from START and judge each packet by the contract of the trial.
+
+    A session that cannot be read, or of another coordinator, is named and left out from there on.
+    """
+    book, read, unreadable = ContractBook(records, contracts), 0, dict[str, str]()
+    for session_id in session_ids:
+        replay = SessionReplay(session_id, book.get, trial)
+        try:
+            async for batch in records.batches(session_id):
+                await book.look_up(batch)
+                first = next((one for one in batch if isinstance(one, RecordedPacket)), None)
+                judged_by = None if first is None else book.get(first.contract_hash)
+                if judged_by is not None and judged_by.coordinator != coordinator:
+                    unreadable[session_id] = f"its coordinator is {judged_by.coordinator}, not {coordinator}"
+                    break
+                replay.take(batch)
+            else:
+                read += 1
+        except (ReplayDiffers, ReplayImpossible) as found:
+            unreadable[session_id] = str(found)
+    return Tried(read, unreadable)
 
 
 async def _replay_session(records: Records, book: ContractBook, session_id: str, replay: SessionReplay) -> None:

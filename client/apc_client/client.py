@@ -325,7 +325,7 @@ class Client:
         except PacketRefused as error:
             raise SessionRefused(error.code, error.path, error.message, remedy_of(error.code)) from error
         if answer.code is not None:
-            raise SessionRefused(answer.code, answer.path, answer.message or "", remedy_of(answer.code))
+            raise SessionRefused(answer.code, answer.path, answer.message or "", answer.remedy)
 
 
 def check_key(key: str | None) -> None:

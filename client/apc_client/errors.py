@@ -25,7 +25,7 @@ class SessionRefused(ClientError):
 
     def __init__(self, code: str, place: str | None, message: str, remedy: str) -> None:
         at = "" if place is None else f" at {place}"
-        super().__init__(f"refused, {code}{at}: {message}. Remedy: {remedy}")
+        super().__init__(f"refused, {code}{at}: {message.removesuffix('.')}. Remedy: {remedy}")
         self.code, self.place, self.remedy = code, place, remedy
 
 

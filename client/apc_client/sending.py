@@ -17,6 +17,7 @@ from apc_bus.topology import INGRESS
 from apc_contracts.errors import InputUnusable, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import Registration
+from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import MAX_TTL_MS, PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
 from apc_contracts.payloads.by_type import MAX_TEXT, AnswerOutcome, AnswerSpec, Payload, SignalPayload
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal
@@ -55,14 +56,22 @@ class GateAnswer:
     code: str | None = None
     path: str | None = None
     message: str | None = None
+    own_remedy: str | None = None
+    """Of the rule that refused it."""
+
+    @property
+    def remedy(self) -> str:
+        """What corrects the packet: the remedy of the rule that refused it, else of the code; "" when unknown."""
+        return self.own_remedy or remedy_of(self.code or "")
 
     @property
     def reason(self) -> str | None:
-        """Why it was refused, in one sentence; None when it was not."""
+        """Why it was refused, and what corrects it; None when it was not."""
         if self.code is None:
             return None
         place = f"{self.code} at {self.path}: " if self.path is not None else ""
-        return f"{place}{self.message}"
+        told = f"{place}{self.message}"
+        return f"{told.removesuffix('.')}. Remedy: {self.remedy}" if self.remedy else told
 
 
 async def send_packet(
@@ -145,7 +154,7 @@ async def answer_to(pool: asyncpg.Pool, packet: Packet, user: str, patience: tim
             "orchestrator` and `apc serve persister` run? It is judged as soon as they do"
         ) from error
     row = rows[0]
-    return GateAnswer(row["verdict"], row["code"], row["path"], row["message"])
+    return GateAnswer(row["verdict"], row["code"], row["path"], row["message"], row["remedy"])
 
 
 # The packet that a person or an operator sends with one command: urgent, to one recipient, without an ACK.

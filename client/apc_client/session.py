@@ -43,6 +43,8 @@ class SessionEvent:
     refusal_code: str | None
     judged_at: datetime
     packet: Packet | None
+    refusal: Mapping[str, Any] | None = None
+    """Why it was refused: code, rule, path, message; of a team's rule also requires, values and remedy."""
 
 
 class ClientSession:
@@ -151,4 +153,5 @@ def _event(row: PacketRow) -> SessionEvent:
         row.refusal_code,
         row.judged_at,
         packet,
+        row.refusal,
     )

@@ -25,6 +25,8 @@ UNATTRIBUTED = ""
 """The subject of what cannot be attributed."""
 HIDDEN = "(encrypted)"
 _FREE_TEXT = frozenset({"error", "warning", "message", "path", "reason"})
+_CONTRACT_TEXT = frozenset({"requires", "remedy"})
+"""Fields of a refusal that the contract gives, never a packet."""
 _LONGEST_WORD = 200
 
 
@@ -144,6 +146,8 @@ def _hide(value: Any, key: str) -> Any:
             return {name: _hide(item, name) for name, item in value.items()}
         case list():
             return [_hide(item, key) for item in value]
+        case str() if key in _CONTRACT_TEXT:
+            return value
         case str() if key in _FREE_TEXT or len(value) > _LONGEST_WORD or any(map(str.isspace, value)):
             return HIDDEN
     return value

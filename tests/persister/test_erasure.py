@@ -95,9 +95,12 @@ async def test_no_table_holds_a_packets_text(encrypting: LogBench) -> None:
         hop(packet, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "bob", 1),
         metadata=json.dumps({"ended": "dead_lettered", "error": SECRET, "usage": {"tokens": 3}}).encode(),
     )
+    words = {"code": "RULE_FAILED", "rule": "calm", "requires": "content.a == 1", "remedy": "Set a to 1."}
+    quoting = words | {"message": SECRET, "values": {"content.a": SECRET}}
+    ruled = msgspec.structs.replace(telling(refusal_code="RULE_FAILED"), refusal=json.dumps(quoting).encode())
     other = msgspec.structs.replace(telling(), packet_id=packet.packet_id)
     await encrypting.gate.open()
-    await encrypting.gate.log([packet, *lifecycle(packet), quoted, lineage(packet), refused, other])
+    await encrypting.gate.log([packet, *lifecycle(packet), quoted, lineage(packet), refused, ruled, other])
     await encrypting.gate.log([conflict(f"no JSON: {SECRET}".encode()), conflict(packet.body)])
     # A batch of a gate that has lost its shard: its bytes are kept whole.
     fenced = telling()
@@ -117,6 +120,11 @@ async def test_no_table_holds_a_packets_text(encrypting: LogBench) -> None:
     row = await encrypting.pool.fetchrow("SELECT * FROM apc_log.agent_packets WHERE packet_id = $1", refused.packet_id)
     assert row is not None
     assert is_sealed(row["body_stored"]) and row["signature"] is None and row["refusal_code"] == "TYPE"
+    by_rule = "SELECT refusal FROM apc_log.agent_packets WHERE packet_id = $1"
+    assert json.loads(await encrypting.pool.fetchval(by_rule, ruled.packet_id)) == words | {
+        "message": "(encrypted)",
+        "values": {"content.a": "(encrypted)"},
+    }, "expression and remedy are the contract's"
     assert await encrypting.pool.fetchval("SELECT count(*) FROM apc_log.packets WHERE packet IS NOT NULL") == 0
     event = await encrypting.pool.fetchval("SELECT metadata FROM apc_log.packet_events WHERE recipient = 'bob'")
     assert json.loads(event) == {"ended": "dead_lettered", "error": "(encrypted)", "usage": {"tokens": 3}}

@@ -22,7 +22,11 @@ class VerdictWords(ApiModel):
     words: Shown[str]
     """What the verdict means, one sentence."""
     remedy: Shown[str | None]
-    """What would have let it pass."""
+    """What would have let it pass: the rule's own words, else those of the code."""
+    requires: Shown[str | None]
+    """Of a team's rule: its expression."""
+    values: dict[str, Any] | None
+    """Of a team's rule: what it read, by reading; some of it is content of the packet."""
     retry_after_ms: Shown[int | None]
     judged_at: Shown[datetime]
     contract_hash: Shown[str]
@@ -77,6 +81,11 @@ CAUSES: Mapping[str, str] = {
     "PROTOCOL_DECAYED": "the protocol, or an ancestor of it, is blocked",
     "NOT_RETRACTABLE": "the target is unknown, in another session, or already retracted",
     "DRIFT_CHECK_FAILED": "an anti-drift check in mode enforce failed; rule and message name it",
+    "EVIDENCE_UNKNOWN": (
+        "under rules of a team: the evidence names a packet that this session does not know, has refused or holds, or "
+        "that was retracted; the path and the message name it"
+    ),
+    "RULE_FAILED": ("a rule of the team failed; rule names it, requires is its expression, and values is what it read"),
     "LOOP_DETECTED": "the sender repeated the same content too often, or answers added nothing new",
     "QUOTA_EXCEEDED": "the sender used up its packets per second; the NACK is DEFERRED",
     "OVERLOADED": (
@@ -114,7 +123,9 @@ def ruling_of(row: PacketRow, hops: Sequence[TransitionRow]) -> VerdictWords:
         path=_text(refusal, "path"),
         message=_text(refusal, "message"),
         words=_words(verdict, code, CAUSES.get(code or "")),
-        remedy=remedy_of(code) or None if code else None,
+        remedy=remedy_of(code, refusal=refusal) or None if code else None,
+        requires=_text(refusal, "requires"),
+        values=refusal.get("values"),
         retry_after_ms=retry_after if isinstance(retry_after, int) else None,
         judged_at=at,
         contract_hash=row.contract_hash.hex(),

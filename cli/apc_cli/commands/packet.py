@@ -27,7 +27,7 @@ from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes, read_cursor, write_cursor, write_output
 from apc_cli.output.output import AsJson, opened, print_json, print_rows, show, tell, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.terminal import BlockPrinter, echo, place_of, refusal_sentences
+from apc_cli.output.terminal import BlockPrinter, echo, own_sentences, place_of, refusal_sentences
 from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import PacketRefused
@@ -358,6 +358,8 @@ def _remarks(timeline: PacketTimeline) -> Iterator[tuple[str, str]]:
     refusal = _refusal_of(timeline)
     if refusal is not None:
         yield f"refused: {refusal['code']} at {refusal['path']}: {refusal['message']}", "red"
+        for sentence in own_sentences(refusal):
+            yield sentence, "red"
     warnings = timeline.packet.facts.get("warnings")
     if warnings:
         yield f"warning: {', '.join(warnings)}", "yellow"
@@ -434,7 +436,7 @@ def _print_all(rows: list[RefusedRow], write: Callable[[RefusedRow], None], *, i
 
 
 def _refused_document(row: RefusedRow) -> dict[str, Any]:
-    return {**asdict(row), "remedy": remedy_of(row.code or "", row.kind)}
+    return {**asdict(row), "remedy": remedy_of(row.code or "", row.kind, row.refusal)}
 
 
 def _write_line(row: RefusedRow) -> None:
@@ -447,7 +449,7 @@ def _block_writer() -> Callable[[RefusedRow], None]:
 
     def write(row: RefusedRow) -> None:
         facts = [row.code or "", row.packet_type or "", f"by {row.sender or row.user_id or 'an unknown user'}"]
-        sentences = refusal_sentences(row.code, row.field, row.reason, row.kind)
+        sentences = refusal_sentences(row.code, row.field, row.reason, row.kind, row.refusal)
         printer.print(row.at, row.kind, facts, [*sentences, place_of(row.packet_id, row.session_id)])
 
     return write

@@ -12,9 +12,9 @@ from apc_cli.errors import InputUnusable, LogDiffers
 from apc_cli.output.files import read_bytes, write_bytes
 from apc_cli.output.output import print_json, print_rows, show, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.terminal import echo
+from apc_cli.output.terminal import echo, own_sentences
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.text import numbered
+from apc_contracts.text import numbered, one_line
 from apc_log.queries import (
     BundleRecords,
     ConflictRow,
@@ -87,6 +87,7 @@ def _packet_line(row: PacketRow) -> Text:
     text.append(f"{row.run_phase} r{row.round} g{row.generation}  {row.packet_id}", style="dim")
     if row.refusal is not None:
         text.append(f"  {row.refusal['code']} at {row.refusal['path']}: {row.refusal['message']}", style="red")
+        _append_own(text, row.refusal, style="red")
     if row.facts.get("warnings"):
         text.append(f"  warning: {', '.join(row.facts['warnings'])}", style="yellow")
     return text
@@ -98,7 +99,14 @@ def _transition_line(row: TransitionRow) -> Text:
     refusal = (row.metadata or {}).get("refusal")
     if refusal is not None and row.to_state == "REJECTED_POLICY":
         text.append(f"  {refusal['code']} at {refusal['path']}: {refusal['message']}", style="not dim red")
+        _append_own(text, refusal, style="not dim red")
     return text
+
+
+def _append_own(text: Text, refusal: Mapping[str, Any], style: str) -> None:
+    """Add what a team's rule says of its refusal, each sentence on a line of its own."""
+    for sentence in own_sentences(refusal):
+        text.append(f"\n{' ' * 25}{one_line(sentence)}", style=style)
 
 
 def _coordination_line(row: CoordinationRow) -> Text:

@@ -15,7 +15,7 @@ from apc_cli.connections import broker_user, open_bus, open_log, require_broker
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
 from apc_cli.output.output import print_json, show, wants_json
-from apc_cli.output.terminal import BlockPrinter, echo
+from apc_cli.output.terminal import BlockPrinter, echo, own_sentences
 from apc_client.client import check_key
 from apc_client.connecting import connect
 from apc_client.errors import StillRunning
@@ -25,7 +25,6 @@ from apc_client.session import ClientSession, SessionEvent
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.facts import find_unregistered
-from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.payloads.by_type import (
     AckPayload,
     AgentRequest,
@@ -240,6 +239,7 @@ def _document(event: SessionEvent) -> dict[str, Any]:
         "recipients": event.recipients,
         "verdict": event.verdict,
         "code": event.refusal_code,
+        "refusal": event.refusal,
         "schema": schema,
         "content": content,
     }
@@ -282,7 +282,9 @@ def _said(signal: SignalPayload) -> dict[str, Any] | None:
 def _print_block(printer: BlockPrinter, event: SessionEvent) -> None:
     said = "(its body is encrypted)" if event.packet is None else gist_of(event.packet.payload)
     way = f"{event.sender} → {', '.join(event.recipients) or '-'}"
-    printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], [said])
+    refusal = event.refusal
+    refused = [] if refusal is None else [refusal["message"], *own_sentences(refusal)]
+    printer.print(event.judged_at, event.verdict, [event.packet_type, way, event.refusal_code or ""], [said, *refused])
 
 
 # `apc session start`: open a session of a team, or of a spec, and print the gate's verdict.
@@ -343,7 +345,7 @@ async def start_session(form: StartForm) -> str:
         async with open_bus(settings) as bus:
             answer = await send_packet(bus, pool, packet, settings.shards)
     if answer.reason is not None:
-        raise InputUnusable(f"the gate refused START: {answer.reason}. Remedy: {remedy_of(answer.code or '')}")
+        raise InputUnusable(f"the gate refused START: {answer.reason}")
     return session_id
 
 

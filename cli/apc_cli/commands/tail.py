@@ -80,7 +80,7 @@ def _block_writer(session_id: str | None) -> Callable[[NewsRow], None]:
 
     def write(row: NewsRow) -> None:
         is_plain = row.what in ("accepted", "session")
-        sentences = [] if row.reason is None else refusal_sentences(row.code, row.field, row.reason, row.what)
+        sentences = [] if row.reason is None else _sentences(row)
         place = place_of(None if is_plain else row.packet_id, None if session_id is not None else row.session_id)
         if row.what == "session":
             printer.print(row.at, row.what, [row.reason or "", place])
@@ -90,6 +90,10 @@ def _block_writer(session_id: str | None) -> Callable[[NewsRow], None]:
             printer.print(row.at, row.what, [row.packet_type or "", _way(row), row.code or ""], [*sentences, place])
 
     return write
+
+
+def _sentences(row: NewsRow) -> list[str]:
+    return refusal_sentences(row.code, row.field, row.reason, row.what, row.refusal)
 
 
 def _way(row: NewsRow) -> str:

@@ -1,12 +1,13 @@
 """Write to the operator's terminal: output may quote agents, so nothing in it may act on the terminal."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from io import BufferedIOBase
 from typing import IO, Any
 from uuid import UUID
 
+import orjson
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -48,11 +49,33 @@ class BlockPrinter:
         self._console.print(block)
 
 
-def refusal_sentences(code: str | None, field: str | None, reason: str | None, kind: str = "") -> list[str]:
-    """Return why something was refused, with the field, and the remedy of the code or kind if there is one."""
+def refusal_sentences(
+    code: str | None, field: str | None, reason: str | None, kind: str = "", refusal: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return why something was refused, with the field, what a team's rule says of it, and the remedy if there is one.
+
+    `refusal` is the refusal's document, where there is one.
+    """
     place = f"{field}: " if field and field != "$" else ""
-    remedy = remedy_of(code or "", kind)
-    return [f"{place}{reason or ''}", f"Remedy: {remedy}" if remedy else ""]
+    remedy = remedy_of(code or "", kind, refusal)
+    return [f"{place}{reason or ''}", *rule_sentences(refusal), f"Remedy: {remedy}" if remedy else ""]
+
+
+def rule_sentences(refusal: Mapping[str, Any] | None) -> list[str]:
+    """Return the expression of a team's rule that refused, and each value that it read; nothing of other refusals."""
+    refusal = refusal or {}
+    asked = [f"{refusal['rule']} requires: {refusal['requires']}"] if refusal.get("requires") else []
+    return [*asked, *(f"{reading} = {_value(value)}" for reading, value in (refusal.get("values") or {}).items())]
+
+
+def own_sentences(refusal: Mapping[str, Any] | None) -> list[str]:
+    """Return what `rule_sentences` does, and the refusal's own remedy if it has one."""
+    remedy = (refusal or {}).get("remedy")
+    return [*rule_sentences(refusal), *([f"Remedy: {remedy}"] if remedy else [])]
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is None else orjson.dumps(value).decode()
 
 
 def place_of(packet_id: UUID | None, session_id: str | None) -> str:

@@ -137,6 +137,9 @@ CONFLICT_REMEDIES: Mapping[str, str] = {
 """What prevents a conflict that has no code, by its kind."""
 
 
-def remedy_of(code: str, kind: str = "") -> str:
-    """Return what corrects a packet that was refused with this code, or a conflict of this kind; "" when unknown."""
-    return REMEDIES.get(code) or CONFLICT_REMEDIES.get(kind, "")
+def remedy_of(code: str, kind: str = "", refusal: Mapping[str, Any] | None = None) -> str:
+    """Return what corrects a refused packet: the remedy of its refusal document, else of the code or conflict kind.
+
+    "" when nothing is known.
+    """
+    return (refusal or {}).get("remedy") or REMEDIES.get(code) or CONFLICT_REMEDIES.get(kind, "")

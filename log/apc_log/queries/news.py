@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 import asyncpg
+import orjson
 
 from apc_log.heads import read_ends
 
@@ -61,7 +62,7 @@ CROSS JOIN LATERAL (
     (SELECT packet.shard, packet.seq, packet.judged_at AS at, packet.verdict AS what, packet.session_id,
             packet.packet_id, packet.packet_type, packet.sender_agent_id AS sender, packet.recipients,
             packet.refusal ->> 'code' AS code, packet.refusal ->> 'path' AS field,
-            packet.refusal ->> 'message' AS reason
+            packet.refusal ->> 'message' AS reason, packet.refusal::text AS refusal
      FROM apc_log.agent_packets AS packet
      WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
        AND ($4::text IS NULL OR packet.session_id = $4) AND ($5::text IS NULL OR packet.packet_type = $5)
@@ -74,7 +75,8 @@ CROSS JOIN LATERAL (
             hop.session_id, hop.packet_id, packet.packet_type, packet.sender_agent_id,
             CASE WHEN hop.recipient = '' THEN packet.recipients ELSE ARRAY[hop.recipient] END,
             hop.metadata -> 'refusal' ->> 'code', hop.metadata -> 'refusal' ->> 'path',
-            coalesce(hop.metadata -> 'refusal' ->> 'message', hop.metadata ->> 'error')
+            coalesce(hop.metadata -> 'refusal' ->> 'message', hop.metadata ->> 'error'),
+            (hop.metadata -> 'refusal')::text
      FROM apc_log.packet_events AS hop
      JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
      JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
@@ -87,14 +89,14 @@ CROSS JOIN LATERAL (
     UNION ALL
     (SELECT moved.shard, moved.seq, moved.recorded_at, 'session', moved.session_id, moved.cause_packet_id, NULL, NULL,
             '{}', NULL, NULL, moved.event || ': ' || moved.from_state || ' → ' || moved.to_state || ', round '
-            || moved.round || ', generation ' || moved.generation
+            || moved.round || ', generation ' || moved.generation, NULL
      FROM apc_log.coordination_events AS moved
      WHERE moved.shard = part.shard AND moved.seq > part.after AND moved.seq <= part.until
        AND ($4::text IS NULL OR moved.session_id = $4) AND $5::text IS NULL AND $6::text IS NULL
      ORDER BY moved.seq DESC LIMIT $8)
     UNION ALL
     (SELECT one.shard, one.seq, one.recorded_at, one.kind, one.session_id, one.packet_id, NULL, one.user_id, '{}',
-            one.code, NULL, one.reason
+            one.code, NULL, one.reason, NULL
      FROM apc_log.packet_conflicts AS one
      WHERE one.shard = part.shard AND one.seq > part.after AND one.seq <= part.until
        AND ($4::text IS NULL OR one.session_id = $4) AND $5::text IS NULL AND ($6::text IS NULL OR one.user_id = $7)
@@ -124,6 +126,8 @@ class NewsRow:
     code: str | None
     field: str | None
     reason: str | None
+    refusal: dict[str, Any] | None
+    """The refusal's document; a team's rule adds `requires`, `values` and `remedy`."""
 
 
 async def list_news(
@@ -141,7 +145,7 @@ async def list_news(
     """
     user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
     rows = await pool.fetch(_NEWS, *passage.arguments, session_id, packet_type, agent_id, user, limit)
-    return [NewsRow(**row) for row in reversed(rows)]
+    return [NewsRow(**_read(row)) for row in reversed(rows)]
 
 
 # `apc packet refused`: every input that the gate or the persister did not take, newest last.
@@ -154,7 +158,8 @@ CROSS JOIN LATERAL (
     (SELECT packet.shard, packet.seq, packet.judged_at AS at, 'refused' AS kind, false AS was_held,
             packet.refusal_code AS code,
             packet.refusal ->> 'path' AS field, packet.refusal ->> 'message' AS reason, packet.packet_id,
-            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id AS sender, packet.user_id
+            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id AS sender, packet.user_id,
+            packet.refusal::text AS refusal
      FROM apc_log.agent_packets AS packet
      WHERE packet.shard = part.shard AND packet.seq > part.after AND packet.seq <= part.until
        AND packet.verdict = 'refused'
@@ -164,7 +169,8 @@ CROSS JOIN LATERAL (
     UNION ALL
     (SELECT hop.shard, hop.seq, hop.recorded_at, 'refused', true, hop.metadata -> 'refusal' ->> 'code',
             hop.metadata -> 'refusal' ->> 'path', hop.metadata -> 'refusal' ->> 'message', hop.packet_id,
-            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id, packet.user_id
+            packet.packet_type, packet.session_id, packet.run_id, packet.sender_agent_id, packet.user_id,
+            (hop.metadata -> 'refusal')::text
      FROM apc_log.packet_events AS hop
      JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
      JOIN apc_log.agent_packets AS packet
@@ -175,7 +181,7 @@ CROSS JOIN LATERAL (
      ORDER BY hop.seq DESC LIMIT $7)
     UNION ALL
     (SELECT one.shard, one.seq, one.recorded_at, one.kind, false, one.code, NULL, one.reason, one.packet_id, NULL,
-            one.session_id, NULL, NULL, one.user_id
+            one.session_id, NULL, NULL, one.user_id, NULL
      FROM apc_log.packet_conflicts AS one
      WHERE one.shard = part.shard AND one.seq > part.after AND one.seq <= part.until
        AND ($4::text IS NULL OR one.session_id = $4) AND ($5::text IS NULL OR one.user_id = $6)
@@ -220,6 +226,8 @@ class RefusedRow:
     run_id: str | None
     sender: str | None
     user_id: str | None
+    refusal: dict[str, Any] | None
+    """Its document; a team's rule adds `requires`, `values` and `remedy`. None of a conflict."""
 
 
 async def list_refused(
@@ -237,7 +245,13 @@ async def list_refused(
     """
     user = None if agent_id is None else await pool.fetchval(_USER, agent_id)
     rows = await pool.fetch(_REFUSED, *passage.arguments, session_id, agent_id, user, limit, with_heartbeats)
-    return [RefusedRow(**row) for row in reversed(rows)]
+    return [RefusedRow(**_read(row)) for row in reversed(rows)]
+
+
+def _read(row: asyncpg.Record) -> dict[str, Any]:
+    """Return the columns of a row, its refusal as a document."""
+    refusal = row["refusal"]
+    return {**row, "refusal": None if refusal is None else orjson.loads(refusal)}
 
 
 async def count_late_heartbeats(

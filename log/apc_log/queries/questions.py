@@ -78,10 +78,11 @@ def _row(record: asyncpg.Record) -> QuestionRow:
 
 _IS_KNOWN = "SELECT EXISTS (SELECT FROM apc_log.agent_packets WHERE packet_id = $1)"
 _VERDICTS = """
-SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message
+SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message,
+       refusal ->> 'remedy' AS remedy
 FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = $2 AND sender_agent_id = $3
 UNION ALL
-SELECT 'refused', code, NULL, reason FROM apc_log.packet_conflicts
+SELECT 'refused', code, NULL, reason, NULL FROM apc_log.packet_conflicts
 WHERE packet_id = $2 AND kind = 'refused' AND user_id = $4
 """
 
@@ -94,7 +95,7 @@ async def is_logged(pool: asyncpg.Pool, packet_id: UUID) -> bool:
 async def read_verdicts(
     pool: asyncpg.Pool, session_id: str, packet_id: UUID, sender: str, user: str
 ) -> Sequence[asyncpg.Record]:
-    """Return `verdict`, `code`, `path` and `message` of a packet; nothing while it is not judged.
+    """Return `verdict`, `code`, `path`, `message` and own `remedy` of a packet; nothing while it is not judged.
 
     Args:
         sender: its agent_id.

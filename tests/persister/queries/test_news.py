@@ -9,9 +9,11 @@ from uuid import uuid4
 
 import msgspec
 import orjson
+import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, coordination, hop, packet_entry, session_row
 
+from apc_cli.commands.packet_replay import print_lines
 from apc_cli.output.terminal import refusal_sentences
 from apc_contracts.judging.verdict import CONFLICT_REMEDIES, REMEDIES
 from apc_log.batch import ConflictEntry, PacketEntry
@@ -19,6 +21,22 @@ from apc_log.heads import read_ends
 from apc_log.queries import ConflictRow, replay
 from apc_log.queries.health import recent_work
 from apc_log.queries.news import Passage, list_news, list_refused, passages
+
+RULED: dict[str, Any] = {
+    "code": "RULE_FAILED",
+    "rule": "two-witnesses",
+    "path": "payload.result",
+    "message": "An action needs a finding of both investigators about its service.",
+    "requires": 'authors("finding/1", "service") >= 2',
+    "values": {"content.note": None, 'authors("finding/1", "service")': 1},
+    "remedy": "Cite both findings as evidence.",
+}
+RULED_WORDS = [
+    'two-witnesses requires: authors("finding/1", "service") >= 2',
+    "content.note = nothing",
+    'authors("finding/1", "service") = 1',
+    "Remedy: Cite both findings as evidence.",
+]
 
 
 async def fill(bench: LogBench) -> dict[str, PacketEntry]:
@@ -170,3 +188,33 @@ async def test_heartbeats_that_expired_bury_no_other_refusal_and_count_for_no_al
     assert few == [("CLAIM", "EXPIRED"), ("HEARTBEAT", "UNKNOWN_SENDER")]
     assert said == "apc: 30 HEARTBEATs that expired are left out: --heartbeats prints them too\n"
     assert (len(everything), silence) == (32, "")
+
+
+async def test_the_words_of_a_rule_win_wherever_a_refusal_is_shown(
+    bench: LogBench, postgres_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On arrival, and when it is refused after it was held."""
+    refused = msgspec.structs.replace(packet_entry(refusal_code="RULE_FAILED"), refusal=orjson.dumps(RULED))
+    waited = msgspec.structs.replace(packet_entry(packet_type="MESSAGE"), verdict="held")
+    metadata = orjson.dumps({"refusal": RULED})
+    denied = hop(waited, ["policy_fail"], "SCHEMA_VALIDATED", "REJECTED_POLICY", metadata=metadata)
+    await bench.gate.open()
+    await bench.gate.log([refused, waited, denied], [session_row(step=1)])
+    await bench.write()
+
+    async def listed(*arguments: str) -> list[dict[str, Any]]:
+        done = await asyncio.to_thread(ApcCommand(tmp_path), *arguments, given={"APC_DATABASE_URL": postgres_url})
+        return [json.loads(done.stdout)] if done.stdout[:1] == "{" else json.loads(done.stdout)
+
+    for row in await listed("packet", "refused"):
+        assert (row["refusal"], row["remedy"]) == (RULED, RULED["remedy"])
+        shown = refusal_sentences(row["code"], row["field"], row["reason"], row["kind"], row["refusal"])
+        assert shown == [f"payload.result: {RULED['message']}", *RULED_WORDS]
+    whole = Passage(await read_ends(bench.pool))
+    assert [row.refusal for row in await list_news(bench.pool, whole) if row.what == "refused"] == [RULED, RULED]
+    await print_lines(replay(bench.pool, "run-1"), with_events=False)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    at = [number for number, line in enumerate(lines) if RULED["message"] in line]
+    assert [lines[number + 1 : number + 5] for number in at] == [RULED_WORDS, RULED_WORDS]
+    (traced, _) = await listed("packet", "trace")
+    assert traced["refusal"] == RULED

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
@@ -24,6 +24,7 @@ from apc_cli.commands.ui import reach_of
 from apc_contracts import SignalPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.vocabulary import Signal
+from apc_log.queries import list_agent_packets
 from apc_web import access as logins
 from apc_web import app as web_app
 from apc_web import guard, roles
@@ -46,6 +47,7 @@ from apc_web.app import make_app
 from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
 from apc_web.models import ApiModel, Shown
 from apc_web.openapi import DOCUMENT
+from apc_web.verdict_words import ruling_of
 
 PASSWORD = "correct horse battery"
 HASH = hash_password(PASSWORD)
@@ -262,6 +264,19 @@ async def test_a_viewer_reads_no_body_and_no_text_that_tells_of_one(
         with monkeypatch.context() as unguarded:
             unguarded.setattr(roles, "narrowed", lambda model: model)
             assert SECRET in await read("vera")
+
+
+async def test_a_viewer_sees_the_rule_but_not_what_it_read(told: WebBench) -> None:
+    (row,) = await list_agent_packets(told.services.pool, session_id="s-1", limit=1)
+    words = {"code": "RULE_FAILED", "rule": "calm", "path": "payload", "message": SECRET}
+    ruled = words | {"requires": "content.name != 'x'", "values": {"content.name": SECRET}, "remedy": "Ask first."}
+
+    ruling = ruling_of(replace(row, verdict="refused", refusal=ruled), [])
+    seen = roles.narrowed(ruling)
+
+    assert ruling.values == {"content.name": SECRET}
+    assert (seen.rule, seen.requires, seen.remedy) == ("calm", "content.name != 'x'", "Ask first.")
+    assert not seen.values and SECRET not in str(seen)
 
 
 class Word(ApiModel):

@@ -1,4 +1,5 @@
 /** The verdict in words: what it means, the rule, and what would have let the packet pass. */
+import { Fragment } from "react";
 import type { Schemas } from "../../api/client";
 import { Card, Foreign } from "../../parts/bits";
 import { duration, sentence } from "../../lib/format";
@@ -36,6 +37,24 @@ export function VerdictCard({ detail }: { detail: Schemas["PacketDetail"] }) {
               </dd>
             </>
           )}
+          {ruling.requires && (
+            <>
+              <dt>Requires</dt>
+              <dd className="mono">
+                <Foreign>{ruling.requires}</Foreign>
+              </dd>
+            </>
+          )}
+          {Object.entries(ruling.values ?? {}).map(([reading, value]) => (
+            <Fragment key={reading}>
+              <dt className="mono">
+                <Foreign>{reading}</Foreign>
+              </dt>
+              <dd className="mono">
+                <Foreign>{JSON.stringify(value)}</Foreign>
+              </dd>
+            </Fragment>
+          ))}
           {ruling.remedy && (
             <>
               <dt>What would pass</dt>

@@ -11,7 +11,7 @@ from apc_client.client import Client
 from apc_client.connecting import connect, run
 from apc_client.errors import ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
 from apc_client.session import ClientSession, SessionEvent
-from apc_client.testing import TeamTestClient
+from apc_client.testing import TeamTestClient, run_rule_tests
 
 __all__ = [
     "Client",
@@ -25,4 +25,5 @@ __all__ = [
     "TeamTestClient",
     "connect",
     "run",
+    "run_rule_tests",
 ]

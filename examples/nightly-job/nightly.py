@@ -59,4 +59,4 @@ async def count(day: Day, ctx: HandlerContext) -> Takings:
     return Takings(orders=len(paid), amount=sum(paid))
 
 
-team = Team("nightly", agents=[bookkeeper, till], entry="bookkeeper", input=Day)
+team = Team("nightly", agents=[bookkeeper, till], entry="bookkeeper", input=Day, contract="nightly.yml")

@@ -34,7 +34,7 @@ style = Agent("style", role="reader", swarm="review")
 
 @lead.on(PullRequest)
 async def ask(request: PullRequest, ctx: HandlerContext) -> None:
-    ctx.state.update(number=request.number, opinions=[])
+    ctx.state.update(number=request.number, opinions={})
     await ctx.emit(request, to=["security", "style"])
 
 
@@ -52,11 +52,13 @@ async def look_at_lines(request: PullRequest, ctx: HandlerContext) -> Opinion:
 
 @lead.on(Opinion)
 async def decide(opinion: Opinion, ctx: HandlerContext) -> None:
-    opinions = [*map(Opinion.model_validate, ctx.state["opinions"]), opinion]
-    ctx.state["opinions"] = [one.model_dump() for one in opinions]
-    if len(opinions) == 2:
+    found = ctx.state["opinions"]
+    found[str(ctx.packet.packet_id)] = opinion.model_dump()
+    if len(found) == 2:
+        ctx.cite(*found)
+        opinions = [*map(Opinion.model_validate, found.values())]
         merge = all(one.severity != "high" for one in opinions)
         await ctx.complete(Review(number=ctx.state["number"], merge=merge, opinions=opinions))
 
 
-team = Team("review", agents=[lead, security, style], entry="lead", input=PullRequest)
+team = Team("review", agents=[lead, security, style], entry="lead", input=PullRequest, contract="review.yml")

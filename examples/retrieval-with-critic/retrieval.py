@@ -29,7 +29,8 @@ class Passage(BaseModel):
 @message("verdict/1")
 class Verdict(BaseModel):
     passage: Passage
-    accepted: bool
+    source: str | None
+    """The source that it accepts; None = it refuses the passage."""
     reason: str
 
 
@@ -81,14 +82,16 @@ async def check(passage: Passage, ctx: HandlerContext) -> None:
             len(wanted & given) * 2 >= len(wanted),
             f"it has {len(wanted & given)} of {len(wanted)} words",
         )
-    await ctx.emit(Verdict(passage=passage, accepted=accepted, reason=reason), to="asker")
+    source = passage.source if accepted else None
+    await ctx.emit(Verdict(passage=passage, source=source, reason=reason), to="asker")
 
 
 @asker.on(Verdict)
 async def decide(verdict: Verdict, ctx: HandlerContext) -> None:
     passage, refused = verdict.passage, verdict.passage.question.without
-    if verdict.accepted:
-        await ctx.complete(Answer(quotation=passage.quotation, source=passage.source, refused=refused))
+    ctx.cite(ctx.packet)
+    if verdict.source is not None:
+        await ctx.complete(Answer(quotation=passage.quotation, source=verdict.source, refused=refused))
     elif passage.source is None or len(refused) + 1 == TRIES:
         await ctx.complete(Answer(quotation=None, source=None, refused=[*refused, *filter(None, [passage.source])]))
     else:
@@ -96,4 +99,6 @@ async def decide(verdict: Verdict, ctx: HandlerContext) -> None:
         await ctx.emit(again, to="retriever")
 
 
-team = Team("library", agents=[asker, retriever, critic], entry="asker", input=Question)
+team = Team(
+    "library", agents=[asker, retriever, critic], entry="asker", input=Question, contract="retrieval.yml"
+)

@@ -10,7 +10,7 @@ from apc_agents import Agent, HandlerContext, Role, Team, message
 ORDERS = {"A-1": 25.0, "A-2": 480.0}
 """What was paid; your database in a real desk."""
 FREE_HAND = 100.0
-"""A refund above this needs a person."""
+"""A refund above this needs a person: by desk.yml, which the gate holds."""
 
 
 @message("complaint/1")
@@ -48,16 +48,18 @@ async def propose(complaint: Complaint, ctx: HandlerContext) -> None:
     if paid is None:
         await ctx.complete(Reply(outcome="unknown order", text=f"We have no order {complaint.order}."))
         return
+    refund = Refund(order=complaint.order, amount=paid)
     if paid > FREE_HAND:
         approval = await ctx.ask(
             f"Refund {paid:.2f} for order {complaint.order}? The customer says: {complaint.text}",
             to=Role("support-lead"),
+            about=refund,
             timeout=timedelta(hours=8),
         )
         if not approval.approved:
             await ctx.complete(Reply(outcome="denied", text=approval.note or "We cannot refund this order."))
             return
-    await ctx.emit(Refund(order=complaint.order, amount=paid), to="cashier")
+    await ctx.emit(refund, to="cashier")
 
 
 @cashier.on(Refund)
@@ -73,4 +75,4 @@ async def answer(paid: Paid, ctx: HandlerContext) -> None:
     await ctx.complete(Reply(outcome="refunded", text=f"{paid.amount:.2f} is on its way, receipt {paid.receipt}."))
 
 
-team = Team("support", agents=[clerk, cashier], entry="clerk", input=Complaint)
+team = Team("support", agents=[clerk, cashier], entry="clerk", input=Complaint, contract="desk.yml")

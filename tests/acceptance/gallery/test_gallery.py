@@ -1,6 +1,5 @@
 """The teams of examples/, as their READMEs run them, and what they do with other inputs."""
 
-import importlib.util
 import json
 import re
 import shutil
@@ -15,17 +14,9 @@ from tests.support.apc_command import ApcCommand
 from apc_agents.errors import AgentError
 from apc_client import TeamTestClient
 
+from .conftest import EXAMPLES, load
+
 pytestmark = pytest.mark.long
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def load(folder: str, module: str) -> Any:
-    spec = importlib.util.spec_from_file_location(module, EXAMPLES / folder / f"{module}.py")
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
 
 
 def commands_of(folder: Path) -> str:

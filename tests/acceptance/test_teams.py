@@ -18,7 +18,8 @@ FOREIGN = '{"number": 4711, "diff": "+ password = 1"}'
 @pytest.fixture
 def review(apc: ApcCommand) -> ApcCommand:
     """The example, in the working folder."""
-    shutil.copy(EXAMPLE / "review.py", apc.folder / "review.py")
+    for name in ("review.py", "review.yml"):
+        shutil.copy(EXAMPLE / name, apc.folder / name)
     (apc.folder / "pr.json").write_text(FOREIGN)
     return apc
 
@@ -56,8 +57,8 @@ def test_over_rabbitmq_each_agent_is_a_process(review: ApcCommand, amqp_vhost_ur
         assert all(clients.values()), "its right ends with the command"
         session = json.loads(review("session", "show", done["session"], given=given).stdout)["session"]
         assert session["opener"] in clients, "the second run finds the session of the first"
-    (registered,) = json.loads(review("contract", "list", "--json", given=given).stdout)
-    assert (registered["contract"], registered["revision"]) == ("own", 1)
+    registered = json.loads(review("contract", "list", "--json", given=given).stdout)
+    assert {(one["contract"], one["revision"]) for one in registered} == {("own", 1), ("pull-request-review", 1)}
 
 
 @pytest.mark.faults

@@ -43,8 +43,14 @@ def runs_at(line: str) -> list[str]:
     return [run["run_id"] for run in asked(line, "/runs")["items"]]
 
 
+def copy_example(apc: ApcCommand) -> None:
+    """Put the team and its rules into the working folder."""
+    for name in ("review.py", "review.yml"):
+        shutil.copy(EXAMPLE / name, apc.folder / name)
+
+
 def test_a_finished_run_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
-    shutil.copy(EXAMPLE / "review.py", apc.folder / "review.py")
+    copy_example(apc)
     (apc.folder / "pr.json").write_text(FOREIGN)
     running = apc.start("run", TEAM, "--input", "pr.json", "--ui")
     try:
@@ -65,9 +71,10 @@ def test_a_run_that_halts_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
     broken = (
         (EXAMPLE / "review.py")
         .read_text()
-        .replace("    opinions = ", "    raise RuntimeError('not now')\n    opinions = ", 1)
+        .replace("    found = ctx", "    raise RuntimeError('not now')\n    found = ctx", 1)
     )
     assert "not now" in broken
+    copy_example(apc)
     (apc.folder / "review.py").write_text(broken)
     (apc.folder / "pr.json").write_text(FOREIGN)
     running = apc.start("run", TEAM, "--input", "pr.json", "--ui")
@@ -86,7 +93,7 @@ def test_a_run_that_halts_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
 
 @pytest.mark.parametrize("command", [("up", "--ui"), ("run", TEAM, "--input", "pr.json", "--ui")])
 def test_accounts_without_tls_are_refused_before_anything_starts(apc: ApcCommand, command: tuple[str, ...]) -> None:
-    shutil.copy(EXAMPLE / "review.py", apc.folder / "review.py")
+    copy_example(apc)
     (apc.folder / "pr.json").write_text(FOREIGN)
     done = apc(*command, given={"APC_WEB_USERS_FILE": "users.json"})
     assert done.returncode == 2

@@ -30,6 +30,7 @@ def commands_of(folder: Path) -> str:
     ("folder", "answers", "said"),
     [
         ("support-desk", "maybe\ny gladly\n", {"outcome": "refunded"}),
+        ("incident-room", "maybe\ny\n", {"service": "shop"}),
         ("retrieval-with-critic", "", {"source": "log.txt", "refused": []}),
         ("nightly-job", "", {"text": "2 orders, 505.00 in all"}),
     ],

@@ -73,7 +73,7 @@ async def test_a_clerk_cannot_refund_much_without_a_lead(postgres_url: str, tmp_
     clerk = hasty(desk.clerk, desk.Complaint, desk.Refund(order="A-2", amount=480), refused, to="cashier")
     complaint = desk.Complaint(order="A-2", text="broken")
     error = await refusal_of(with_another(desk.team, clerk), complaint, refused, postgres_url, tmp_path)
-    assert (error.rule, error.say) == ("lead-approves-large", "A refund above 100 needs a support lead.")
+    assert (error.rule, error.message) == ("lead-approves-large", "A refund above 100 needs a support lead.")
     assert error.remedy == "Ask a support lead about exactly this refund."
 
 
@@ -99,7 +99,7 @@ async def test_a_bookkeeper_cannot_report_without_the_till(postgres_url: str, tm
     day = nightly.Day(date="2026-11-23")
     bookkeeper = hasty(nightly.bookkeeper, nightly.Day, nightly.Report(date=day.date, text="much"), refused)
     error = await refusal_of(with_another(nightly.team, bookkeeper), day, refused, postgres_url, tmp_path)
-    assert (error.rule, error.say) == ("asked-the-till", "A report rests on what the till has said.")
+    assert (error.rule, error.message) == ("asked-the-till", "A report rests on what the till has said.")
 
 
 # The incident room.
@@ -156,7 +156,7 @@ async def test_a_faulty_fixer_does_nothing(mode: str, rule: str, postgres_url: s
         session = await client.start(room.Alert(service="shop", symptom="5xx after a deploy"))
         with pytest.raises(SessionHalted, match="HANDLER_FAILED fixer"):
             await session.result(timeout=30)
-    assert set(refused) == {rule}
+    assert refused[0] == rule, "the session halts then"
     assert room.DONE == []
 
 

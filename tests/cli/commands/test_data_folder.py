@@ -14,7 +14,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 def test_a_data_folder_that_cannot_be_made(apc: ApcCommand, place: str) -> None:
     (apc.folder / "file").write_text("")
     (apc.folder / "question.json").write_text('{"text": "Who?"}')
-    shutil.copy(EXAMPLES / "retrieval-with-critic" / "retrieval.py", apc.folder)
+    for name in ("retrieval.py", "retrieval.yml"):
+        shutil.copy(EXAMPLES / "retrieval-with-critic" / name, apc.folder)
 
     asked = apc("run", "retrieval:team", "--input", "question.json", given={"APC_DATA_DIR": place})
 

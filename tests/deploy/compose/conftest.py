@@ -82,7 +82,7 @@ def figures() -> Iterator[dict[str, Any]]:
 def stack(tmp_path_factory: pytest.TempPathFactory, figures: dict[str, Any]) -> Iterator[Stack]:
     """The team in containers, from an empty folder; the image apc-bus must be built (`make images`)."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("Dockerfile", "docker-compose.override.yml", "review.py", "ask.py"):
+    for name in ("Dockerfile", "docker-compose.override.yml", "review.py", "review.yml", "ask.py"):
         shutil.copy(EXAMPLE / name, folder)
     made = Stack(folder, figures)
     subprocess.run([sys.executable, "-m", "apc_cli", "deploy", "init"], cwd=folder, check=True)

@@ -182,7 +182,7 @@ def _message(schema: str, content: Mapping[str, Any]) -> MessagePayload:
 
 
 def _slowest_rule() -> float:
-    """Return the p99 in microseconds of evaluating the slowest of the ten rules, its values at hand."""
+    """Return the p99 in microseconds of evaluating the slowest of the ten rules, given its values."""
     contract = _contract(TEN_RULES)
     assert contract.team is not None
     values = {

@@ -99,6 +99,4 @@ async def decide(verdict: Verdict, ctx: HandlerContext) -> None:
         await ctx.emit(again, to="retriever")
 
 
-team = Team(
-    "library", agents=[asker, retriever, critic], entry="asker", input=Question, contract="retrieval.yml"
-)
+team = Team("library", agents=[asker, retriever, critic], entry="asker", input=Question, contract="retrieval.yml")

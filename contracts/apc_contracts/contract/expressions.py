@@ -116,7 +116,7 @@ _COMPARED = 16
 """Characters that a comparison takes at a step."""
 _STEP = 40
 _PATTERN_COST = 8_000
-"""A pattern is read anew at each look."""
+"""A pattern is compiled at each look."""
 _FREE = frozenset({"(", ")", "[", "]", ",", ".", ":", "content", "packet", "sender", "session"})
 
 _TOKEN = re.compile(

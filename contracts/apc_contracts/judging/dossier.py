@@ -182,7 +182,7 @@ class Dossier:
         return [one for one in self.approvals.get(about, ()) if one.asker == packet.sender.agent_id]
 
     def denies_later(self, packet: Packet, approval: Approval) -> bool:
-        """Return whether the person denied the same content after this answer, whoever asked."""
+        """Return whether the person denied the same content after this answer, no matter who asked."""
         answers = self.approvals.get(about_hash(*content_of(packet)), [])
         later = answers[next(index for index, one in enumerate(answers) if one is approval) + 1 :]
         return any(one.person == approval.person and not one.is_approved for one in later)

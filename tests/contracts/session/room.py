@@ -1,4 +1,4 @@
-"""An incident room under rules of its own, without broker and database: two investigators, a fixer, two leads."""
+"""An incident room under its own rules, without broker and database: two investigators, a fixer, two leads."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -68,7 +68,7 @@ _EVERY = frozenset(PacketType)
 
 
 def agent(agent_id: str, role: str, *rights: Right, user: str | None = None) -> Registration:
-    """Return an agent with a broker user of its own."""
+    """Return an agent with its own broker user."""
     schemas = frozenset({ANY_SCHEMA})
     fields = {"rights": frozenset(rights), "handles": _EVERY, "speaks": SPEAKS_ALL, "schemas": schemas}
     return Registration(agent_id, user or f"agent.{agent_id}", role, role, **fields)  # type: ignore[arg-type]

@@ -337,7 +337,7 @@ async def try_rules(
 ) -> None:
     """Judge the sessions of the log by a contract, and print what would have been decided otherwise.
 
-    Whole sessions are replayed, each packet in the session as it was. Exit 1 if a decision would have been different, or
+    Whole sessions are replayed, each packet in the session as it was. Exit 1 if a decision would have been different or
     a session could not be read.
     """
     if (run_id is None) == (since is None):

@@ -337,8 +337,8 @@ async def try_rules(
 ) -> None:
     """Judge the sessions of the log by a contract, and print what would have been decided otherwise.
 
-    Whole sessions are replayed, each packet in the session as it was. Exit 1 if a decision would have been different or
-    a session could not be read.
+    Whole sessions are replayed, each packet in the session as it was. Exit 1 if a decision would have been different
+    or a session could not be read.
     """
     if (run_id is None) == (since is None):
         raise InputUnusable("name the sessions by one of --run RUN and --since TIME")

@@ -190,9 +190,9 @@ async def test_an_approval_binds_exactly_what_was_shown(postgres_url: str, tmp_p
     [
         (
             "extends: tusk",
-            r"rules\.yml invalid at extends: 'tusk' is not registered: register it, or take apc-1.0, task",
+            r"rules\.yml invalid at extends: line 2, column 10: there is no contract 'tusk': register it, or extend task",
         ),
-        ("extends: task\nrulez: []", r"rules\.yml invalid at rulez: there is no 'rulez'"),
+        ("extends: task\nrulez: []", r"rules\.yml invalid at rulez: line 3, column 8: there is no 'rulez'"),
         (
             "extends: task\nonly: [odrer/1]",
             r"rules\.yml invalid at .*: there is no schema odrer/1: do you mean order/1",

@@ -22,6 +22,9 @@ from apc_contracts.contract.file import ContractFile, CounterDeclaration, RuleDe
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
+MAX_TEXT_OF_RULES = 32_768
+"""Characters of all expressions: the gate compiles them between two packets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -89,6 +92,12 @@ class Team:
 
     def check(self) -> None:
         """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
+        length = sum(len(expression.text) for expression in self.expressions)
+        if length > MAX_TEXT_OF_RULES:
+            message = (
+                f"all expressions together have {length:,} characters, {MAX_TEXT_OF_RULES:,} are allowed: drop some"
+            )
+            raise ContractInvalid("team.rules", message)
         for expression in self.expressions:
             expression.check()
         if self.cost > MAX_COST:

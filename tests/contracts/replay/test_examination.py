@@ -74,3 +74,12 @@ def _hostile(**parts: Any) -> bytes:
 def test_hostile_files_are_refused(body: bytes) -> None:
     with pytest.raises(ContractInvalid, match=r"^contract mine\.yml invalid at "):
         examine(body, "mine.yml", PARENTS, {})
+
+
+def test_a_contract_that_would_take_the_gate_long_to_compile_is_refused() -> None:
+    require = " || ".join(["content.size == 1"] * 45)
+    rules = [{"name": f"r{index}", "for": "note/1", "require": require} for index in range(64)]
+    schema = {"type": "object", "properties": {"size": {"type": "number"}}, "required": ["size"]}
+
+    with pytest.raises(ContractInvalid, match=r"all expressions together have 60,\d+ characters, 32,768 are allowed"):
+        examine(_hostile(rules=rules), "mine.yml", PARENTS, {"note/1": schema})

@@ -190,7 +190,7 @@ async def test_an_approval_binds_exactly_what_was_shown(postgres_url: str, tmp_p
     [
         (
             "extends: tusk",
-            r"rules\.yml invalid at extends: line 2, column 10: there is no contract 'tusk': register it, or extend task",
+            r"rules\.yml invalid at extends: line 2, column 10: there is no contract 'tusk': register it",
         ),
         ("extends: task\nrulez: []", r"rules\.yml invalid at rulez: line 3, column 8: there is no 'rulez'"),
         (

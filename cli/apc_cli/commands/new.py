@@ -3,7 +3,8 @@
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -22,7 +23,25 @@ _LONGEST = 40
 _SUFFIX = ".template"
 
 
-def write_project(name: str, parent: Path) -> Path:
+class TeamKind(StrEnum):
+    """What the rules of a new team are about."""
+
+    REVIEW = "review"
+    APPROVAL = "approval"
+
+
+_WORDS: Mapping[TeamKind, Mapping[str, str]] = {
+    TeamKind.REVIEW: {"ABOUT": "a result is what the editor has returned", "PERSON": "", "ASKS": ""},
+    TeamKind.APPROVAL: {
+        "ABOUT": "a result is what the editor has returned and a person has approved",
+        "PERSON": " --person alice:lead",
+        "ASKS": ", after alice was asked at this terminal",
+    },
+}
+"""What the templates say of each kind, beside its own."""
+
+
+def write_project(name: str, parent: Path, kind: TeamKind = TeamKind.REVIEW) -> Path:
     """Write a project into the folder of this name and return its path.
 
     Raises:
@@ -35,7 +54,7 @@ def write_project(name: str, parent: Path) -> Path:
             raise InputUnusable(f"{folder} is no folder: choose another name")
         if folder.exists() and any(folder.iterdir()):
             raise InputUnusable(f"{folder} is not empty: choose another name, or empty it first")
-        for place, text in _rendered(name, module):
+        for place, text in _rendered(name, module, kind):
             path = folder / place
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
@@ -65,13 +84,15 @@ def _is_installed(module: str) -> bool:
         return True
 
 
-def _rendered(name: str, module: str) -> Iterator[tuple[PurePosixPath, str]]:
+def _rendered(name: str, module: str, kind: TeamKind) -> Iterator[tuple[PurePosixPath, str]]:
     """Yield the place and the text of each file."""
-    known = {"NAME": name, "MODULE": module, "VERSION": __version__}
-    for place, file in _templates(files("apc_cli") / "project" / "template", PurePosixPath()):
-        named = PurePosixPath(*(_named(part, module) for part in place.parts))
-        text = file.read_text(encoding="utf-8")
-        yield named, re.sub(r"@(NAME|MODULE|VERSION)@", lambda match: known[match[1]], text)
+    known = {"NAME": name, "MODULE": module, "VERSION": __version__, **_WORDS[kind]}
+    project = files("apc_cli") / "project"
+    for folder in (project / "template", project / "kinds" / kind):
+        for place, file in _templates(folder, PurePosixPath()):
+            named = PurePosixPath(*(_named(part, module) for part in place.parts))
+            text = file.read_text(encoding="utf-8")
+            yield named, re.sub(f"@({'|'.join(known)})@", lambda match: known[match[1]], text)
 
 
 def _templates(folder: Traversable, place: PurePosixPath) -> Iterator[tuple[PurePosixPath, Traversable]]:
@@ -88,14 +109,38 @@ def _named(part: str, module: str) -> str:
     return f".{part.removeprefix('dot.')}" if part.startswith("dot.") else part
 
 
-def new(name: Annotated[str, typer.Argument(help="Such as my-team: a new or empty folder.")]) -> None:
-    """Write a project: a team of two agents, its tests, Makefile, Dockerfile, compose override and CI."""
+def new(
+    name: Annotated[str, typer.Argument(help="Such as my-team: a new or empty folder.")],
+    kind: Annotated[
+        TeamKind | None,
+        typer.Option(
+            help="Its rules: an agent reviews the result, or a person approves it too. Asked for at a terminal, else "
+            "review.",
+        ),
+    ] = None,
+) -> None:
+    """Write a project: a team of two agents, its rules, tests, Makefile, Dockerfile, compose override and CI."""
 
-    folder = write_project(name, Path())
-    echo(f"{folder}: a team of two agents. Next:")
+    folder = write_project(name, Path(), kind or _asked_kind())
+    echo(f"{folder}: a team of two agents, and its rules. Next:")
     echo(f"  cd {folder}")
     echo(f"  make test{_interpreter()}")
     echo(f"  make run{_interpreter()}")
+
+
+def _asked_kind() -> TeamKind:
+    """Ask which kind of team it is; without a terminal it is the default."""
+    if not sys.stdin.isatty():
+        return TeamKind.REVIEW
+    question = "review = an agent reviews the result, approval = a person approves it too\nWhich kind of team?"
+    kind: TeamKind = typer.prompt(question, default=TeamKind.REVIEW.value, value_proc=_kind_of, err=True)
+    return kind
+
+
+def _kind_of(answer: str) -> TeamKind:
+    if answer not in list(TeamKind):
+        raise typer.BadParameter(f"answer {' or '.join(TeamKind)}")
+    return TeamKind(answer)
 
 
 def _interpreter() -> str:

@@ -1,6 +1,7 @@
 """`apc new`: the project that it writes works at once, and it never writes over anything."""
 
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -13,30 +14,40 @@ from tests.support.apc_command import ApcCommand
 from tests.support.servers.compose_model import read_compose
 
 from apc_cli.commands.deploy import write_files
-from apc_cli.commands.new import write_project
+from apc_cli.commands.new import TeamKind, write_project
 from apc_cli.errors import InputUnusable
 
 BIN = Path(sys.executable).parent
 
 
-def make(folder: Path, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def make(folder: Path, *arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("APC_", "PYTEST"))}
     command = ["make", *arguments, f"PY={sys.executable}"]
     return subprocess.run(
-        command, cwd=folder, env=inherited | environment, capture_output=True, text=True, check=False, timeout=250
+        command,
+        cwd=folder,
+        env=inherited | environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
     )
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_its_tests_pass_and_its_team_runs_at_once(tmp_path: Path, postgres_url: str) -> None:
+@pytest.mark.parametrize(("kind", "answer"), [((), ""), (("--kind", "approval"), "y\n")])
+def test_its_tests_pass_and_its_team_runs_at_once(
+    kind: tuple[str, ...], answer: str, tmp_path: Path, postgres_url: str
+) -> None:
     """The one slow test of `apc new`: it is what the command promises."""
-    written = ApcCommand(tmp_path)("new", "my-team")
+    written = ApcCommand(tmp_path)("new", "my-team", *kind)
     assert (written.returncode, written.stderr) == (0, "")
     folder = tmp_path / "my-team"
     tested = make(folder, "test")
-    assert tested.returncode == 0 and "2 passed" in tested.stdout, tested.stdout + tested.stderr
-    ran = make(folder, "run", APC_DATABASE_URL=postgres_url)
+    assert tested.returncode == 0 and "4 passed" in tested.stdout, tested.stdout + tested.stderr
+    ran = make(folder, "run", stdin=answer, APC_DATABASE_URL=postgres_url)
     assert ran.returncode == 0 and '"text": "The bus keeps what was said"' in ran.stdout, ran.stderr
     assert '"level": "info"' not in ran.stderr, "what went well needs no lines"
     again = ApcCommand(tmp_path)("new", "my-team")
@@ -46,8 +57,22 @@ def test_its_tests_pass_and_its_team_runs_at_once(tmp_path: Path, postgres_url: 
     )
 
 
-def test_its_files_fit_their_schemas_and_each_other(tmp_path: Path) -> None:
-    folder = write_project("my-team", tmp_path)
+def test_at_a_terminal_it_asks_which_kind_of_team_it_is(tmp_path: Path) -> None:
+    terminal, held = pty.openpty()
+    os.write(terminal, b"other\napproval\n")
+    command = [sys.executable, "-m", "apc_cli", "new", "my-team"]
+    done = subprocess.run(command, cwd=tmp_path, stdin=held, capture_output=True, text=True, check=False, timeout=60)
+    os.close(terminal)
+    os.close(held)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Which kind of team? [review]:") == 2
+    assert "answer review or approval" in done.stderr
+    assert "lead-approves" in (tmp_path / "my-team/my_team/rules.yml").read_text()
+
+
+@pytest.mark.parametrize("kind", TeamKind)
+def test_its_files_fit_their_schemas_and_each_other(kind: TeamKind, tmp_path: Path) -> None:
+    folder = write_project("my-team", tmp_path, kind)
     for checker in (
         ("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.override.yml"),
         ("check-jsonschema", "--builtin-schema", "vendor.github-workflows", ".github/workflows/ci.yml"),

@@ -71,6 +71,10 @@ class Team:
     types: Mapping[str, Mapping[str, FieldType]]
     zone: ZoneInfo
 
+    def counter(self, name: str) -> Counter:
+        """Return the counter of this name."""
+        return _counters_of(self)[name]
+
     def plan_for(self, schema: str, packet_type: PacketType) -> "Plan":
         """Return the rules for such a packet, joined."""
         return _plan_for(self, schema, packet_type)
@@ -142,6 +146,11 @@ def _plan_for(team: Team, schema: str, packet_type: PacketType) -> Plan:
     expressions = [one for rule in rules for one in (rule.when, rule.require) if one is not None]
     readings = {reading.text: reading for expression in expressions for reading in expression.readings}
     return Plan(rules, Conjunction((rule.when, rule.require) for rule in rules), tuple(readings.values()))
+
+
+@lru_cache(256)
+def _counters_of(team: Team) -> Mapping[str, Counter]:
+    return {counter.name: counter for counter in team.counters}
 
 
 @lru_cache(4096)

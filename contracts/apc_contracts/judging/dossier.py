@@ -148,25 +148,29 @@ class Dossier:
         """Yield the counters that a packet adds to, with their key and its amount."""
         schema, content = content_of(packet)
         for counter in self.team.counters_for(schema, packet.packet_type):
-            if counter.when is not None and not counter.when.holds(
-                packet_values(self.team, packet, counter.when.readings)
-            ):
+            if not self._counts(counter, packet):
                 continue
             amount = 1 if counter.add is None else at_path(content, counter.add.removeprefix("content."))
             for key in keys_of(counter, packet, content):
                 yield counter, key, float(amount or 0)
 
+    def _counts(self, counter: Counter, packet: Packet) -> bool:
+        when = counter.when
+        return when is None or when.holds(packet_values(self.team, packet, when.readings))
+
     def counted_before(self, name: str, packet: Packet, now: datetime) -> float:
         """Return what a counter has for a packet's key; for several recipients the highest."""
-        counter = next(one for one in self.team.counters if one.name == name)
+        counter = self.team.counter(name)
         states, content = self.counters.get(name, {}), content_of(packet)[1]
         found = (states[key].value(counter, now) for key in keys_of(counter, packet, content) if key in states)
         return max(found, default=0)
 
     def full_counter(self, packet: Packet) -> str | None:
         """Return the counter that has no room for a packet's new key; None when all have."""
-        for counter, key, _ in self.counted(packet):
-            if key in self.counters.get(counter.name, {}):
+        schema, content = content_of(packet)
+        for counter in self.team.counters_for(schema, packet.packet_type):
+            known = self.counters.get(counter.name, {})
+            if all(key in known for key in keys_of(counter, packet, content)) or not self._counts(counter, packet):
                 continue
             states = [state for keys in self.counters.values() for state in keys.values()]
             own = sum(state.opened_by == packet.sender.agent_id for state in states)

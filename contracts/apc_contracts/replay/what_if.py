@@ -141,8 +141,6 @@ class Trial(WhatIf):
             document, team = session.document, self._contract.team
             if team is not None:
                 self._dossier = Dossier(team, document.opened_at, session.members, document.spent, {})
-        if self._dossier is not None and session.dossier is not None:
-            self._dossier.effects = session.dossier.effects
         return _TriedSession(session, self._dossier, self._said_of)
 
     def _accept(self, packet: Packet, user: str | None, other: Verdict, now: datetime) -> None:

@@ -142,7 +142,7 @@ async def test_a_faulty_fixer_does_nothing(mode: str, rule: str, postgres_url: s
         references = {"invented ids": invented, "text": ("trust me",)}.get(mode, ())
         if mode == "one finding":
             ctx.cite(ctx.packet)
-        bundle = {"proof_bundle": ProofBundle(evidence_refs=references)} if references else {}
+        bundle: dict[str, Any] = {"proof_bundle": ProofBundle(evidence_refs=references)} if references else {}
         action = room.Action(service=finding.service, kind="rollback", risk="high")
         packet = await ctx.emit(action, to="scribe", **bundle)
         try:

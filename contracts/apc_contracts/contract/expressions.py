@@ -109,9 +109,10 @@ _METHODS = frozenset({"size", "startsWith", "endsWith", "contains", "matches"})
 _MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 _CASTS = frozenset({"size", "double", "int", "string"})
 _CONSTANTS = frozenset({"true", "false", "in"})
-_SCANNING = frozenset({"contains", "matches", "+", *_CASTS})
+_TEXTS = frozenset({"string", "strings", "objects"})
+_SCANNING = frozenset({"contains", "matches", "+", "<", "<=", ">", ">=", *_CASTS})
 """What looks at, or copies, each character of a text."""
-_COMPARING = frozenset({"==", "!=", "<", "<=", ">", ">=", "in", "startsWith", "endsWith", "size"})
+_COMPARING = frozenset({"==", "!=", "in", "startsWith", "endsWith", "size"})
 _COMPARED = 16
 """Characters that a comparison takes at a step."""
 _STEP = 40
@@ -234,7 +235,7 @@ class Expression:
     def cost(self) -> int:
         """The most steps that it takes, of some ten nanoseconds: its operations on what they read at its longest."""
         kinds = [reading.gives for reading in self._readings.values()]
-        text = max((kind.length for kind in kinds), default=1)
+        text = max((kind.length for kind in kinds if kind.kind in _TEXTS), default=1)
         whole = max((kind.cost for kind in kinds), default=1)
         items = max((kind.items for kind in kinds if kind.kind not in _CEL_TYPES), default=1)
         total, depth, macros = sum(map(_cost_of_giving, kinds)), 0, list[int]()

@@ -547,9 +547,11 @@ class Conjunction:
             self._names.update(expression.variables)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return whether every rule is kept."""
-        names = self._names
-        return is_true(self._program, {names[text]: value for text, value in values.items() if text in names})
+        """Return whether every rule is kept; false too where they are too long or deep for one expression."""
+        names, program = self._names, self._program
+        if program is None:
+            return False
+        return is_true(program, {names[text]: value for text, value in values.items() if text in names})
 
     @cached_property
     def _program(self) -> Any:
@@ -560,7 +562,10 @@ class Conjunction:
                 if expression is not None:
                     variables.update(expression.cel[1])
             texts.append(f"({require.cel[0]})" if when is None else f"(({when.cel[0]}) ? ({require.cel[0]}) : true)")
-        return _environment(variables).compile(" && ".join(texts) or "true")
+        try:
+            return _environment(variables).compile(" && ".join(texts) or "true")
+        except RuntimeError:
+            return None
 
 
 def _environment(variables: Mapping[str, Kind]) -> Any:

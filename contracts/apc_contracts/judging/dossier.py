@@ -17,6 +17,7 @@ import msgspec
 
 from apc_contracts.contract.expressions import FieldType, Reading
 from apc_contracts.contract.rules import Counter, Rule, Team
+from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload, typed_part
 from apc_contracts.vocabulary import PacketType, Signal
@@ -77,15 +78,20 @@ class CounterState:
     def add(self, counter: Counter, amount: float, now: datetime) -> None:
         """Count an amount, and forget what is too old."""
         if counter.within_ms is None:
-            self.total += amount
+            self.total = _bounded(self.total + amount)
             return
         newest = _part(counter, now)
         self.parts = {part: one for part, one in self.parts.items() if int(part) >= newest - BUCKETS}
-        self.parts[str(newest)] = self.parts.get(str(newest), 0) + amount
+        self.parts[str(newest)] = _bounded(self.parts.get(str(newest), 0) + amount)
 
 
 Counters = dict[str, dict[str, CounterState]]
 """Name of the counter -> key -> its state."""
+
+
+def _bounded(amount: float) -> float:
+    """Return an amount that stays finite and, written as JSON, the same: a larger one counts as the largest."""
+    return max(-float(MAX_SAFE_INTEGER), min(amount, float(MAX_SAFE_INTEGER)))
 
 
 def _part(counter: Counter, now: datetime) -> int:
@@ -155,8 +161,9 @@ class Dossier:
                 yield counter, key, float(amount or 0)
 
     def _counts(self, counter: Counter, packet: Packet) -> bool:
+        """Return whether a packet counts. An error in `when` counts: a long field must not get round the counter."""
         when = counter.when
-        return when is None or when.holds(packet_values(self.team, packet, when.readings))
+        return when is None or not when.fails(packet_values(self.team, packet, when.readings))
 
     def counted_before(self, name: str, packet: Packet, now: datetime) -> float:
         """Return what a counter has for a packet's key; for several recipients the highest."""

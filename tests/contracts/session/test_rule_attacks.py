@@ -1,6 +1,10 @@
 """Attempts to get round the rules of a team, and rules by which a contract would stop its gate."""
 
-from .test_team_rules import HEAD, contract_of, room
+import pytest
+
+from apc_contracts.session.document import decode_document
+
+from .test_team_rules import HEAD, contract_of, room, rule_of
 
 
 def rule(name: str, require: str, when: str = "true") -> str:
@@ -23,3 +27,29 @@ def test_rules_that_are_too_long_together_are_judged_one_by_one() -> None:
     long = f'"{"a" * 980}" != ""'
     incident = room(contract_of(HEAD + "".join(rule(f"r{index}", long, long) for index in range(64))))
     incident.accept(incident.action())
+
+
+COUNTED = "name: t\nextends: task\ncounters: {c: {for: action/1, %s}}\nrules:\n  - {name: r, for: %s, require: '%s'}"
+
+
+@pytest.mark.parametrize("within", ["", ", within: 1h"])
+def test_huge_amounts_leave_a_session_that_can_be_judged_and_read(within: str) -> None:
+    """Beyond the largest double a sum is no number, and JSON has none for it."""
+    incident = room(contract_of(COUNTED % (f"add: content.cents{within}", "finding/1", 'sum("c") < 5')))
+    for note in "abc":
+        incident.accept(incident.action(note=note, cents=1e308))
+    assert rule_of(incident.message("logs", "finding/1", {"service": "api"}, "fixer")) == "r"
+    document = incident.simulation.session.document
+    assert decode_document(document.encode()).counters == document.counters
+
+
+# Counters.
+
+
+def test_an_error_in_a_counters_when_counts() -> None:
+    """Otherwise a sender that provokes it is never counted."""
+    when = 'when: "!has(content.note) || 1 / size(content.note) >= 0"'
+    incident = room(contract_of(COUNTED % (when, "action/1", 'count("c") < 2')))
+    for index, service in enumerate(("a", "b", "c")):
+        sent = incident.action(note="", service=service)
+        assert (sent[1].refusal is None) == (index < 2)

@@ -20,7 +20,8 @@ from apc_contracts.contract.rules import Counter, Rule, Team
 from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload, typed_part
-from apc_contracts.vocabulary import PacketType, Signal
+from apc_contracts.payloads.session_signals import ROLE_PREFIX
+from apc_contracts.vocabulary import ALL_RECIPIENTS, PacketType, Signal
 from apc_contracts.wire.canonical import canonical_json
 
 KEPT_BYTES: Final = 64
@@ -166,24 +167,36 @@ class Dossier:
         return when is None or not when.fails(packet_values(self.team, packet, when.readings))
 
     def counted_before(self, name: str, packet: Packet, now: datetime) -> float:
-        """Return what a counter has for a packet's key; for several recipients the highest."""
+        """Return what a counter has for a packet's key; for several recipients, or a group, the highest."""
         counter = self.team.counter(name)
-        states, content = self.counters.get(name, {}), content_of(packet)[1]
-        found = (states[key].value(counter, now) for key in keys_of(counter, packet, content) if key in states)
-        return max(found, default=0)
+        states, keys = self.counters.get(name, {}), keys_of(counter, packet, content_of(packet)[1])
+        if counter.by != "recipient":
+            return states[keys[0]].value(counter, now) if keys[0] in states else 0
+        # Whom a group reaches only the registry of that time knew: what it got counts for everybody.
+        shared = sum(state.value(counter, now) for key, state in states.items() if _is_group(key))
+        is_to_group = any(map(_is_group, keys))
+        own = [
+            state.value(counter, now)
+            for key, state in states.items()
+            if not _is_group(key) and (is_to_group or key in keys)
+        ]
+        return shared + max(own, default=0)
 
     def full_counter(self, packet: Packet) -> str | None:
-        """Return the counter that has no room for a packet's new key; None when all have."""
+        """Return the counter that has no room for a packet's new keys; None when all have."""
         schema, content = content_of(packet)
+        new: set[tuple[str, str]] = set()
         for counter in self.team.counters_for(schema, packet.packet_type):
             known = self.counters.get(counter.name, {})
-            if all(key in known for key in keys_of(counter, packet, content)) or not self._counts(counter, packet):
-                continue
-            states = [state for keys in self.counters.values() for state in keys.values()]
-            own = sum(state.opened_by == packet.sender.agent_id for state in states)
-            if len(states) >= COUNTER_KEYS or own >= COUNTER_KEYS // 4:
-                return counter.name
-        return None
+            missing = [key for key in keys_of(counter, packet, content) if key not in known]
+            if missing and self._counts(counter, packet):
+                new.update((counter.name, key) for key in missing)
+        if not new:
+            return None
+        states = [state for keys in self.counters.values() for state in keys.values()]
+        own = sum(state.opened_by == packet.sender.agent_id for state in states)
+        has_room = len(states) + len(new) <= COUNTER_KEYS and own + len(new) <= COUNTER_KEYS // 4
+        return None if has_room else min(name for name, _ in new)
 
     def approvals_of(self, packet: Packet) -> list[Approval]:
         """Return the answers to the sender's questions about this packet's content."""
@@ -303,6 +316,10 @@ def keys_of(counter: Counter, packet: Packet, content: Mapping[str, Any]) -> lis
     value = at_path(content, counter.by.removeprefix("content."))
     salted = canonical_json([packet.trace.session_id, counter.name, value])
     return [sha256(salted).hexdigest()[:24]]
+
+
+def _is_group(recipient: str) -> bool:
+    return recipient == ALL_RECIPIENTS or recipient.startswith(ROLE_PREFIX)
 
 
 def _kept(value: Any) -> Scalar:

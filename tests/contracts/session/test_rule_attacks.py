@@ -4,7 +4,8 @@ import pytest
 
 from apc_contracts.session.document import decode_document
 
-from .test_team_rules import HEAD, contract_of, room, rule_of
+from .room import agent, contract_of
+from .test_team_rules import HEAD, refused, room, rule_of
 
 
 def rule(name: str, require: str, when: str = "true") -> str:
@@ -53,3 +54,26 @@ def test_an_error_in_a_counters_when_counts() -> None:
     for index, service in enumerate(("a", "b", "c")):
         sent = incident.action(note="", service=service)
         assert (sent[1].refusal is None) == (index < 2)
+
+
+ACTION = {"service": "api", "risk": "low", "cents": 0}
+
+
+def test_a_group_gets_round_no_counter_by_recipient() -> None:
+    """`_all` is no recipient of its own: what it got counts for everybody, and the other way round."""
+    incident = room(contract_of(COUNTED % ("by: recipient", "action/1", 'count("c") < 2')))
+    incident.accept(incident.message("fixer", "action/1", ACTION, "scribe"))
+    incident.accept(incident.message("fixer", "action/1", ACTION | {"note": "to all"}, "_all"))
+    for index, to in enumerate(("scribe", "_all")):
+        assert rule_of(incident.message("fixer", "action/1", ACTION | {"note": f"{index}"}, to)) == "r"
+    incident.accept(incident.message("fixer", "action/1", ACTION, "helper"))
+    assert rule_of(incident.message("fixer", "action/1", ACTION | {"note": "again"}, "helper")) == "r"
+
+
+def test_one_packet_opens_no_more_keys_than_its_senders_share() -> None:
+    incident = room(contract_of(COUNTED % ("by: recipient", "action/1", "true")))
+    names = [f"worker{index}" for index in range(65)]
+    incident.simulation.registry.update({name: agent(name, "worker") for name in names})
+    refusal = refused(incident.message("fixer", "action/1", ACTION, names))
+    assert (refusal.rule, refusal.path) == ("counter-keys", "team.counters.c")
+    incident.accept(incident.message("fixer", "action/1", ACTION, names[:64]))

@@ -23,6 +23,7 @@ from apc_contracts.vocabulary import CommitmentLevel, PacketType
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.queries import SessionRow, get_session
 from apc_log.queries.packets import PacketRow, Position, list_agent_packets, opened_bodies
+from apc_log.queries.surroundings import read_doubts
 
 PAUSE_SECONDS: Final = 0.05
 """Between two looks at the log."""
@@ -114,6 +115,13 @@ class ClientSession:
             if document.state == _HALTED:
                 raise SessionHalted(self.session_id, document.halt_reason or "stopped")
             return await patiently(self._result, "log")
+
+    async def doubts(self) -> tuple[str, ...]:
+        """Return, in sentences, why what came of the session is open to doubt; nothing when there is no reason.
+
+        A failed verification, a dead letter, a usage that was refused, a decision that rests on what was retracted.
+        """
+        return (await patiently(lambda: read_doubts(self._pool, self.session_id), "log")).sentences
 
     async def _page(self, after: Position | None) -> tuple[list[PacketRow], bool]:
         """Return the packets behind a position, and whether the session had ended before they were read."""

@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from typing import Any
 from uuid import UUID
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import STOP, Coordinator
+from apc_contracts.contract.file import TEAM_CODES
+from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.session.document import OpenQuestion, SessionDocument, TaskDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
 from apc_contracts.vocabulary import ORCHESTRATOR, Right
@@ -100,12 +103,30 @@ class HeldNote:
 
 @dataclass(frozen=True, slots=True)
 class RefusalCount:
-    """How many packets of one sender and type were refused with one code."""
+    """How many packets of one sender and type were refused with one code, and by which rule of a team."""
 
     code: str
     sender: str
     packet_type: str
     packets: int
+    rule: str | None = None
+    """Of RULE_FAILED."""
+    refusal: Mapping[str, Any] | None = None
+    """The newest refusal's document."""
+
+    @property
+    def words(self) -> str:
+        """What a team's rule said to the newest of them, and the remedy."""
+        refusal = self.refusal or {}
+        remedy = remedy_of(self.code, refusal=refusal).removesuffix(".")
+        said = str(refusal.get("message") or "").removesuffix(".")
+        return f"{self.packet_type} of {self.sender} ({self.kind}): {said}. Remedy: {remedy}."
+
+    @property
+    def kind(self) -> str:
+        """The code and the rule, and how often if more than once."""
+        times = f", {self.packets} times" if self.packets > 1 else ""
+        return f"{self.code}{f' {self.rule}' if self.rule else ''}{times}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +151,46 @@ class StaleDecision:
             f"DECISION {self.packet_id} of {self.sender} is stale: {self.ground_type} {self.ground_id} of "
             f"{self.ground_sender} {how}{when}; `apc packet impact {self.ground_id}` lists what rests on it"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FailedVerification:
+    """A packet whose evidence or artifact failed verification."""
+
+    packet_id: UUID
+    packet_type: str
+    sender: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """Why what came of a session is open to doubt, though it has closed."""
+
+    stale: tuple[StaleDecision, ...] = ()
+    failed: tuple[FailedVerification, ...] = ()
+    dead: tuple[OpenDelivery, ...] = ()
+    usage: tuple[str, ...] = ()
+    """Agents that reported a usage of which a part was refused."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Each doubt in a sentence, at most 5 of a kind."""
+        stale = [f"{decision.words}." for decision in self.stale[:MOST_DELIVERIES]]
+        failed = [
+            f"The verification of {one.packet_type} {one.packet_id} of {one.sender} failed: {one.error or 'no reason'}."
+            for one in self.failed[:MOST_DELIVERIES]
+        ]
+        dead = [
+            f"{one.packet_type} {one.packet_id} is a dead letter of {one.recipient}: {one.error or 'no reason'}. "
+            f"`apc dead-letter show {one.packet_id}` tells more."
+            for one in self.dead[:MOST_DELIVERIES]
+        ]
+        usage = [
+            f"{agent} reported a usage that was refused as too large: what the session has spent is uncertain."
+            for agent in self.usage[:MOST_DELIVERIES]
+        ]
+        return (*stale, *failed, *dead, *usage)
 
 
 UNSETTLED_EFFECTS = frozenset({"claimed", "unknown"})
@@ -163,10 +224,12 @@ class Surroundings:
     agents: Mapping[str, AgentPresence]
     deliveries: tuple[OpenDelivery, ...] = ()
     held: tuple[HeldNote, ...] = ()
-    stale: tuple[StaleDecision, ...] = ()
+    doubts: Doubts = field(default_factory=Doubts)
     refusals: tuple[RefusalCount, ...] = ()
     """Of this session, the latest kind first."""
     effects: tuple[UnsettledEffect, ...] = ()
+    shared_user: str | None = None
+    """The broker user who has published for all agents of the session; None: they have different ones."""
     silence: timedelta = field(default=timedelta(seconds=30))
     """How long a live worker is silent before it sends a HEARTBEAT."""
 
@@ -290,12 +353,14 @@ _REASONS = {
 }
 
 
-def explain_end(document: SessionDocument) -> Explanation:
+def explain_end(document: SessionDocument, doubts: Doubts) -> Explanation:
     """Return why a CLOSED or HALTED session ended; nothing moves it any more."""
     if document.state == "CLOSED":
+        sentences = doubts.sentences
+        how = "it ended, but what came of it is open to doubt" if sentences else "it ended as planned"
         return Explanation(
-            f"CLOSED in round {document.round}: it ended as planned, and nothing moves it any more",
-            remarks=("To go on with the work, open another session with SIGNAL START.",),
+            f"CLOSED in round {document.round}: {how}, and nothing moves it any more",
+            remarks=(*sentences, "To go on with the work, open another session with SIGNAL START."),
         )
     reason = document.halt_reason or "no reason recorded"
     meaning = _REASONS.get(reason.split(" ", 1)[0])
@@ -563,28 +628,51 @@ MOST_REFUSALS = 5
 def explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
     explanation = _explain(document, around, contract)
-    stale = [f"{decision.words}." for decision in around.stale]
+    # Of a session that closed they are among its doubts.
+    stale = [] if document.state == "CLOSED" else [f"{decision.words}." for decision in around.doubts.stale]
     effects = [effect.words for effect in around.effects[:MOST_DELIVERIES]]
-    return replace(explanation, remarks=(*stale, *effects, *_refused(document, around), *explanation.remarks))
+    said = (*stale, *effects, *_ruled(around), *_refused(document, around), *_not_separated(around, contract))
+    return replace(explanation, remarks=(*said, *explanation.remarks))
+
+
+def _ruled(around: Surroundings) -> list[str]:
+    """Return what rules of the team have refused, in their words."""
+    return [f"The gate refused {one.words}" for one in around.refusals if one.code in TEAM_CODES][:MOST_REFUSALS]
 
 
 def _refused(document: SessionDocument, around: Surroundings) -> list[str]:
-    """Name what was refused last, for nothing follows from it; of a session that closed it does not matter."""
-    if document.state == "CLOSED" or not around.refusals:
+    """Name what else was refused last, for nothing follows from it; of a session that closed it does not matter."""
+    refusals = [one for one in around.refusals if one.code not in TEAM_CODES]
+    if document.state == "CLOSED" or not refusals:
         return []
-    named = [
-        f"{one.packet_type} of {one.sender} ({one.code}{f', {one.packets} times' if one.packets > 1 else ''})"
-        for one in around.refusals[:MOST_REFUSALS]
-    ]
-    more = "" if len(around.refusals) <= MOST_REFUSALS else ", and others before"
+    named = [f"{one.packet_type} of {one.sender} ({one.kind})" for one in refusals[:MOST_REFUSALS]]
+    more = "" if len(refusals) <= MOST_REFUSALS else ", and others before"
     how = f"`apc packet refused --session-id {document.session_id}` shows field and remedy"
     return [f"The gate refused, the latest first: {', '.join(named)}{more}; {how}."]
 
 
+_OF_PEOPLE = frozenset({"authors", "approved_by"})
+"""Readings that tell members apart."""
+
+
+def _not_separated(around: Surroundings, contract: Contract) -> list[str]:
+    """Say that rules could tell authors and approvers apart by their ids alone."""
+    if contract.team is None or around.shared_user is None:
+        return []
+    if not any(one.name in _OF_PEOPLE for expression in contract.team.expressions for one in expression.readings):
+        return []
+    return [
+        f"Authors and approvals are not separated: the broker user {around.shared_user} speaks for every agent, so "
+        "the rules tell them apart by their ids alone."
+    ]
+
+
 def _explain(document: SessionDocument, around: Surroundings, contract: Contract) -> Explanation:
     if document.state in contract.machine(COORDINATION).terminal:
-        return explain_end(document)
-    standing = f"{document.state}, round {document.round}, generation {document.generation}"
+        return explain_end(document, around.doubts)
+    standing = f"{document.state}, round {document.round}"
+    if not isinstance(document, TaskDocument):
+        standing += f", generation {document.generation}"
     if document.paused_at is not None:
         return Explanation(f"{standing}, paused since {clock(document.paused_at)}", (_pause(document, around),))
     waits = [
@@ -636,10 +724,9 @@ def _remarks(document: SessionDocument, around: Surroundings) -> list[str]:
     ]
     if around.held:
         kinds = ", ".join(sorted({packet.packet_type for packet in around.held}))
-        remarks.append(
-            f"{len(around.held)} held packets ({kinds}) are judged together at the barrier of generation "
-            f"{document.generation}."
-        )
+        is_task = isinstance(document, TaskDocument)
+        when = "at RESUME" if is_task else f"together at the barrier of generation {document.generation}"
+        remarks.append(f"{len(around.held)} held packets ({kinds}) are judged {when}.")
     gone = [*document.dead_swarms, *document.dead_agents]
     if gone:
         missed = f"It does not wait for {', '.join(gone)}, which missed a deadline"

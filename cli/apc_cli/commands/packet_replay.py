@@ -104,7 +104,7 @@ def _transition_line(row: TransitionRow) -> Text:
 
 
 def _append_own(text: Text, refusal: Mapping[str, Any], style: str) -> None:
-    """Add what a team's rule says of its refusal, one sentence a line."""
+    """Add what a team's rule says of its refusal, one sentence per line."""
     for sentence in own_sentences(refusal):
         text.append(f"\n{' ' * 25}{one_line(sentence)}", style=style)
 

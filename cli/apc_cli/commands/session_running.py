@@ -1,6 +1,5 @@
 """`apc session start|wait|events|result`: open a session, follow it to its end, and print what came of it."""
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from apc_cli.commands.session_control import operator_packet
 from apc_cli.connections import broker_user, open_bus, open_log, require_broker
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
-from apc_cli.output.output import print_json, show, wants_json
+from apc_cli.output.output import print_json, show, tell, wants_json
 from apc_cli.output.terminal import BlockPrinter, echo, own_sentences
 from apc_client.client import check_key
 from apc_client.connecting import connect
@@ -192,17 +191,25 @@ async def wait_for_end(session_id: str, timeout: float | None) -> str:  # noqa: 
 async def print_result(session_id: str, timeout: float | None) -> None:  # noqa: ASYNC109
     """Wait until the session has closed and print its result as JSON. Raises as `wait_for_end`.
 
-    A DECISION that rests on a retracted packet is named in it and on standard error.
+    What is open to doubt about it is named in it and on standard error.
     """
     result = result_document(await _outcome(session_id, timeout))
     async with open_log() as pool:
         row = await get_session(pool, session_id)
         done = row.document.work.done if row is not None and isinstance(row.document, TaskDocument) else None
         stale = await list_stale_decisions(pool, session_id, packet_id=done, limit=1)
-    document = {"session": session_id, "result": result}
+        doubts = await ClientSession(pool, session_id).doubts()
+    document = outcome_document(session_id, result, doubts)
     print_json(document | {"stale": asdict(stale[0])} if stale else document)
-    if stale:
-        echo(one_line(f"apc: {stale[0].words}"), file=sys.stderr)
+
+
+def outcome_document(session_id: str, result: dict[str, Any] | None, doubts: tuple[str, ...]) -> dict[str, Any]:
+    """Return what `apc run` and `apc session result` print; say what is open to doubt on standard error, too."""
+    document = {"session": session_id, "result": result}
+    if not doubts:
+        return document
+    tell([f"the result is open to doubt: {doubt}" for doubt in doubts])
+    return document | {"doubts": doubts}
 
 
 async def print_events(session_id: str, *, as_json: bool) -> None:

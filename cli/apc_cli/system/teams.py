@@ -12,7 +12,7 @@ from uuid import UUID
 from apc_agents.team import Team, load_members, load_team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
-from apc_cli.commands.session_running import read_input, result_document
+from apc_cli.commands.session_running import outcome_document, read_input, result_document
 from apc_cli.connections import open_bus
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import StandardInput, read_bytes
@@ -129,12 +129,13 @@ async def run_team(
                     await console.open()
                 session = await client.start(team, content, key=key)
                 outcome = await _outcome(client, session, people)
+                doubts = await session.doubts()
         except SessionHalted as halted:
             if ui:
                 tell([str(halted)])
                 await console.stay()
             raise
-        show({"session": session.session_id, "result": result_document(outcome)})
+        show(outcome_document(session.session_id, result_document(outcome), doubts))
         await console.stay()
 
 

@@ -1,12 +1,16 @@
 """`apc session explain`: what the log knows around a session: agents, deliveries, held packets, refusals."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import asyncpg
+import orjson
 
 from apc_contracts.explanation import (
     UNSETTLED_EFFECTS,
     AgentPresence,
+    Doubts,
+    FailedVerification,
     HeldNote,
     OpenDelivery,
     RefusalCount,
@@ -20,6 +24,7 @@ from apc_log.queries.effects import session_effects
 from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.sessions import list_held_packets
 from apc_log.registry import read_registry
+from apc_log.session_loading import ERASED
 
 _NOW = "SELECT clock_timestamp()"
 # A live worker emits, reports receipts, or sends a HEARTBEAT into the presence session.
@@ -66,10 +71,10 @@ _MOST = 100
 # On arrival, or by the hop that ended the wait of a held packet.
 _COUNTS = """
 WITH refused AS (
-    SELECT packet.seq, packet.refusal_code AS code, packet.sender_agent_id, packet.packet_type
+    SELECT packet.seq, packet.refusal, packet.sender_agent_id, packet.packet_type
     FROM apc_log.agent_packets AS packet WHERE packet.session_id = $1 AND packet.verdict = 'refused'
     UNION ALL
-    SELECT hop.seq, hop.metadata -> 'refusal' ->> 'code', packet.sender_agent_id, packet.packet_type
+    SELECT hop.seq, hop.metadata -> 'refusal', packet.sender_agent_id, packet.packet_type
     FROM apc_log.packet_events AS hop
     JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
     JOIN apc_log.agent_packets AS packet
@@ -77,15 +82,67 @@ WITH refused AS (
     WHERE hop.session_id = $1 AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
       AND hop.metadata ? 'refusal'
 )
-SELECT code, sender_agent_id AS sender, packet_type, count(*) AS packets
-FROM refused GROUP BY code, sender_agent_id, packet_type ORDER BY max(seq) DESC LIMIT $2
+SELECT code, rule, sender_agent_id AS sender, packet_type, count(*) AS packets,
+       (array_agg(refusal::text ORDER BY seq DESC))[1] AS refusal
+FROM refused
+CROSS JOIN LATERAL (SELECT refusal ->> 'code', CASE WHEN refusal ->> 'code' = 'RULE_FAILED' THEN refusal ->> 'rule' END)
+  AS told(code, rule)
+GROUP BY code, rule, sender_agent_id, packet_type ORDER BY max(seq) DESC LIMIT $2
 """
 _MOST_CODES = 50
 
 
 async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCount, ...]:
-    """Return how many packets of a session were refused, by code, sender and type: at most 50, the latest first."""
-    return tuple(RefusalCount(**row) for row in await pool.fetch(_COUNTS, session_id, _MOST_CODES))
+    """Return how many packets of a session were refused: by code, rule, sender and type; at most 50, latest first."""
+    rows = await pool.fetch(_COUNTS, session_id, _MOST_CODES)
+    return tuple(RefusalCount(**{**row, "refusal": orjson.loads(row["refusal"])}) for row in rows)
+
+
+# What is open to doubt about what came of a session.
+
+# A delivery of an erased packet ends in the same way, and says nothing of its content.
+_FAILED = """
+SELECT DISTINCT ON (packet.seq) packet.packet_id, packet.packet_type, packet.sender_agent_id AS sender,
+       hop.metadata ->> 'error' AS error
+FROM apc_log.packet_events AS hop
+JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
+WHERE hop.session_id = $1 AND 'verification_fail' = ANY (hop.events)
+  AND hop.metadata ->> 'error' IS DISTINCT FROM $3
+ORDER BY packet.seq LIMIT $2
+"""
+_REFUSED_USAGE = """
+SELECT DISTINCT recipient FROM apc_log.packet_events
+WHERE session_id = $1 AND metadata ? 'usage_refused' ORDER BY recipient LIMIT $2
+"""
+
+
+async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
+    """Return why what came of a session is open to doubt."""
+    failed = await pool.fetch(_FAILED, session_id, _MOST, ERASED)
+    return Doubts(
+        await list_stale_decisions(pool, session_id),
+        tuple(FailedVerification(**row) for row in failed),
+        tuple(
+            OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
+            for one in await list_dead(pool, session_id=session_id, limit=_MOST)
+        ),
+        tuple(row["recipient"] for row in await pool.fetch(_REFUSED_USAGE, session_id, _MOST)),
+    )
+
+
+# Who has published for whom: rules tell the members apart by it.
+
+_USERS = "SELECT DISTINCT sender_agent_id, user_id FROM apc_log.agent_packets WHERE session_id = $1 LIMIT $2"
+
+
+async def _shared_user(pool: asyncpg.Pool, session_id: str, registry: Mapping[str, Registration]) -> str | None:
+    """Return the broker user who has published for all agents of a session that has several; else None."""
+    rows = await pool.fetch(_USERS, session_id, _MOST)
+    agents = [row for row in rows if (known := registry.get(row["sender_agent_id"])) is not None and known.has_inbox]
+    members = [row for row in agents if row["sender_agent_id"] != ORCHESTRATOR]
+    users = {row["user_id"] for row in members}
+    return users.pop() if len(members) > 1 and len(users) == 1 else None
 
 
 async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
@@ -94,26 +151,23 @@ async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timede
         row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, [session_id, PRESENCE_SESSION], session_id)
     }
     registry = await read_registry(pool)
-    dead = await list_dead(pool, session_id=session_id, limit=_MOST)
+    doubts = await read_doubts(pool, session_id)
     held = await list_held_packets(pool, session_id)
     opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
-    died = [
-        OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
-        for one in dead
-    ]
-    gone = {(one.packet_id, one.recipient) for one in died}
+    gone = {(one.packet_id, one.recipient) for one in doubts.dead}
     return Surroundings(
         now=await pool.fetchval(_NOW),
         agents={name: _presence(one, seen.get(name)) for name, one in registry.items()},
-        deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *died),
+        deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *doubts.dead),
         held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
-        stale=await list_stale_decisions(pool, session_id),
+        doubts=doubts,
         refusals=await count_refusals(pool, session_id),
         effects=tuple(
             UnsettledEffect(effect.packet_id, effect.agent_id, effect.key, effect.state)
             for effect in await session_effects(pool, session_id)
             if effect.state in UNSETTLED_EFFECTS
         ),
+        shared_user=await _shared_user(pool, session_id, registry),
         silence=silence,
     )
 

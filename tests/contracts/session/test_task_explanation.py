@@ -1,14 +1,19 @@
 """What is said of sessions of the contract `task` that do not move."""
 
+import re
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
+from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import TERMS, Coordinator
-from apc_contracts.explanation import TASK_RULES
+from apc_contracts.explanation import TASK_RULES, HeldNote
 from apc_contracts.session.document import OpenQuestion
 
 from .conftest import Simulation
+from .room import Room, contract_of, registry, rules
 from .test_explanation import text_of, told
 from .test_task import DONE, decision, opened, working
 from .test_wakes import wake
@@ -63,3 +68,23 @@ def test_handlers_that_wait() -> None:
     assert f"Waits for the answer to request {requested} of red-1, with a result of opinion/1: blue-1" in text
     assert "Waits for the timer remind of red-1" in text
     assert "STALLED" not in text
+
+
+@pytest.mark.parametrize(
+    ("contract", "is_said"),
+    [(contract_of(), True), (rules('approved_by("lead")'), True), (rules("content.cents < 9"), False), (None, False)],
+)
+def test_where_one_user_speaks_for_all_rules_go_by_ids(contract: Contract | None, is_said: bool) -> None:
+    simulation = working()[0] if contract is None else Room(Simulation(contract, registry=registry())).simulation
+    text = text_of(told(simulation, shared_user="agents"))
+    sentence = "the broker user agents speaks for every agent, so the rules tell them apart by their ids alone."
+    assert (sentence in text) is is_said
+
+
+def test_a_task_is_told_without_the_words_of_research() -> None:
+    simulation = working()[0]
+    held = (HeldNote(UUID(int=1), "MESSAGE", "red-1"),)
+    for state in ("WORKING", "REVIEW", "CLOSED", "HALTED"):
+        simulation.session.document.state = state
+        text = text_of(told(simulation, held=held))
+        assert not re.search("generation|barrier|proof bundle|falsifier|promotion|swarm", text), text

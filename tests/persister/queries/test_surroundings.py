@@ -15,9 +15,11 @@ from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, hop, lifecycle, packet_entry, session_row
 
 from apc_contracts.contract.contract import task_contract
+from apc_contracts.judging.verdict import REMEDIES
 from apc_contracts.session.document import SessionDocument, TaskDocument, Work
 from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
 from apc_log.batch import RegistryEntry
+from apc_log.queries.surroundings import read_surroundings
 
 
 def document(**changes: Any) -> SessionDocument:
@@ -181,6 +183,88 @@ async def test_a_stalled_session_names_what_was_refused_last(
         "CLAIM of sender-1 (PROOF_REQUIRED, 3 times); `apc packet refused --session-id session-1` shows field and "
         "remedy."
     )
+
+
+async def test_a_refusal_by_a_rule_is_told_in_its_words(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
+    """Also when the session has closed."""
+    ruled = {"code": "RULE_FAILED", "rule": "two-witnesses", "path": "$", "message": "Cite both investigators."}
+    newest = orjson.dumps(ruled | {"remedy": "Cite both findings."})
+    unknown = {"code": "EVIDENCE_UNKNOWN", "rule": "evidence_is_known", "path": "$", "message": "packet:x was refused"}
+    sent = [
+        msgspec.structs.replace(packet_entry(packet_type=kind, refusal_code="RULE_FAILED"), refusal=refusal)
+        for kind, refusal in (
+            ("DECISION", orjson.dumps(ruled)),
+            ("DECISION", newest),
+            ("MESSAGE", orjson.dumps(ruled | {"rule": "calm", "message": "Not at night"})),
+            ("MESSAGE", orjson.dumps(unknown)),
+        )
+    ]
+    closed = task_document(state="CLOSED")
+    await bench.gate.open()
+    await bench.gate.log(sent, [session_row(state="CLOSED", document=closed.encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    assert told["standing"] == "CLOSED in round 1: it ended as planned, and nothing moves it any more"
+    assert told["remarks"][:3] == [
+        "The gate refused MESSAGE of sender-1 (EVIDENCE_UNKNOWN): packet:x was refused. Remedy: "
+        f"{REMEDIES['EVIDENCE_UNKNOWN']}.",
+        f"The gate refused MESSAGE of sender-1 (RULE_FAILED calm): Not at night. Remedy: {REMEDIES['RULE_FAILED']}.",
+        "The gate refused DECISION of sender-1 (RULE_FAILED two-witnesses, 2 times): Cite both investigators. "
+        "Remedy: Cite both findings.",
+    ]
+
+
+async def test_what_is_open_to_doubt_did_not_end_as_planned(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:
+    sent = packet_entry(packet_type="TASK_IR", recipients=("receiver-1", "receiver-2"))
+    report, erased = (packet_entry(parent=sent, packet_type="ARTIFACT") for _ in range(2))
+    died = hop(sent, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "receiver-1", 1, b'{"error": "x", "ended": "y"}')
+    used = b'{"usage": {"tokens": 9}, "usage_refused": {"tokens": 8}, "ended": "y"}'
+    spent = hop(sent, ["consumer_apply"], "ROUTED", "APPLIED", "receiver-2", 1, used)
+    failed = [
+        hop(packet, ["verification_fail"], "APPLIED", "REJECTED_POLICY", "receiver-1", 1, orjson.dumps({"error": why}))
+        for packet, why in ((report, "no such bytes"), (erased, "erased"))
+    ]
+    closed = task_document(state="CLOSED")
+    await bench.gate.open()
+    await bench.gate.log(
+        [sent, report, erased, died, spent, *failed], [session_row(state="CLOSED", document=closed.encode())]
+    )
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    doubts = [
+        f"The verification of ARTIFACT {report.packet_id} of sender-1 failed: no such bytes.",
+        f"TASK_IR {sent.packet_id} is a dead letter of receiver-1: x. "
+        f"`apc dead-letter show {sent.packet_id}` tells more.",
+        "receiver-2 reported a usage that was refused as too large: what the session has spent is uncertain.",
+    ]
+    assert told["standing"] == (
+        "CLOSED in round 1: it ended, but what came of it is open to doubt, and nothing moves it any more"
+    )
+    assert told["remarks"][:3] == doubts
+    given = {"APC_DATABASE_URL": postgres_url}
+    result = await asyncio.to_thread(ApcCommand(tmp_path), "session", "result", "session-1", given=given)
+    assert result.returncode == 0 and json.loads(result.stdout)["doubts"] == doubts
+    assert result.stderr.splitlines() == [f"apc: the result is open to doubt: {doubt}" for doubt in doubts]
+
+
+async def test_it_is_told_where_one_user_speaks_for_every_agent(bench: LogBench) -> None:
+    lead, other, orchestrators = (packet_entry() for _ in range(3))
+    other = msgspec.structs.replace(other, sender_agent_id="sender-2", user_id=lead.user_id)
+    orchestrators = msgspec.structs.replace(orchestrators, sender_agent_id="orchestrator", user_id="orchestrator")
+    await bench.gate.open()
+    await bench.gate.log([added("sender-1"), added("sender-2"), lead, orchestrators], [session_row()])
+    await bench.write()
+
+    async def shared() -> str | None:
+        return (await read_surroundings(bench.pool, "session-1", timedelta(seconds=1))).shared_user
+
+    assert await shared() is None, "a single agent is nobody's like"
+    await bench.gate.log([other], [session_row()])
+    await bench.write()
+    assert await shared() == lead.user_id
+    await bench.gate.log([msgspec.structs.replace(packet_entry(), user_id="own")], [session_row()])
+    await bench.write()
+    assert await shared() is None
 
 
 async def test_following_a_session_ends_with_it(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ async def test_readers_of_the_result_are_told_what_was_retracted(
         f"DECISION {done.packet_id} of red-1 is stale: CLAIM {claim.packet_id} of blue-1 was retracted "
         f"(RETRACTION {retraction.packet_id}); `apc packet impact {claim.packet_id}` lists what rests on it"
     )
-    assert result.stderr == f"apc: {words}\n"
-    assert json.loads(result.stdout)["stale"]["ground_id"] == str(claim.packet_id)
-    assert json.loads(explained.stdout)["remarks"][0] == f"{words}."
+    assert result.stderr == f"apc: the result is open to doubt: {words}.\n"
+    printed, told = json.loads(result.stdout), json.loads(explained.stdout)
+    assert printed["stale"]["ground_id"] == str(claim.packet_id) and printed["doubts"] == [f"{words}."]
+    assert told["remarks"][0] == f"{words}." and "open to doubt" in told["standing"]
     assert session["state"] == "CLOSED"
     assert [one["words"] for one in session["stale_decisions"]] == [words]

@@ -103,4 +103,6 @@ async def report(outcome: Outcome, ctx: HandlerContext) -> None:
     await ctx.complete(Report(service=ctx.state["service"], timeline=[*ctx.state["timeline"], outcome.text]))
 
 
-team = Team("incident-room", agents=[scribe, logs, metrics, fixer], entry="scribe", contract="incident.yml")
+team = Team(
+    "incident-room", agents=[scribe, logs, metrics, fixer], entry="scribe", input=Alert, contract="incident.yml"
+)

@@ -76,7 +76,9 @@ export class Worker {
     const attempt = headers["apc-attempt"];
     if (this.#handled.has(packet.packet_id, attempt)) return;
     if (headers["apc-mark"] === undefined) {
-      this.#log({ event: "refused", packet_id: packet.payload.acked_packet_id, reason: packet.payload.reason });
+      const { rule, remedy } = packet.metadata?.refusal ?? {};
+      const { acked_packet_id, reason } = packet.payload;
+      this.#log({ event: "refused", packet_id: acked_packet_id, reason, rule, remedy });
       return;
     }
     const told = {

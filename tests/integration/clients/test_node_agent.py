@@ -19,8 +19,8 @@ from tests.support.traffic.packets import ROLE, Cast
 from apc_agents.keys import make_key
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
-from apc_client.registration import publish_changes, register_schemas
-from apc_contracts import MessagePayload, SignalPayload, TaskSessionSpec, parse_packet
+from apc_client.registration import publish_changes, register_contract, register_schemas
+from apc_contracts import MessagePayload, Packet, SignalPayload, TaskSessionSpec, parse_packet
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.payloads.by_type import AckPayload
 from apc_contracts.vocabulary import PacketType, RunPhase, Signal
@@ -102,22 +102,30 @@ def environment_of(amqp_url: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.long
-async def test_it_answers_typed_content_in_a_session_of_1_1(
-    running: House, installed: Path, amqp_vhost_url: str
-) -> None:
-    """A MESSAGE in, a MESSAGE out; the gate has judged both by the schemas beside the example."""
-    schemas = {
-        name: json.loads((EXAMPLE / f"{name.partition('/')[0]}.schema.json").read_text())
-        for name in ("change/1", "review/1")
-    }
-    await register_schemas(running.agents.bus, running.pool, 1, schemas)
-    spec = TaskSessionSpec(contract="task", members=("red-1", NODE_AGENT), deciders=("red-1",))
+def read_own_schemas() -> dict[str, Any]:
+    """Return the schemas beside the example."""
+    names = ("change/1", "review/1")
+    return {name: json.loads((EXAMPLE / f"{name.partition('/')[0]}.schema.json").read_text()) for name in names}
+
+
+def opening_with_a_change(contract: str) -> tuple[Packet, Packet]:
+    """Return the START of a session under a contract, and a change to review in it."""
+    spec = TaskSessionSpec(contract=contract, members=("red-1", NODE_AGENT), deciders=("red-1",))
     opening = make_packet("librarian", SignalPayload(signal=Signal.START, session=spec), cast=CAST, version="apc/1.1")
     change = MessagePayload(schema_id="change/1", content={"file": "a.py", "lines": ["x = 1", "y" * 121]})
     asked = make_packet(
         "librarian", change, (NODE_AGENT,), cast=CAST, parent=opening, phase=RunPhase.EXECUTION, version="apc/1.1"
     )
+    return opening, asked
+
+
+@pytest.mark.long
+async def test_it_answers_typed_content_in_a_session_of_1_1(
+    running: House, installed: Path, amqp_vhost_url: str
+) -> None:
+    """A MESSAGE in, a MESSAGE out; the gate has judged both by the schemas beside the example."""
+    await register_schemas(running.agents.bus, running.pool, 1, read_own_schemas())
+    opening, asked = opening_with_a_change("task")
     async with node_agent(installed, environment_of(amqp_vhost_url)):
         await running.agents.publish(opening)
         await until(running.is_in("SESSION_OPEN"))
@@ -130,6 +138,40 @@ async def test_it_answers_typed_content_in_a_session_of_1_1(
     assert said.content == {"file": "a.py", "remarks": [{"line": 2, "text": "more than 120 characters"}]}
     verdict = "SELECT verdict FROM apc_log.agent_packets WHERE packet_id = $1"
     assert await running.pool.fetchval(verdict, answer.packet_id) == "accepted"
+
+
+RULES = b"""\
+name: short-lines
+extends: task
+rules:
+  - name: no-remarks
+    for: review/1
+    require: size(content.remarks) == 0
+    say: A review is sent when nothing is left to remark.
+    remedy: Break the long lines.
+"""
+
+
+@pytest.mark.long
+async def test_it_says_the_rule_and_the_remedy_of_a_refusal(
+    running: House, installed: Path, amqp_vhost_url: str
+) -> None:
+    """Its answer breaks a rule of the session's contract: its log says by the NACK which one, and what helps."""
+    agents = running.agents
+    await register_schemas(agents.bus, running.pool, 1, read_own_schemas())
+    await register_contract(agents.bus, running.pool, 1, RULES, "short-lines.yml")
+    opening, asked = opening_with_a_change("short-lines")
+    async with node_agent(installed, environment_of(amqp_vhost_url)) as process:
+        await agents.publish(opening)
+        await until(running.is_in("SESSION_OPEN"))
+        await agents.publish(asked)
+        assert process.stdout is not None
+        async for line in process.stdout:
+            said = json.loads(line)
+            if said["event"] == "refused":
+                break
+    sentence = "RULE_FAILED at payload: A review is sent when nothing is left to remark."
+    assert (said["rule"], said["remedy"], said["reason"]) == ("no-remarks", "Break the long lines.", sentence)
 
 
 async def test_it_joins_and_answers_an_idea_with_a_claim(

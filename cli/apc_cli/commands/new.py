@@ -31,11 +31,14 @@ class TeamKind(StrEnum):
 
 
 _WORDS: Mapping[TeamKind, Mapping[str, str]] = {
-    TeamKind.REVIEW: {"ABOUT": "a result is what the editor has returned", "PERSON": "", "ASKS": ""},
+    TeamKind.REVIEW: {"ABOUT": "a result is what the editor has returned", "PERSON": "", "ASKS": "", "DEPLOYED": ""},
     TeamKind.APPROVAL: {
         "ABOUT": "a result is what the editor has returned and a person has approved",
         "PERSON": " --person alice:lead",
         "ASKS": ", after alice was asked at this terminal",
+        "DEPLOYED": "\n| `docker compose run --rm operator agent add alice --person --role lead --via operator` "
+        "| after `make deploy`: alice may answer, with `approval list` and `approval approve QUESTION` in the place of "
+        "`agent add …` |",
     },
 }
 """What the templates say of each kind, beside its own."""

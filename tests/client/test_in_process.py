@@ -14,7 +14,7 @@ import apc_client
 from apc_agents import Agent, EmitRefused, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_cli.commands.session_running import print_events
-from apc_client import SessionHalted, TeamTestClient
+from apc_client import SessionHalted, TeamTestClient, run_rule_tests
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import ContractInvalid, InputUnusable
 
@@ -143,6 +143,11 @@ async def test_the_rules_of_a_team_refuse_and_say_the_remedy(postgres_url: str, 
     async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data") as client:
         receipt = ShopReceipt(paid=7, by="RULE_FAILED rests-on-the-order: Cite the order.")
         assert await client.run(Order(amount=7)) == receipt
+
+
+def test_a_team_without_a_file_has_no_rules_to_test() -> None:
+    with pytest.raises(InputUnusable, match=r'team shop has no file of rules: give it one, `Team\(contract="rules'):
+        run_rule_tests(shop())
 
 
 APPROVED = """

@@ -276,4 +276,4 @@ async def _person(pool: asyncpg.Pool, question: QuestionRow, user: str, named: s
     if not able:
         raise InputUnusable(f"the broker user {user} speaks for none of {asked}: log in as one who does")
     names = ", ".join(one.agent_id for one in able)
-    raise InputUnusable(f"the broker user {user} speaks for {names}: say with --as who answers")
+    raise InputUnusable(f"the broker user {user} speaks for {names}: say who answers, with --as or `person=`")

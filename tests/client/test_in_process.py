@@ -14,7 +14,7 @@ import apc_client
 from apc_agents import Agent, EmitRefused, HandlerContext, Role, Team, message
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_cli.commands.session_running import print_events
-from apc_client import SessionHalted, TeamTestClient, run_rule_tests
+from apc_client import SessionHalted, SessionRefused, TeamTestClient, run_rule_tests
 from apc_contracts.contract.contract import task_contract
 from apc_contracts.errors import ContractInvalid, InputUnusable
 
@@ -148,6 +148,30 @@ async def test_the_rules_of_a_team_refuse_and_say_the_remedy(postgres_url: str, 
 def test_a_team_without_a_file_has_no_rules_to_test() -> None:
     with pytest.raises(InputUnusable, match=r'team shop has no file of rules: give it one, `Team\(contract="rules'):
         run_rule_tests(shop())
+
+
+SMALL = """
+name: small
+extends: task
+rules:
+  - name: small-orders
+    for: order/1
+    require: content.amount <= 100
+    say: An order is at most 100.
+    remedy: Split the order.
+"""
+
+
+async def test_an_input_that_a_rule_refuses_has_the_words_of_the_rule(postgres_url: str, tmp_path: Path) -> None:
+    (tmp_path / "small.yml").write_text(SMALL)
+    team = Team("shop", agents=shop().agents, entry="cashier", contract=str(tmp_path / "small.yml"))
+    async with TeamTestClient(team, database_url=postgres_url, folder=tmp_path / "data") as client:
+        with pytest.raises(SessionRefused) as refused:
+            await client.start(Order(amount=700))
+        sound = await client.start(Order(amount=7))
+        assert await sound.result(timeout=30) and await sound.doubts() == ()
+    assert (refused.value.code, refused.value.remedy) == ("RULE_FAILED", "Split the order.")
+    assert str(refused.value).endswith("An order is at most 100. Remedy: Split the order.")
 
 
 APPROVED = """

@@ -366,7 +366,7 @@ counters:
 rules:
   - name: session-limit
     for: payment/1
-    require: sum("paid") + content.amount <= 1000
+    require: content.amount >= 0 && sum("paid") + content.amount <= 1000
     say: A session pays at most 1000.
     remedy: Open another session, or pay less.
   - name: known-payees
@@ -378,6 +378,8 @@ tests:
     accepted: true
   - packet: {schema: payment/1, from: cashier, content: {amount: 401, payee: power}}
     before: [{schema: payment/1, from: cashier, content: {amount: 600, payee: water}}]
+    refused: session-limit
+  - packet: {schema: payment/1, from: cashier, content: {amount: -400, payee: power}}
     refused: session-limit
   - packet: {schema: payment/1, from: cashier, content: {amount: 1, payee: casino}}
     refused: known-payees

@@ -109,6 +109,7 @@ _METHODS = frozenset({"size", "startsWith", "endsWith", "contains", "matches"})
 _MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 _CASTS = frozenset({"size", "double", "int", "string"})
 _CONSTANTS = frozenset({"true", "false", "in"})
+_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
 _TEXTS = frozenset({"string", "strings", "objects"})
 _SCANNING = frozenset({"contains", "matches", "+", "<", "<=", ">", ">=", *_CASTS})
 """What looks at, or copies, each character of a text."""
@@ -332,6 +333,8 @@ class Expression:
             return behind
         elif token.text in self._bound or self._binds(index):
             return self._read_item(index)
+        elif token.text in _OPERATORS:
+            self._refuse(f"there is no {token.text!r}: write {_OPERATORS[token.text]}", token)
         elif token.text not in _CONSTANTS:
             self._refuse_name("name", token, sorted({*_ROOTS, *FUNCTIONS}))
         self._parts.append((token.text, token))
@@ -349,6 +352,9 @@ class Expression:
                 self._refuse(f"a counter reads the packet and its sender alone, not {path}", token)
             if path not in WORDS:
                 self._refuse_name("word", Token("name", path, token.start), list(WORDS))
+            roles = self._vocabulary.roles
+            if path in ("sender.role", "packet.to_roles") and roles is not None:
+                return Reading(path, WORDS[path].model_copy(update={"values": roles}), path), at
             return Reading(path, WORDS[path], path), at
         if not self._vocabulary.has_content:
             self._refuse("there is no content to read: name a schema in `for`", token)
@@ -372,7 +378,7 @@ class Expression:
         function, arguments, at = FUNCTIONS[token.text], list[str | int](), index + 2
         while not self._is(at, ")"):
             if self._kind(at) not in ("text", "number"):
-                self._refuse(f"{token.text}() takes texts and whole numbers written out", token)
+                self._refuse(f"{token.text}() takes texts in quotes and whole numbers, written out", token)
             arguments.append(_literal(self._tokens[at]))
             at += 1
             if self._is(at, ",") and not self._is(at + 1, ")"):
@@ -428,6 +434,9 @@ class Expression:
                 self._refuse(f"the content has no field {argument!r} to compare with that of {arguments[0]}", token)
         if what == "counter":
             fitting = [name for name, adds in words.counters.items() if (adds is not None) == (token.text == "sum")]
+            if argument in words.counters and argument not in fitting:
+                other = "count" if token.text == "sum" else "sum"
+                self._refuse(f"{argument} {'counts packets' if other == 'count' else 'adds amounts'}: use {other}()", token)
             if argument not in fitting:
                 self._refuse_name(f"counter for {token.text}()", at, fitting)
 

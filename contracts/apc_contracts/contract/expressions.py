@@ -436,7 +436,9 @@ class Expression:
             fitting = [name for name, adds in words.counters.items() if (adds is not None) == (token.text == "sum")]
             if argument in words.counters and argument not in fitting:
                 other = "count" if token.text == "sum" else "sum"
-                self._refuse(f"{argument} {'counts packets' if other == 'count' else 'adds amounts'}: use {other}()", token)
+                self._refuse(
+                    f"{argument} {'counts packets' if other == 'count' else 'adds amounts'}: use {other}()", token
+                )
             if argument not in fitting:
                 self._refuse_name(f"counter for {token.text}()", at, fitting)
 

@@ -105,7 +105,7 @@ REFUSED = {
     'count("spend") < 1': "spend adds amounts: use sum()",
     'count("rsiky") < 1': "unknown counter for count() rsiky: do you mean risky?",
     'sender.role != "laed"': "unknown value laed: do you mean lead?",
-    'content.is_urgent and content.amount > 3': "there is no 'and': write &&",
+    "content.is_urgent and content.amount > 3": "there is no 'and': write &&",
     "content.risk > 3": "text > whole number cannot be: compare like with like",
     "content.pieces > 3.5": "whole number > number cannot be: compare like with like",
     'content.note == "x"': "content.note may be absent: ask has(content.note) && … first",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from apc_contracts.errors import ContractInvalid
 from apc_contracts.session.document import decode_document
 
 from .room import agent, contract_of

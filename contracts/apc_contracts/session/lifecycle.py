@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from apc_contracts.admission.rules.routing import asks_role, is_ask, with_role
+from apc_contracts.admission.rules.routing import is_ask, reached
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.file import VerificationRules
 from apc_contracts.identity.registry import CLIENT, Registration
@@ -23,7 +23,6 @@ from apc_contracts.packet import (
     packet_named,
     reference_of,
 )
-from apc_contracts.payloads.by_type import MessagePayload
 from apc_contracts.session.movement import Effects, FailedCheck, Hop, Verification
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import (
@@ -95,18 +94,6 @@ def overall_state(states: Sequence[str]) -> str:
 # Who a packet goes to: `_all` expanded from the session's members and the registry.
 
 
-def handles(registration: Registration, packet_type: PacketType) -> bool:
-    """Return whether an agent takes packets of this type; every agent takes the control types."""
-    return packet_type in CONTROL_TYPES or packet_type in registration.handles
-
-
-def _takes(registration: Registration, packet: Packet) -> bool:
-    payload = packet.payload
-    if isinstance(payload, MessagePayload) and not registration.accepts(payload.schema_id):
-        return False
-    return handles(registration, packet.packet_type)
-
-
 def ends_at_gate(packet: Packet) -> bool:
     """Return whether a packet has the form of one that ends here if its recipient is the client of a run."""
     first, is_control = packet.recipients[0], packet.packet_type in CONTROL_TYPES
@@ -121,24 +108,11 @@ def resolve_recipients(packet: Packet, session: Session, registry: Mapping[str, 
     So does what a client of a run is told, because the client reads the log.
     """
     first = packet.recipients[0]
-    if asks_role(packet):
-        return with_role(packet, registry, session)
-    if first.agent_id != ALL_RECIPIENTS:
-        named = registry.get(first.agent_id)
-        if named is not None and named.is_run_client and ends_at_gate(packet):
-            return (ORCHESTRATOR,)
-        return tuple(recipient.agent_id for recipient in packet.recipients)
-    reached = []
-    for agent_id in sorted(session.members):
-        registration = registry.get(agent_id)
-        if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
-            continue
-        if not registration.has_inbox:
-            continue
-        is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
-        if is_meant and _takes(registration, packet):
-            reached.append(agent_id)
-    return tuple(reached) or (ORCHESTRATOR,)
+    named = registry.get(first.agent_id)
+    if named is not None and named.is_run_client and ends_at_gate(packet):
+        return (ORCHESTRATOR,)
+    found = reached(packet, session.members, registry, session)
+    return found or (ORCHESTRATOR,) if first.agent_id == ALL_RECIPIENTS else found
 
 
 # What a repeat does: deliveries of the packet that may still be missing are sent again, and no others.

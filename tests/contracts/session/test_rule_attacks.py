@@ -1,11 +1,17 @@
 """Attempts to get round the rules of a team, and rules by which a contract would stop its gate."""
 
+from datetime import timedelta
+
 import pytest
 
+from apc_contracts import MessagePayload, Recipient, SignalPayload
+from apc_contracts.judging.verdict import VerdictKind
+from apc_contracts.payloads.by_type import AgentRequest
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.session.document import decode_document
+from apc_contracts.vocabulary import Signal
 
-from .room import agent, contract_of
+from .room import agent, contract_of, rules
 from .test_team_rules import HEAD, refused, room, rule_of
 
 
@@ -81,3 +87,30 @@ def test_one_packet_opens_no_more_keys_than_its_senders_share() -> None:
     refusal = refused(incident.message("fixer", "action/1", ACTION, names))
     assert (refusal.rule, refusal.path) == ("counter-keys", "team.counters.c")
     incident.accept(incident.message("fixer", "action/1", ACTION, names[:64]))
+
+
+# Recipients.
+
+
+def test_a_group_is_read_as_those_whom_it_reaches() -> None:
+    """Neither does `_all` of one swarm reach another, nor does `role:NAME` hide who is asked."""
+    incident = room(rules('"metrics" in packet.to_roles && !("scribe" in packet.to_roles)'))
+    incident.accept(incident.message("scribe", "action/1", ACTION, "metrics"))
+    assert rule_of(incident.message("fixer", "action/1", ACTION, "_all")) == "r0"
+    simulation = incident.simulation
+    payload = MessagePayload.model_validate({"schema": "action/1", "content": ACTION})
+    for fields in ({}, {"swarm_id": "logs"}, {"role": "logs"}):
+        sent = simulation.build("scribe", payload, "_all", version="apc/1.1")
+        told = sent.model_copy(update={"recipients": (Recipient(agent_id="_all", **fields),)})
+        is_kept = simulation.take(told).kind is VerdictKind.ACCEPTED
+        assert is_kept == (not fields) == any(one[0] == told for one in simulation.inboxes["metrics"])
+
+
+@pytest.mark.parametrize("role", ["metrics", "fixer"])
+def test_a_request_to_a_role_is_read_as_those_whom_it_reaches(role: str) -> None:
+    incident = room(rules('"metrics" in packet.to_roles'))
+    request = AgentRequest.model_validate({"schema": "action/1", "content": ACTION, "returns": "outcome/1"})
+    due = incident.simulation.now + timedelta(minutes=5)
+    payload = SignalPayload(signal=Signal.ASK, expected_response_by=due, request=request)
+    _, verdict = incident.send("scribe", payload, f"role:{role}")
+    assert (verdict.kind is VerdictKind.ACCEPTED) == (role == "metrics")

@@ -1,6 +1,6 @@
 """Rules for UNROUTABLE, decided from the registry before anything is logged as accepted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from apc_contracts.admission.case import Case
@@ -153,6 +153,35 @@ def with_role(packet: Packet, registry: Mapping[str, Registration], session: Ses
         if kind is Kind.PERSON or session is None or session.is_member(one.agent_id):
             reached.append(one.agent_id)
     return tuple(sorted(reached))
+
+
+def reached(
+    packet: Packet, members: Iterable[str], registry: Mapping[str, Registration], session: SessionView | None
+) -> tuple[str, ...]:
+    """Return the agent_ids that a packet reaches, in a fixed order: of a BROADCAST the members that it means."""
+    first = packet.recipients[0]
+    if asks_role(packet):
+        return with_role(packet, registry, session)
+    if first.agent_id != ALL_RECIPIENTS:
+        return tuple(recipient.agent_id for recipient in packet.recipients)
+    found = []
+    for agent_id in sorted(members):
+        registration = registry.get(agent_id)
+        if registration is None or registration.is_revoked or agent_id in (packet.sender.agent_id, ORCHESTRATOR):
+            continue
+        if not registration.has_inbox:
+            continue
+        is_meant = first.swarm_id in (None, registration.swarm_id) and first.role in (None, registration.role)
+        if is_meant and _takes(registration, packet):
+            found.append(agent_id)
+    return tuple(found)
+
+
+def _takes(registration: Registration, packet: Packet) -> bool:
+    payload = packet.payload
+    if isinstance(payload, MessagePayload) and not registration.accepts(payload.schema_id):
+        return False
+    return packet.packet_type in CONTROL_TYPES or packet.packet_type in registration.handles
 
 
 def unreachable(registration: Registration | None, packet: Packet) -> Unreachable | None:

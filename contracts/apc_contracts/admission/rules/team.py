@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.admission.case import Case
+from apc_contracts.admission.rules.routing import reached
 from apc_contracts.contract.expressions import Expression, Reading
 from apc_contracts.contract.rules import Plan, Rule, Team
 from apc_contracts.identity.registry import Kind
@@ -20,7 +21,7 @@ from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import PACKET_PREFIX, packet_named, reference_of
 from apc_contracts.payloads.by_type import typed_part
-from apc_contracts.vocabulary import ALL_RECIPIENTS, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 
 EVIDENCE_PATH = "proof_bundle.evidence_refs"
 OFFSET = "local.offset_s"
@@ -338,27 +339,24 @@ def _rights(case: Case, _: SessionView, __: Dossier, ___: tuple[Any, ...]) -> li
     return [] if case.sender is None else sorted(right.value for right in case.sender.rights)
 
 
-def _to_roles(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> list[str]:
-    return _of_recipients(case, dossier, "packet.to_roles", "role")
+def _to_roles(case: Case, session: SessionView, dossier: Dossier, _: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(case, session, dossier, "packet.to_roles", "role")
 
 
-def _to_swarms(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> list[str]:
-    return _of_recipients(case, dossier, "packet.to_swarms", "swarm_id")
+def _to_swarms(case: Case, session: SessionView, dossier: Dossier, _: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(case, session, dossier, "packet.to_swarms", "swarm_id")
 
 
-def _of_recipients(case: Case, dossier: Dossier, word: str, name: str) -> list[str]:
-    """Return the registered roles or swarms of the recipients; `_all` stands for the members of the session."""
+def _of_recipients(case: Case, session: SessionView, dossier: Dossier, word: str, name: str) -> list[str]:
+    """Return the registered roles or swarms of those whom the packet reaches."""
     recorded = case.facts.rules
     if recorded is not None and word in recorded:
         known: list[str] = recorded[word]
         return known
-    registry, found = case.facts.registry or {}, set[str]()
-    for recipient in case.packet.recipients:
-        ids = dossier.members if recipient.agent_id == ALL_RECIPIENTS else (recipient.agent_id,)
-        if recipient.agent_id == SUBSTRATE_RECIPIENT:
-            found.add(SUBSTRATE_RECIPIENT)
-        found.update(getattr(registry[one], name) for one in ids if one in registry)
-    return sorted(found)
+    registry = case.facts.registry or {}
+    ids = reached(case.packet, dossier.members, registry, session)
+    found = {getattr(registry[one], name) for one in ids if one in registry}
+    return sorted(found | {SUBSTRATE_RECIPIENT} if SUBSTRATE_RECIPIENT in ids else found)
 
 
 _Reader = Callable[[Case, SessionView, Dossier, tuple[Any, ...]], Any]

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from apc_contracts import MessagePayload, Recipient, SignalPayload
+from apc_contracts.errors import ContractInvalid
 from apc_contracts.judging.verdict import VerdictKind
 from apc_contracts.payloads.by_type import AgentRequest
-from apc_contracts.errors import ContractInvalid
 from apc_contracts.session.document import decode_document
 from apc_contracts.vocabulary import Signal
 

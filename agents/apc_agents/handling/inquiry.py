@@ -217,8 +217,10 @@ class PeopleAsked:
         if self.count == 1:
             return last
         given = tuple(one for one, _ in ends)
-        are_different = len({one.by for one in given}) == self.count
-        return replace(last, approved=last.approved and are_different, several=given)
+        if last.approved and len({one.by for one in given}) < self.count:
+            note = f"{last.by} has approved more than once: {self.count} different people are needed"
+            return replace(last, approved=False, outcome=AnswerOutcome.DENIED, note=note, several=given)
+        return replace(last, several=given)
 
     def _approval(self, end: End) -> Approval:
         outcome = outcome_of(self.op, end)

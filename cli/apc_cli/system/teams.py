@@ -1,6 +1,7 @@
 """Teams in a running system: their schemas, their members, and a client that starts their sessions."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -36,6 +37,8 @@ PAUSE: Final = timedelta(milliseconds=100)
 """Between two looks at the open questions."""
 _YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"", "n", "no"})
+_OF_SEVERAL: Final = re.compile(r" \(\d+ of \d+, each by another person\)$")
+"""How each of the questions of one `ctx.ask(approvals=n)` ends."""
 
 
 async def answer_here(client: Client, session_id: str, people: Collection[str]) -> None:
@@ -44,15 +47,20 @@ async def answer_here(client: Client, session_id: str, people: Collection[str]) 
     Of the others, and of all when the standard input has ended, it says how they are answered.
     """
     lines, asked = StandardInput(), set[UUID]()
+    answered: dict[tuple[str, str], set[str]] = {}
     while True:
         for question in await client.questions(session_id):
-            able = [one for one in question.may_answer if one in people]
+            # Of several people who are asked the same, each answers once.
+            done = answered.setdefault((question.asker, _OF_SEVERAL.sub("", _text(question))), set())
+            able = [one for one in question.may_answer if one in people and one not in done]
             if question.packet_id in asked:
                 continue
             asked.add(question.packet_id)
             if not able:
                 _say(_waiting(question))
-            elif not await _answer(client, lines, question, able[0]):
+                continue
+            done.add(able[0])
+            if not await _answer(client, lines, question, able[0]):
                 people = ()
         await asyncio.sleep(PAUSE.total_seconds())
 

@@ -204,6 +204,7 @@ async def test_two_approvals_of_one_person_are_one(start: Start) -> None:
         await answer(gate, ask)
     (end,) = asking.ends
     assert not end.approved and [one.by for one in end.approvals] == ["alice", "alice"]
+    assert (end.outcome, end.note) == (DENIED, "alice has approved more than once: 2 different people are needed")
 
 
 @pytest.mark.parametrize("outcome", [DENIED, TIMED_OUT])

@@ -119,6 +119,8 @@ _COMPARED = 16
 _STEP = 40
 _PATTERN_COST = 8_000
 """A pattern is compiled at each look."""
+_PATTERN_LETTER = 1_000
+"""Of each of its letters, as `.` or `[^k]` take it."""
 _FREE = frozenset({"(", ")", "[", "]", ",", ".", ":", "content", "packet", "sender", "session"})
 
 _TOKEN = re.compile(
@@ -250,7 +252,9 @@ class Expression:
                     macros.pop()
                 depth -= 1
             elif token.text in _SCANNING:
-                once = _PATTERN_COST + 8 * text if token.text == "matches" else _STEP + 4 * text
+                once = _STEP + 4 * text
+                if token.text == "matches" and self._kind(index + 2) == "text":
+                    once = _PATTERN_COST + _PATTERN_LETTER * len(self._tokens[index + 2].text) + 8 * text
                 total += once * (items if macros else 1)
             elif token.text in _COMPARING:
                 is_over_list = token.text in ("in", "==", "!=") and not macros
@@ -472,6 +476,8 @@ class Expression:
             self._kind(index + 2) != "text" or not self._is(index + 3, ")") or "{" in self._tokens[index + 2].text
         ):
             self._refuse("matches() takes a pattern written out, without {}", token)
+        if token.text == "matches" and re.search(r"\\\\[pP]", self._tokens[index + 2].text):
+            self._refuse("matches() takes no \\\\p, which takes long to read: write the letters, as [A-Za-z]", token)
 
     def _asks_for(self, reading: Reading) -> bool:
         text = "".join(token.text for token in self._tokens)
@@ -486,9 +492,8 @@ class Expression:
         """Return the name under which CEL knows a reading."""
         if reading.name == reading.text:
             return reading.text
-        return "_" + "_".join(
-            re.sub(r"\W", lambda m: f"_{ord(m.group()):x}_", str(p)) for p in (reading.name, *reading.arguments)
-        )
+        # Each name stands for one reading: approved_by("lead", 2) is not approved_by("lead_2").
+        return "_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found.group()):x}_", reading.text)
 
     def _is(self, index: int, text: str) -> bool:
         return 0 <= index < len(self._tokens) and self._tokens[index].text == text

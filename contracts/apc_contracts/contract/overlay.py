@@ -515,15 +515,15 @@ def write_out(
     chain.append({"name": overlay.name, "hash": sha256(body).hexdigest()})
     try:
         team = _team(overlay, parent.team, schemas, roles)
+        document["team"] = json.loads(team.model_copy(update={"chain": ()}).model_dump_json(by_alias=True)) | {
+            "chain": chain
+        }
+        document["refusals"]["order"] = list(refusal_order(ContractFile.model_validate(document)))
+        document["team"]["types"] = _types_read(ContractFile.model_validate(document))
     except ValidationError as error:
-        # What the overlay's own shape does not bound: rules, counters and kept fields of the whole chain.
+        # What the overlay's own shape does not bound: numbers, and rules, counters and kept fields of the whole chain.
         first = error.errors(include_url=False, include_input=False)[0]
         raise ContractInvalid(".".join(map(str, first["loc"])) or "$", f"with its parents: {first['msg']}") from error
-    document["team"] = json.loads(team.model_copy(update={"chain": ()}).model_dump_json(by_alias=True)) | {
-        "chain": chain
-    }
-    document["refusals"]["order"] = list(refusal_order(ContractFile.model_validate(document)))
-    document["team"]["types"] = _types_read(ContractFile.model_validate(document))
     made = json.dumps(_sparse(document), ensure_ascii=False, indent=1).encode() + b"\n"
     return contract_from_bytes(made)
 
@@ -542,6 +542,8 @@ def _sparse(document: dict[str, Any]) -> dict[str, Any]:
 _RANK = ("off", "warn", "enforce")
 _DEFAULTS = frozenset({"max_rounds"})
 """What is a default of sessions and no bound: it may be set either way."""
+_GROWING = frozenset({"veto_window_ms", "retry_after_ms"})
+"""What is tighter the larger it is."""
 
 
 def _tighten(document: dict[str, Any], overlay: Overlay, parent: Contract) -> None:
@@ -577,8 +579,11 @@ def _lower(section: dict[str, Any], given: Mapping[str, int], place: str) -> Non
         known = section.get(name)
         if not isinstance(known, int | float):
             _unknown(name, [key for key, one in section.items() if isinstance(one, int)], f"{place}.{name}", "number")
-        if value > known and name not in _DEFAULTS:
-            raise ContractInvalid(f"{place}.{name}", f"an overlay only tightens: at most {known}, as its parent has it")
+        is_growing, only = name in _GROWING, f"{place}.{name}"
+        if is_growing and value < known:
+            raise ContractInvalid(only, f"an overlay only tightens: at least {known}, as its parent has it")
+        if value > known and not is_growing and name not in _DEFAULTS:
+            raise ContractInvalid(only, f"an overlay only tightens: at most {known}, as its parent has it")
         section[name] = value
 
 
@@ -610,6 +615,8 @@ def _team(
             raise ContractInvalid(f"counters.{name}", "its parent has a counter of this name: name it otherwise")
         declared = counter.model_dump(by_alias=True, exclude={"within"}) | {"within_ms": counter.within}
         counters[name] = CounterDeclaration.model_validate(declared)
+    if parent is not None and overlay.zone not in (None, parent.file.zone) and parent.reads_local_time:
+        raise ContractInvalid("zone", f"rules of its parent read the time in {parent.file.zone}: leave the zone out")
     known = list(roles) if roles is not None else overlay.roles
     types = {} if before is None else dict(before.types)
     named: dict[str, str] = dict.fromkeys([*(only or ()), *keep], "$")

@@ -94,6 +94,11 @@ class Team:
         yield from (when for when in conditions if when is not None)
         yield from (rule.require for rule in self.rules)
 
+    @property
+    def reads_local_time(self) -> bool:
+        """Whether a rule reads `local.…`, which its zone decides."""
+        return any(one.name.startswith("local.") for expression in self.expressions for one in expression.readings)
+
     def check(self) -> None:
         """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
         length = sum(len(expression.text) for expression in self.expressions)

@@ -5,13 +5,14 @@ from datetime import timedelta
 import pytest
 
 from apc_contracts import MessagePayload, Recipient, SignalPayload
+from apc_contracts.contract.contract import contract_from_bytes, packaged_contract_bytes
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.judging.verdict import VerdictKind
-from apc_contracts.payloads.by_type import AgentRequest
+from apc_contracts.payloads.by_type import AgentRequest, Question
 from apc_contracts.session.document import decode_document
 from apc_contracts.vocabulary import Signal
 
-from .room import agent, contract_of, rules
+from .room import agent, contract_of, person, rules
 from .test_team_rules import HEAD, refused, room, rule_of
 
 
@@ -114,3 +115,49 @@ def test_a_request_to_a_role_is_read_as_those_whom_it_reaches(role: str) -> None
     payload = SignalPayload(signal=Signal.ASK, expected_response_by=due, request=request)
     _, verdict = incident.send("scribe", payload, f"role:{role}")
     assert (verdict.kind is VerdictKind.ACCEPTED) == (role == "metrics")
+
+
+# Expressions and overlays.
+
+
+def test_two_readings_are_never_one() -> None:
+    """A person of the role lead_2 must not stand for two leads."""
+    incident = room(rules('approved_by("lead", 2)', 'approved_by("lead_2")'))
+    incident.simulation.registry["lea"] = person("lea", "lead_2")
+    about = Question(text="May I?", content={"schema": "action/1", "content": ACTION})
+    due = incident.simulation.now + timedelta(minutes=5)
+    asked = SignalPayload(signal=Signal.ASK, expected_response_by=due, question=about)
+    incident.accept(incident.answer(incident.accept(incident.send("fixer", asked, "role:lead_2")), "lea"))
+    assert rule_of(incident.message("fixer", "action/1", ACTION, "scribe")) == "r0"
+
+
+@pytest.mark.parametrize("pattern", [r"\\pL", r"[^\\PN]", "." * 500])
+def test_a_pattern_that_takes_long_to_read_is_refused(pattern: str) -> None:
+    """Milliseconds each, again for each packet."""
+    with pytest.raises(ContractInvalid, match=r"takes long to read|it may cost"):
+        contract_of(HEAD + rule("a", f'content.service.matches("{pattern}")'))
+
+
+def test_an_overlay_does_not_move_its_parents_hours() -> None:
+    parent = rules("local.hour < 10", zone="Europe/Berlin")
+    with pytest.raises(ContractInvalid, match="rules of its parent read the time in Europe/Berlin"):
+        contract_of("name: child\nextends: tried\nzone: America/New_York", parent)
+    contract_of("name: child\nextends: tried\nzone: Europe/Berlin", parent)
+    contract_of("name: child\nextends: tried\nzone: America/New_York", rules("true", zone="Europe/Berlin"))
+
+
+def test_an_overlay_does_not_shorten_a_veto() -> None:
+    parent, text = (
+        contract_from_bytes(packaged_contract_bytes()),
+        "name: child\nextends: apc-1.0\nsession: {veto_window_ms: %d}",
+    )
+    window = parent.session.veto_window_ms
+    with pytest.raises(ContractInvalid, match=f"at least {window}"):
+        contract_of(text % (window - 1), parent)
+    assert contract_of(text % (window + 1), parent).session.veto_window_ms == window + 1
+
+
+@pytest.mark.parametrize("numbers", ["session: {max_rounds: -1}", "limits: {wakes: 0}"])
+def test_a_number_that_no_contract_may_have_is_named(numbers: str) -> None:
+    with pytest.raises(ContractInvalid, match="greater than or equal to 1"):
+        contract_of(f"name: t\nextends: task\n{numbers}")

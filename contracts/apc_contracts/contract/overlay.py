@@ -542,7 +542,7 @@ def _sparse(document: dict[str, Any]) -> dict[str, Any]:
 _RANK = ("off", "warn", "enforce")
 _DEFAULTS = frozenset({"max_rounds"})
 """What is a default of sessions and no bound: it may be set either way."""
-_GROWING = frozenset({"veto_window_ms", "retry_after_ms"})
+_GROWING = frozenset({"veto_window_ms"})
 """What is tighter the larger it is."""
 
 

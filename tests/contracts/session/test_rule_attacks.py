@@ -1,6 +1,7 @@
 """Attempts to get round the rules of a team, and rules by which a contract would stop its gate."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from apc_contracts import MessagePayload, Recipient, SignalPayload
 from apc_contracts.contract.contract import contract_from_bytes, packaged_contract_bytes
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.judging.verdict import VerdictKind
-from apc_contracts.payloads.by_type import AgentRequest, Question
+from apc_contracts.payloads.by_type import AgentRequest, AnswerSpec, Question
 from apc_contracts.session.document import decode_document
-from apc_contracts.vocabulary import Signal
+from apc_contracts.vocabulary import ORCHESTRATOR, Channel, Signal
 
 from .room import agent, contract_of, person, rules
 from .test_team_rules import HEAD, refused, room, rule_of
@@ -161,3 +162,107 @@ def test_an_overlay_does_not_shorten_a_veto() -> None:
 def test_a_number_that_no_contract_may_have_is_named(numbers: str) -> None:
     with pytest.raises(ContractInvalid, match="greater than or equal to 1"):
         contract_of(f"name: t\nextends: task\n{numbers}")
+
+
+# What was tried and is refused.
+
+
+def test_no_other_kind_of_packet_gets_round_a_rule() -> None:
+    incident = room(rules("false"))
+    assert rule_of(incident.decision()) == "r0"
+    assert rule_of(incident.message("fixer", "action/1", ACTION, "fixer", channel=Channel.INTRA_AGENT)) == "r0"
+    assert rule_of(incident.message("fixer", "action/1", ACTION, "_substrate")) == "r0"
+    due, typed = incident.simulation.now + timedelta(minutes=5), {"schema": "action/1", "content": ACTION}
+    request = AgentRequest.model_validate({"schema": "alert/1", "content": {"service": "api"}, "returns": "action/1"})
+    asked = SignalPayload(signal=Signal.ASK, expected_response_by=due, request=request)
+    question = incident.accept(incident.send("fixer", asked, "scribe"))
+    seen = incident.simulation.session.identities[question.packet_id].payload_hash.hex()
+    answer = AnswerSpec.model_validate({"outcome": "answered", "seen": seen, "result": typed})
+    payload = SignalPayload(signal=Signal.ANSWER, answer=answer)
+    assert rule_of(incident.send("scribe", payload, "fixer", parent=question)) == "r0"
+
+
+def test_one_packet_cited_in_several_spellings_is_one() -> None:
+    incident = room(rules('cited("finding/1") >= 2'))
+    found = incident.finding()
+    name = str(found.packet_id)
+    for spelling in (f"{{{name}}}", f"urn:uuid:{name}", name.replace("-", ""), f"{name}\n"):
+        assert refused(incident.action([found, f"packet:{spelling}"])).code == "EVIDENCE_UNKNOWN"
+    for spelling in (f" packet:{name}", f"\N{FULLWIDTH LATIN SMALL LETTER P}acket:{name}", f"packet:{name.upper()}"):
+        assert rule_of(incident.action([found, spelling])) == "r0"
+
+
+def test_an_approval_holds_for_equal_json_alone() -> None:
+    incident = room(rules('approved_by("lead")'))
+    incident.approved(amount=-0.0, note="e\N{COMBINING ACUTE ACCENT}")
+    assert rule_of(incident.action(risk="high", amount=0, note="\N{LATIN SMALL LETTER E WITH ACUTE}")) == "r0"
+    assert rule_of(incident.action(risk="high", note="e\N{COMBINING ACUTE ACCENT}")) == "r0"
+    incident.accept(incident.action(risk="high", amount=0, note="e\N{COMBINING ACUTE ACCENT}"))
+
+
+@pytest.mark.parametrize("about", [{"more": 1}, {"content": None}, {"schema": "action/2"}, {"schema": ["action/1"]}])
+def test_a_question_about_more_than_the_proposal_approves_nothing(about: dict[str, Any]) -> None:
+    incident = room(rules('approved_by("lead")'))
+    question = Question(text="May I?", content={"schema": "action/1", "content": ACTION} | about)
+    due = incident.simulation.now + timedelta(minutes=5)
+    asked = SignalPayload(signal=Signal.ASK, expected_response_by=due, question=question)
+    incident.accept(incident.answer(incident.accept(incident.send("fixer", asked, "role:lead"))))
+    assert rule_of(incident.message("fixer", "action/1", ACTION, "scribe")) == "r0"
+
+
+def test_packets_held_by_a_pause_share_no_approval_count_or_evidence() -> None:
+    incident = room(rules('approved_by("lead")', 'count("c") < 2', counters="{c: {for: action/1}}"))
+    ground = incident.finding()
+    incident.approved()
+    incident.accept(incident.send("desk", SignalPayload(signal=Signal.PAUSE), ORCHESTRATOR))
+    held = [incident.action([ground], risk="high"), incident.action(risk="high"), incident.decision(risk="high")]
+    assert all(verdict.kind is VerdictKind.HELD for _, verdict in held)
+    incident.retract(ground)
+    incident.accept(incident.send("desk", SignalPayload(signal=Signal.RESUME), ORCHESTRATOR))
+    ids = [packet.packet_id for packet, _ in held]
+    assert incident.simulation.denied == {ids[0]: "EVIDENCE_UNKNOWN", ids[2]: "RULE_FAILED"}
+
+
+HOSTILE = {
+    "anchor": ("only: &a [action/1]", "no anchors"),
+    "merge": ("session: {<<: {max_rounds: 1}}", "valid integer"),
+    "escaped key": ('"na\\x6de": u', "stands there twice"),
+    "octal": ("session: {max_rounds: 0o7}", "valid integer"),
+    "infinity": ("limits: {wakes: .inf}", "valid integer"),
+    "depth": ("tests: " + "[" * 50_000, "deeper than 16 levels"),
+    "path": ("zone: ../../../etc/passwd", "no time zone"),
+    "NUL": ('zone: "a\\0"', "no time zone"),
+    "surrogate": ('zone: "\\ud800"', "valid string"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_overlay_is_refused_by_its_place(name: str) -> None:
+    lines, said = HOSTILE[name]
+    with pytest.raises(ContractInvalid, match=said):
+        contract_of(f"name: t\nextends: task\n{lines}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "true) || (true",
+        "true // && false",
+        "(" * 400 + "true" + ")" * 400,
+        "+".join(["1"] * 400) + " > 0",
+        "99999999999999999999 > 0",
+        "packet.to.exists(x, packet.to.exists(y, x == y))",
+        "packet.to.map(x, x) == []",
+        'approved_by("lead", 1111111111111111111111)',
+    ],
+)
+def test_an_expression_that_breaks_out_or_off_is_refused(text: str) -> None:
+    with pytest.raises(ContractInvalid, match=r"rules\[0\]\.require"):
+        contract_of(HEAD + rule("a", text))
+
+
+@pytest.mark.parametrize(
+    "text", ["1 / content.cents == 1", "1 % content.cents == 1", "int(1e300) > 0", "packet.to[7] != ''"]
+)
+def test_an_expression_that_fails_refuses(text: str) -> None:
+    assert rule_of(room(contract_of(HEAD + rule("a", text))).action()) == "a"

@@ -440,13 +440,16 @@ async def _fill_dossier(connection: Connection, session: Session, ring: KeyRing 
     rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
     bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
     for row in rows:
-        body = bodies.received(row["body_stored"])
+        body, values = bodies.received(row["body_stored"]), orjson.loads(row["rules"] or "{}")
+        identity, is_accepted = session.identities[row["packet_id"]], session.is_accepted(row["packet_id"])
         if body is None:
+            if is_accepted:
+                dossier.use_unread(identity.sender, row["packet_id"], values)
             continue
         packet = parse_packet(body, _limits(contract))
-        session.identities[row["packet_id"]].said = dossier.said(packet, row["user_id"])
-        if session.is_accepted(row["packet_id"]):
-            dossier.accept(packet, row["user_id"], orjson.loads(row["rules"] or "{}"), row["accepted_at"])
+        identity.said = dossier.said(packet, row["user_id"])
+        if is_accepted:
+            dossier.accept(packet, row["user_id"], values, row["accepted_at"])
 
 
 def _add_ends(session: Session, rows: Iterable[asyncpg.Record]) -> None:

@@ -184,6 +184,8 @@ def build_team(file: ContractFile) -> Team | None:
     if declared is None:
         return None
     try:
+        if declared.zone != "UTC" and "/" not in declared.zone:  # `localtime` is another one on each machine
+            raise ValueError(declared.zone)
         zone = ZoneInfo(declared.zone)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         message = f"there is no time zone {declared.zone!r}: write one like Europe/Berlin"

@@ -76,6 +76,10 @@ class CounterState:
         oldest = _part(counter, now) - BUCKETS
         return sum(amount for part, amount in self.parts.items() if int(part) >= oldest)
 
+    def is_over(self, counter: Counter, now: datetime) -> bool:
+        """Return whether nothing of it counts any more, or ever will."""
+        return counter.within_ms is not None and max(map(int, self.parts), default=0) < _part(counter, now) - BUCKETS
+
     def add(self, counter: Counter, amount: float, now: datetime) -> None:
         """Count an amount, and forget what is too old."""
         if counter.within_ms is None:
@@ -148,8 +152,15 @@ class Dossier:
             states = self.counters.setdefault(counter.name, {})
             state = states.get(key)
             if state is None:
+                self._drop_old_keys(now)
                 state = states[key] = CounterState(opened_by=packet.sender.agent_id)
             state.add(counter, amount, now)
+
+    def _drop_old_keys(self, now: datetime) -> None:
+        for name, states in self.counters.items():
+            counter = self.team.counter(name)
+            for key in [key for key, state in states.items() if state.is_over(counter, now)]:
+                del states[key]
 
     def counted(self, packet: Packet) -> Iterator[tuple[Counter, str, float]]:
         """Yield the counters that a packet adds to, with their key and its amount."""
@@ -182,7 +193,7 @@ class Dossier:
         ]
         return shared + max(own, default=0)
 
-    def full_counter(self, packet: Packet) -> str | None:
+    def full_counter(self, packet: Packet, now: datetime) -> str | None:
         """Return the counter that has no room for a packet's new keys; None when all have."""
         schema, content = content_of(packet)
         new: set[tuple[str, str]] = set()
@@ -193,7 +204,12 @@ class Dossier:
                 new.update((counter.name, key) for key in missing)
         if not new:
             return None
-        states = [state for keys in self.counters.values() for state in keys.values()]
+        states = [
+            state
+            for name, keys in self.counters.items()
+            for state in keys.values()
+            if not state.is_over(self.team.counter(name), now)
+        ]
         own = sum(state.opened_by == packet.sender.agent_id for state in states)
         has_room = len(states) + len(new) <= COUNTER_KEYS and own + len(new) <= COUNTER_KEYS // 4
         return None if has_room else min(name for name, _ in new)
@@ -210,6 +226,13 @@ class Dossier:
         answers = self.approvals.get(about_hash(*content_of(packet)), [])
         later = answers[next(index for index, one in enumerate(answers) if one is approval) + 1 :]
         return any(one.person == approval.person and not one.is_approved for one in later)
+
+    def use_unread(self, asker: str, packet_id: UUID, values: Mapping[str, Any]) -> None:
+        """Use up what an erased packet may have used: the approvals that its sender had of these people."""
+        people = {person for reading, found in values.items() if reading.startswith("approved_by(") for person in found}
+        for approval in (one for answers in self.approvals.values() for one in answers):
+            if approval.asker == asker and approval.person in people and approval.used_by is None:
+                approval.used_by = packet_id
 
     def _take_signal(self, packet: Packet, payload: SignalPayload, user: str | None, now: datetime) -> None:
         if payload.signal is Signal.ASK and payload.question is not None:

@@ -148,7 +148,7 @@ class Trial(WhatIf):
             return
         values = other.facts.get("rules", {}) if other.refusal is None else {}
         self._dossier.accept(packet, user, values, now)
-        if self._dossier.full_counter(packet) is None:
+        if self._dossier.full_counter(packet, now) is None:
             self._dossier.count(packet, now)
 
     def _compare(self, shard: int, seq: int, received: ReceivedPacket, was: str, would_be: str) -> None:

@@ -106,8 +106,37 @@ def test_authors_of_one_broker_user_are_one_where_users_are_separate() -> None:
     users = incident.simulation.registry
     users["metrics"] = replace(users["metrics"], broker_user="agent.logs")
     assert rule_of(incident.action([incident.finding("logs"), incident.finding("metrics")])) == "r0"
-    users |= {name: replace(users[name], broker_user="agent.logs") for name in ("fixer", "logs")}
+    agents = [name for name, one in users.items() if one.has_inbox and name != "orchestrator"]
+    users |= {name: replace(users[name], broker_user="agent.logs") for name in agents}
     incident.accept(incident.action([incident.finding("logs"), incident.finding("metrics")], note="one process"))
+
+
+def test_nobody_is_its_own_witness_by_another_id() -> None:
+    incident = room(rules('authors("finding/1") >= 2'))
+    users = incident.simulation.registry
+    for name in ("helper", "metrics"):
+        users[name] = replace(users[name], broker_user="agent.fixer")
+    found = [incident.finding("helper", to="fixer"), incident.finding("metrics"), incident.finding("logs")]
+    assert rule_of(incident.action(found)) == "r0", "two of the three speak by its own user"
+
+
+def test_old_keys_of_a_counter_make_room() -> None:
+    incident = room(rules('count("acts") < 3', counters="{acts: {for: action/1, by: content.service, within: 1h}}"))
+    for index in range(64):
+        incident.accept(incident.action(service=f"s{index}"))
+    assert rule_of(incident.action(service="new")) == "counter-keys"
+    incident.simulation.now += timedelta(hours=1, minutes=2)
+    incident.accept(incident.action(service="new"))
+
+
+def test_what_rules_read_has_a_bound() -> None:
+    incident = room(
+        rules(
+            *[f'content.cents < {index} || "scribe" in packet.to_roles' for index in range(1, 12)],
+            *[f'cites("agent-{index:02}-{"x" * 90}") || true' for index in range(20)],
+        )
+    )
+    assert rule_of(incident.action()) == "values"
 
 
 # Approvals.

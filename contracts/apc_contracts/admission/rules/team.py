@@ -11,23 +11,31 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.rules.routing import reached
 from apc_contracts.contract.expressions import Expression, Reading
 from apc_contracts.contract.rules import Plan, Rule, Team
-from apc_contracts.identity.registry import Kind
+from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.dossier import Approval, Dossier, at_path, content_of, equal_kept, for_cel, packet_values
 from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import PACKET_PREFIX, packet_named, reference_of
 from apc_contracts.payloads.by_type import typed_part
-from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 
 EVIDENCE_PATH = "proof_bundle.evidence_refs"
 OFFSET = "local.offset_s"
 """Recorded beside `local.…`: the seconds that the contract's zone was ahead of UTC."""
 ONLY = "only"
 """The name of the rule that only the schemas of `only` may be sent."""
+SEPARATE = "agents.separate"
+"""Recorded beside `authors(…)`: whether the agents of the session had several broker users."""
+VALUES = "values"
+"""The name of the rule that what rules read fits beside the verdict."""
+MAX_VALUES = 2_048
+"""Bytes of what stands beside a verdict."""
 COUNTER_KEYS = "counter-keys"
 """The name of the rule that a counter has room for another key."""
 MOST_PEOPLE = 16
@@ -109,7 +117,14 @@ def _judge_rules(case: Case, team: Team, plan: Plan, ruling: TeamRuling) -> None
     """Judge by all rules at once; by each of them only when one has failed."""
     if not plan.rules:
         return
+    recorded = case.facts.rules or {}
+    if VALUES in recorded and (case.session is None or case.session.dossier is None):
+        ruling.refusal = _too_much(ruling, recorded[VALUES])
+        return
     values = _read(case, team, plan.readings, ruling.values)
+    if len(plan.readings) > 8 and len(size := orjson.dumps(ruling.values)) > MAX_VALUES:
+        ruling.refusal = _too_much(ruling, len(size))
+        return
     if plan.whole.holds(values):
         return
     for rule in plan.rules:
@@ -139,13 +154,21 @@ def _no_room(case: Case, noted: dict[str, Any]) -> Refusal | None:
     if session is None or session.dossier is None:
         name = case.facts.rules.get(COUNTER_KEYS) if case.facts.rules is not None else None
     else:
-        name = session.dossier.full_counter(case.packet)
+        name = session.dossier.full_counter(case.packet, case.facts.now)
     if name is None:
         return None
     noted[COUNTER_KEYS] = name
     message = f"the counter {name} has no room for another key in this session"
     remedy = "open another session, or count by fewer keys"
     return Refusal("RULE_FAILED", COUNTER_KEYS, f"team.counters.{name}", message, remedy=remedy)
+
+
+def _too_much(ruling: TeamRuling, size: int) -> Refusal:
+    """Return the refusal of a packet whose rules read more than a verdict has room for; forgets what was read."""
+    ruling.values.clear()
+    ruling.values[VALUES] = size
+    message = f"what its rules read takes {size:,} bytes, {MAX_VALUES:,} are kept with a verdict"
+    return Refusal("RULE_FAILED", VALUES, "recipients", message, remedy="send it to fewer roles, or read less in rules")
 
 
 def _failure(case: Case, rule: Rule, values: Mapping[str, Any]) -> Refusal | None:
@@ -193,6 +216,8 @@ def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
     if reader is None and reading.name.startswith("local."):
         return _local(case, reading.name, noted)
     if session is None or session.dossier is None:
+        if recorded is not None and SEPARATE in recorded:
+            noted[SEPARATE] = recorded[SEPARATE]
         return None if recorded is None else recorded.get(reading.text)
     if reader is not None:
         return reader(case, session, session.dossier, reading.arguments)
@@ -259,9 +284,33 @@ def _authors(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any,
             if index is None or not equal_kept(said.kept[index], at_path(content, arguments[1])):
                 continue
         authors[identity.sender] = said.user
-    users = set(authors.values())
-    is_separate = users != {case.facts.user_id or ""}
-    return len(users) if is_separate else len(authors)
+    if not _is_separate(case, dossier):
+        return len(authors)
+    return len(set(authors.values()) - {case.facts.user_id or ""})
+
+
+def _is_separate(case: Case, dossier: Dossier) -> bool:
+    """Return whether the agents of the session have several broker users: else nothing tells them apart but their ids.
+
+    Only the registry of that time knew; a replay has it from the record.
+    """
+    noted, recorded = _begun(case).values, case.facts.rules
+    if SEPARATE not in noted:
+        known = len(_users(case, dossier)) > 1 if recorded is None else recorded.get(SEPARATE, True)
+        noted[SEPARATE] = known
+    is_separate: bool = noted[SEPARATE]
+    return is_separate
+
+
+def _users(case: Case, dossier: Dossier) -> set[str]:
+    """Return the broker users that speak for agents of the session."""
+    registry = case.facts.registry or {}
+    agents = (registry.get(member) for member in dossier.members)
+    return {agent.broker_user for agent in agents if agent is not None and agent.has_inbox and not _is_gate(agent)}
+
+
+def _is_gate(agent: Registration) -> bool:
+    return agent.agent_id == ORCHESTRATOR
 
 
 def _cites_id(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
@@ -305,8 +354,7 @@ def _is_still_in_role(case: Case, dossier: Dossier, approval: Approval, role: st
     person = registry.get(approval.person)
     if person is None or person.kind is not Kind.PERSON or person.is_revoked or person.role != role:
         return False
-    agents = (registry.get(member) for member in dossier.members)
-    users = {agent.broker_user for agent in agents if agent is not None and agent.has_inbox}
+    users = _users(case, dossier)
     # Where one broker user speaks for everybody, nothing can be told apart.
     return len(users) <= 1 or approval.user not in users
 

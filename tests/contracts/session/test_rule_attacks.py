@@ -72,7 +72,7 @@ ACTION = {"service": "api", "risk": "low", "cents": 0}
 
 
 def test_a_group_gets_round_no_counter_by_recipient() -> None:
-    """`_all` is no recipient of its own: what it got counts for everybody, and the other way round."""
+    """`_all` is no separate recipient: what it got counts for everybody, and the other way round."""
     incident = room(contract_of(COUNTED % ("by: recipient", "action/1", 'count("c") < 2')))
     incident.accept(incident.message("fixer", "action/1", ACTION, "scribe"))
     incident.accept(incident.message("fixer", "action/1", ACTION | {"note": "to all"}, "_all"))

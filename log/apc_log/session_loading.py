@@ -198,7 +198,7 @@ LEFT JOIN LATERAL (
     ORDER BY seq LIMIT 1
 ) AS hop ON packet.verdict = 'held'
 WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.sender_agent_id <> $2
-ORDER BY packet.seq
+ORDER BY accepted_at, packet.verdict = 'held', packet.seq
 """
 # Packets whose machines all ended, and none of them in ARCHIVED.
 ENDED = """

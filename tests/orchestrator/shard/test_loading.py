@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 from tests.contracts.session.conftest import HANDLED, Simulation
-from tests.contracts.session.room import REGISTERED, registry
+from tests.contracts.session.room import REGISTERED, Room, registry, rules
 from tests.contracts.session.room_walk import RoomWalk, contract_with
 from tests.contracts.session.walk import Walk
 
@@ -20,7 +20,7 @@ from apc_bus.database import open_pool
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import RETRY
-from apc_contracts import Packet, load_contract, read_packet
+from apc_contracts import Packet, SignalPayload, load_contract, read_packet
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Verdict
@@ -29,7 +29,7 @@ from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.schemas import RegisteredSchema
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.session import Session
-from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, Signal
 from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, encode_receipts
 from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
@@ -222,6 +222,28 @@ async def test_what_rules_remember_is_loaded_too(postgres_url: str, seed: int, i
             found, expected = as_seen(loaded), as_seen(simulation.session)
             for name, value in expected.items():
                 assert found[name] == value, name
+    finally:
+        await pool.close()
+
+
+async def test_an_approval_that_a_held_packet_used_up_stays_used(postgres_url: str) -> None:
+    """The packet stands in the log before the answer that it used when the pause ended."""
+    contract = rules('approved_by("lead")')
+    room = Room(JudgedSimulation(contract, registry=registry(), schemas=REGISTERED))
+    room.accept(room.send("desk", SignalPayload(signal=Signal.PAUSE), ORCHESTRATOR))
+    room.action(risk="high")
+    room.approved()
+    room.simulation.now += timedelta(seconds=1)
+    room.accept(room.send("desk", SignalPayload(signal=Signal.RESUME), ORCHESTRATOR))
+    pool = await open_pool(postgres_url, max_size=2)
+    try:
+        assert isinstance(room.simulation, JudgedSimulation)
+        await write(pool, [encode(batch.seal(0, 1)) for batch in room.simulation.batches])
+        loaded = await load_session(pool, "s-1", Contracts(contract))
+        assert isinstance(loaded, Session)
+        ((approval,),) = as_seen(room.simulation.session)["approvals"].values()
+        assert approval.used_by is not None
+        assert as_seen(loaded)["approvals"] == as_seen(room.simulation.session)["approvals"]
     finally:
         await pool.close()
 

@@ -111,7 +111,7 @@ class EmitRefused(EmitError):
             text("message") or "the gate refused the packet",
             wait if isinstance(wait, int) else None,
             rule=text("rule") or "",
-            say=text("message") if refusal.get("requires") is not None else None,
+            say=text("say") or (text("message") if refusal.get("requires") is not None else None),
             requires=text("requires"),
             values=values if isinstance(values, Mapping) else None,
             remedy=text("remedy"),

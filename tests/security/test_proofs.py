@@ -16,6 +16,12 @@ Table = dict[str, dict[str, str]]
 """File -> test -> what is said of it."""
 
 HERE: Table = {
+    "web/test_accounts.py": {
+        "test_a_viewer_sees_the_rule_but_not_what_it_read": "assert ruling.values == {",
+    },
+    "gate/test_effect_tampering.py": {
+        "test_a_tampering_with_an_effect_is_found": "assert (await verify_shard(connection, 0, key)).findings == []",
+    },
     "web/test_verification.py": {
         "test_one_verification_runs_however_many_are_started": "the next one starts",
         "test_a_stranger_starts_ends_and_sees_no_verification": "client.post(PATH, headers=BEARER)",
@@ -134,6 +140,9 @@ PICKLE = "automl/test_model_bytes.py::test_a_pickle_with_a_dotted_name_runs_a_co
 FOREIGN_PAGE = "http/test_http_server.py::test_what_a_foreign_page_can_send_is_refused"
 CALL = "test_a_tree_that_calls_a_function_runs_it_only_without_the_guard"
 ELSEWHERE: Table = {
+    "gate/test_effects.py": {
+        "test_only_an_operator_settles_for_another_and_says_no_more": "test_nobody_reports_the_effect_of_another",
+    },
     "agents/test_injection.py": {
         "test_only_allowed_tools_run": "test_without_the_guards_the_act_works",
         "test_only_allowed_tools_run_for_every_text_in_every_way": "test_without_the_guards_the_act_works",

@@ -101,6 +101,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+_LONGEST_RUN = timedelta(days=36_500)
+
+
 class OrchestratorTime:
     """The time of each shard's orchestrator: this machine's clock, unless deliveries show that it is wrong.
 
@@ -113,6 +116,8 @@ class OrchestratorTime:
         self._booted: dict[int, tuple[int, datetime]] = {}
         """By shard: the epoch, and when this machine was booted by that orchestrator's clock, or a little earlier."""
         self._wrong: set[int] = set()
+        """Shards by which this machine's clock is ahead."""
+        self._told: set[int] = set()
 
     def now(self, shard: int) -> datetime:
         """Return the time by which packets of a shard expire."""
@@ -123,7 +128,11 @@ class OrchestratorTime:
         time_left = message.expiration_ms
         if told.mark is None or time_left is None or time_left <= 1:  # of what has expired the orchestrator says 1
             return
-        booted = packet.expires - timedelta(milliseconds=time_left) - timedelta(seconds=boottime())
+        try:
+            booted = packet.expires - timedelta(milliseconds=time_left) - timedelta(seconds=boottime())
+            _ = booted + _LONGEST_RUN  # what is reckoned from it is a time, too
+        except OverflowError:
+            return
         epoch, known = self._booted.get(told.shard, (told.epoch, booted))
         if told.epoch < epoch:
             return
@@ -138,14 +147,17 @@ class OrchestratorTime:
         # The broker hands out nothing that has expired.
         is_ahead = ours - packet.expires > CLOCK_TOLERANCE and theirs < packet.expires
         if is_behind or is_ahead:
-            if shard not in self._wrong:
+            if shard not in self._told:
+                self._told.add(shard)
                 seconds = round((ours - theirs).total_seconds())
                 _log.warning(
                     "worker_clock_wrong", agent_id=self._agent_id, shard=shard, seconds_ahead=seconds, remedy=SET_CLOCK
                 )
-            self._wrong.add(shard)
+            if is_ahead:  # one that is behind is only told of: a time that is too late would expire what is valid
+                self._wrong.add(shard)
         elif ours - theirs <= CLOCK_TOLERANCE:
             self._wrong.discard(shard)
+            self._told.discard(shard)
 
     def _reckoned(self, shard: int) -> datetime:
         return self._booted[shard][1] + timedelta(seconds=boottime())

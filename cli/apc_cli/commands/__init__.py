@@ -29,7 +29,7 @@ __all__ = ["COMMANDS", "app", "loaded", "main"]
 COMMANDS = {
     "new": (
         "commands.new:new",
-        "Write a project: a team of two agents, its tests, Makefile, Dockerfile, compose override and CI.",
+        "Write a project: a team of two agents, its rules, tests, Makefile, Dockerfile, compose override and CI.",
     ),
     "up": (
         "commands.run:up",

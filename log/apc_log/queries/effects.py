@@ -13,20 +13,21 @@ from apc_contracts.session.session import ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry
 
 # The packets are looked up one by one, by the unique index of the hops; a session by its own.
-_ROWS = """
-SELECT hop.shard, hop.seq, hop.session_id, hop.packet_id, hop.recipient AS agent_id, hop.actor,
+_COLUMNS = """
+hop.shard, hop.seq, hop.session_id, hop.packet_id, hop.recipient AS agent_id, hop.actor,
        hop.occurred_at[1] AS at, hop.metadata ->> 'effect' AS effect
 """
 OF_PACKETS = f"""
-{_ROWS} FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+SELECT {_COLUMNS} FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
 WHERE hop.attempt < 0 ORDER BY hop.shard, hop.seq
 """
 OF_SESSION = f"""
-{_ROWS} FROM apc_log.packet_events AS hop WHERE hop.session_id = $1 AND hop.attempt < 0 ORDER BY hop.shard, hop.seq
+SELECT {_COLUMNS} FROM apc_log.packet_events AS hop WHERE hop.session_id = $1 AND hop.attempt < 0
+ORDER BY hop.shard, hop.seq
 """
 OF_PACKET = f"""
-{_ROWS} FROM apc_log.packet_ids AS known
+SELECT {_COLUMNS} FROM apc_log.packet_ids AS known
 JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
 WHERE known.packet_id = $1 AND hop.attempt < 0 ORDER BY hop.shard, hop.seq
 """

@@ -295,12 +295,16 @@ def test_rules_are_shown_and_compared(apc: ApcCommand) -> None:
 
     assert "mine over task, written out: a later task changes nothing here." in shown.stdout
     assert "  paid: adds content.amount of payment/1, by session\n" in shown.stdout
-    assert '  session-limit: payment/1\n    needs sum("paid") + content.amount <= 1000\n' in shown.stdout
+    assert (
+        '  session-limit: payment/1\n    needs content.amount >= 0 && sum("paid") + content.amount <= 1000\n'
+        in shown.stdout
+    )
     assert [link["name"] for link in json.loads(full.stdout)["team"]["chain"]] == ["task", "mine"]
     assert compared.stdout.splitlines() == [
-        'changed  rule session-limit: for payment/1, require sum("paid") + content.amount <= 1000, say A session pays '
-        "at most 1000., remedy Open another session, or pay less. -> for payment/1, require "
-        'sum("paid") + content.amount <= 500, say A session pays at most 500., '
+        "changed  rule session-limit: for payment/1, require content.amount >= 0 && "
+        'sum("paid") + content.amount <= 1000, '
+        "say A session pays at most 1000., remedy Open another session, or pay less. -> for payment/1, require "
+        'content.amount >= 0 && sum("paid") + content.amount <= 500, say A session pays at most 500., '
         "remedy Open another session, or pay less.",
         "changed  session.max_rounds: 2 -> 1",
     ]

@@ -86,7 +86,11 @@ async def test_the_commands(house: House, postgres_url: str, tmp_path: Path) -> 
         changed = await run("register", "-", stdin=second)
         broken = await run("register", "-", stdin=own(speaks=["apc/9"]))
         huge = await run("register", "-", stdin=b" " * 130_000)
-        listed, shown, absent = await run("list", "--json"), await run("show", "own"), await run("show", "tusk")
+        listed, shown, absent = (
+            await run("list", "--json"),
+            await run("show", "own", "--full"),
+            await run("show", "tusk"),
+        )
     assert [one.returncode for one in first] == [0, 0], first[0].stderr
     assert first[0].stdout == first[1].stdout and "contract own is registered, revision 1, sha256" in first[0].stdout
     assert "contract own is registered, revision 2" in changed.stdout, changed.stderr
@@ -97,4 +101,4 @@ async def test_the_commands(house: House, postgres_url: str, tmp_path: Path) -> 
     assert "at most 122880 bytes: shorten it" in huge.stderr
     assert [(row["contract"], row["revision"]) for row in json.loads(listed.stdout)] == [("own", 2)]
     assert shown.stdout.encode() == second + b"\n"
-    assert absent.returncode == 2 and "no contract tusk is registered: `apc contract list`" in absent.stderr
+    assert absent.returncode == 2 and "there is no contract 'tusk'; there are: apc-1.0, own, task" in absent.stderr

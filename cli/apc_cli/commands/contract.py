@@ -414,11 +414,7 @@ async def register(file: Annotated[Path, typer.Argument(help="A contract file; `
     Another file of the same name is its next revision: sessions that are open keep theirs. After 10 s the command
     names the shards that have not confirmed and exits with 4; repeat it.
     """
-    from apc_client.registration import (
-        MAX_CONTRACT_BYTES,
-        register_contract,
-        registrable,
-    )  # they bring the whole system along
+    from apc_client.registration import register_contract, registrable  # they bring the whole system along
 
     body = read_bytes(file)
     if len(body) > MAX_CONTRACT_BYTES:

@@ -35,6 +35,7 @@ from apc_contracts.contract.contract import Contract, contract_from_bytes, load_
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import EdgeDeclaration
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.identity.registry_change import MAX_CONTRACT_BYTES
 from apc_contracts.replay.examination import Examined, examine, holds_overlay
 from apc_contracts.text import numbered
 from apc_log.registry import read_contracts

@@ -407,7 +407,7 @@ async def refused(
                 pool, passage, session_id=session_id, agent_id=agent, with_heartbeats=heartbeats, limit=most
             )
             if most is not None and not rows:
-                await require_agent(pool, agent)  # what a stranger sent was refused, and is listed
+                await require_agent(pool, agent)  # what an unregistered agent sent was refused, and is listed
             if most is not None and not heartbeats:
                 await _tell_left_out(pool, passage, session_id, agent)
             if not follow:

@@ -355,7 +355,7 @@ def _is_still_in_role(case: Case, dossier: Dossier, approval: Approval, role: st
     if person is None or person.kind is not Kind.PERSON or person.is_revoked or person.role != role:
         return False
     users = _users(case, dossier)
-    # Where one broker user speaks for everybody, nothing can be told apart.
+    # Where one broker user speaks for everybody, users distinguish nobody.
     return len(users) <= 1 or approval.user not in users
 
 

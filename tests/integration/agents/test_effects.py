@@ -1,7 +1,7 @@
 """kill -9 of a worker around an effect of ctx.once, over a real broker and database: made once, or told as unknown."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -34,6 +34,13 @@ async def told(house: House, packet: Packet) -> list[str]:
     rows = await house.pool.fetch(ENTRIES, packet.packet_id)
     claims = list(dict.fromkeys(row["claim"] for row in rows))
     return [f"{row['entry']} {claims.index(row['claim'])}" for row in rows]
+
+
+def has_told(house: House, packet: Packet, expected: list[str]) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        return await told(house, packet) == expected
+
+    return check
 
 
 def payer(amqp_url: str, database_url: str, folder: Path) -> WorkerProcess:
@@ -114,7 +121,7 @@ async def test_an_effect_whose_worker_died_before_it_began_is_in_the_log_as_clai
         await house.agents.publish(trigger)
         await worker.dies_at("worker.after_effect_claim")
         assert lines(tmp_path, "payments") == []
-        assert await told(house, trigger) == ["claimed 0"]
+        await until(has_told(house, trigger, ["claimed 0"]))
         async with worker.running():
             await until(house.has_come_to("DEAD_LETTERED", trigger.packet_id, "red-1"))
             (unknown,) = await store.list(states=[EffectState.UNKNOWN])

@@ -11,7 +11,6 @@ from apc_log.queries.dead import (
     delivery_states,
     list_dead,
 )
-from apc_log.queries.effects import EffectRow, LoggedEffect, effects_of, packet_effects, session_effects
 from apc_log.queries.lineage import (
     ImpactRow,
     PacketGrounds,
@@ -25,6 +24,8 @@ from apc_log.queries.lineage import (
 from apc_log.queries.packets import (
     ConflictRow,
     CoordinationRow,
+    EffectRow,
+    LoggedEffect,
     LogRow,
     PacketRow,
     PacketTimeline,
@@ -32,10 +33,13 @@ from apc_log.queries.packets import (
     Staleness,
     TracePage,
     TransitionRow,
+    effects_of,
     get_packet_timeline,
     list_agent_packets,
     list_conflicts,
     list_packet_events,
+    packet_effects,
+    session_effects,
     trace,
 )
 from apc_log.queries.replay import (

@@ -20,8 +20,8 @@ from apc_contracts.explanation import (
 from apc_contracts.identity.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
 from apc_log.queries.dead import list_dead
-from apc_log.queries.effects import session_effects
 from apc_log.queries.lineage import list_stale_decisions
+from apc_log.queries.packets import session_effects
 from apc_log.queries.sessions import list_held_packets
 from apc_log.registry import read_registry
 from apc_log.session_loading import ERASED

@@ -33,7 +33,6 @@ from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.judging.facts import Facts
 from apc_contracts.packet import TYPE_OF_PAYLOAD, AckPacket, NackPacket, Packet
-from apc_contracts.session.receipts import wants_ack
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, Channel, DeliveryMode, PacketType
 from apc_contracts.wire.parsing import SealedPacket, seal
 
@@ -391,7 +390,8 @@ class Emitter:
             draft = draft.with_ack_timeout(self._settings.ack_timeout)
         built, publication = await self._prepared(draft, cause, ordinal, emission)
         packet = built.packet
-        if packet.routing.delivery_mode is DeliveryMode.SUBSTRATE or not wants_ack(packet, self.contract):
+        never_answered = self.contract.refusals.never_answered
+        if packet.routing.delivery_mode is DeliveryMode.SUBSTRATE or not packet.wants_ack(never_answered):
             await self._publish(publication)
             emission.published()
         else:

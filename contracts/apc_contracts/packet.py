@@ -4,7 +4,7 @@ Source: docs/specification/contract.md section 1.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, Self, Union, get_args, get_origin
@@ -207,6 +207,12 @@ class Packet(Model, Generic[PayloadT]):
     def is_root(self) -> bool:
         """Whether the packet has no parent."""
         return self.trace.parent_packet_id is None
+
+    def wants_ack(self, never_answered: Collection[PacketType]) -> bool:
+        """Return whether the session waits for ACKs of it: it asks for them, leaves the agent, and may be answered."""
+        return (
+            self.routing.requires_ack and self.channel is Channel.INTER_AGENT and self.packet_type not in never_answered
+        )
 
     @model_validator(mode="after")
     def _envelope_agrees(self) -> Self:

@@ -31,7 +31,7 @@ from apc_contracts.session.lifecycle import (
 )
 from apc_contracts.session.movement import Advance, Effects, Hop, ReceiptsInput, Route, start_timer
 from apc_contracts.session.session import OpenPacket, Progress, Session
-from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, Channel, PacketType
+from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, PacketType
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
 
 # Retries: how often, and when the next attempt is due (docs/specification/contract.md section 8).
@@ -451,25 +451,13 @@ ACK_TIMER = "ack"
 _NOT_WAITED_FOR = frozenset({ORCHESTRATOR, SUBSTRATE_RECIPIENT})
 
 
-def wants_ack(packet: Packet, contract: Contract) -> bool:
-    """Return whether the session waits for ACKs of this packet.
-
-    Never for packets that stay inside an agent or are never answered.
-    """
-    return (
-        packet.routing.requires_ack
-        and packet.channel is Channel.INTER_AGENT
-        and packet.packet_type not in contract.refusals.never_answered
-    )
-
-
 def expect_acks(moment: Advance, opened: OpenPacket) -> None:
     """Wait for the ACK of each recipient of a routed packet.
 
     The orchestrator, if it is a recipient, answers at once.
     """
     packet, routing = opened.packet, opened.packet.routing
-    if not wants_ack(packet, moment.contract):
+    if not packet.wants_ack(moment.contract.refusals.never_answered):
         return
     if ORCHESTRATOR in opened.recipients:
         payload = AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED)

@@ -90,8 +90,6 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
             if not await holds_log(pool):
                 raise InputUnusable("this database holds no log: run `apc migrate`")
             yield pool, url
-        except BrokenPipeError:  # the reader of our output left, not the database
-            raise
         except DATABASE_AWAY as error:
             raise ServiceAway(f"the database failed: {first_line(error)}") from error
         finally:

@@ -6,6 +6,7 @@ ApcError
   ConsoleError
     ModuleUnusable     `module:agent` does not lead to an agent
     LogDiffers         a log that does not say again what was recorded (exit 4)
+    OutputLost         a standard output that takes no more: a full disk, a reader that has left
 """
 
 from typing import ClassVar
@@ -17,6 +18,7 @@ __all__ = [
     "InputUnusable",
     "LogDiffers",
     "ModuleUnusable",
+    "OutputLost",
     "ServiceAway",
 ]
 
@@ -29,6 +31,10 @@ class ConsoleError(ApcError):
 
 class ModuleUnusable(ConsoleError):
     """A `module:agent` that does not lead to an agent."""
+
+
+class OutputLost(ConsoleError):
+    """A standard output that takes no more: a full disk, or a reader that has left (`apc packet trace | head`)."""
 
 
 class LogDiffers(ConsoleError):

@@ -19,8 +19,9 @@ from apc_bus.settings.services import check_names
 from apc_cli import __version__
 from apc_cli.commands.applications import add_applications
 from apc_cli.commands.group import Commands
+from apc_cli.errors import OutputLost
 from apc_cli.output.output import sentence_of, tell
-from apc_cli.output.terminal import echo
+from apc_cli.output.terminal import echo, give_up_output, guard_output
 from apc_contracts.errors import ApcError
 from apc_contracts.text import one_line
 
@@ -142,29 +143,39 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command and exit: every expected failure is one line on stderr and a code, never a traceback."""
     _open_closed_streams()
+    guard_output()
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except OutputLost as error:
+        give_up_output()
+        code = code or _failure(str(error), error.exit_code)
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run a command, and say why it failed; return the exit code."""
     try:
         code = app(args=arguments, prog_name="apc", standalone_mode=False)
     except typer.TyperException as error:
-        _fail(error.format_message(), error.exit_code)
+        return _failure(error.format_message(), error.exit_code)
     except ApcError as error:
-        _fail(str(error), getattr(error, "exit_code", 2))
+        return _failure(str(error), getattr(error, "exit_code", 2))
     except ModuleNotFoundError as error:
         if str(error.name).startswith("apc_"):
             raise
-        _fail(f"this needs {error.name}, which is not installed: pip install 'apc-bus[server,embedded,automl,llm]'", 2)
+        extras = "pip install 'apc-bus[server,embedded,automl,llm]'"
+        return _failure(f"this needs {error.name}, which is not installed: {extras}", 2)
     except ValidationError as error:
-        _fail(sentence_of(error), 2)
+        return _failure(sentence_of(error), 2)
     except PermissionError as error:
         if error.filename is None or Path(error.filename).name != ".env":
             raise
-        _fail(f"cannot look for .env in {os.getcwd()}: {error.strerror}; start it in a folder that you may read", 2)
+        where = f"{os.getcwd()}: {error.strerror}"
+        return _failure(f"cannot look for .env in {where}; start it in a folder that you may read", 2)
     except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe left (`apc packet trace | head`): there is nobody to tell.
-        sys.stderr.close()
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 130
+    return code if isinstance(code, int) else 0
 
 
 def _open_closed_streams() -> None:
@@ -184,7 +195,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, closefd=False))
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def _failure(message: str, code: int) -> int:
     if message:  # `apc` alone prints only its help
         echo(f"apc: {one_line(message)}", file=sys.stderr)
-    sys.exit(code)
+    return code

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from io import BufferedWriter
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -18,7 +19,7 @@ from rich.text import Text
 from apc_bus.settings import all_settings, variable_of
 from apc_cli.errors import InputUnusable
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.terminal import echo, standard_output
+from apc_cli.output.terminal import OutputFile, echo, standard_output
 from apc_contracts.text import one_line, printable, printable_json
 
 # Turn an unusable setting into one sentence.
@@ -91,7 +92,7 @@ def opened(out: Path | None) -> Any:
         return nullcontext[IO[bytes]](standard_output())
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        return out.open("wb")
+        return BufferedWriter(OutputFile(str(out), lambda reason: InputUnusable(f"cannot write {out}: {reason}")))
     except OSError as error:
         raise InputUnusable(f"cannot write {out}: {error.strerror}") from error
 

@@ -1,9 +1,10 @@
 """Write to the operator's terminal: output may quote agents, so nothing in it may act on the terminal."""
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from io import BufferedIOBase
+from io import BufferedIOBase, BufferedWriter, FileIO, TextIOWrapper
 from typing import IO, Any
 from uuid import UUID
 
@@ -12,8 +13,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from apc_cli.errors import InputUnusable
+from apc_cli.errors import InputUnusable, OutputLost
 from apc_cli.output.safe_console import SafeConsole
+from apc_contracts.errors import ApcError
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.text import one_line, printable, printable_json
 
@@ -110,6 +112,45 @@ def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> No
     except OSError:
         if file is None or file is not sys.stderr:
             raise
+
+
+class OutputFile(FileIO):
+    """A file to write, whose errors are not mistaken for those of a database or a broker."""
+
+    def __init__(self, file: str | int, failure: Callable[[str], ApcError]) -> None:
+        """Open a path, or take a descriptor that stays open; `failure` makes the error of a reason."""
+        super().__init__(file, "w", closefd=isinstance(file, str))
+        self._failure = failure
+
+    def write(self, data: Any) -> int:
+        """Write bytes. Raises what `failure` makes."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise self._failure(error.strerror or str(error)) from error
+
+
+def guard_output() -> None:
+    """Let standard output raise OutputLost where it takes no more; one that was replaced, as by a test, stays."""
+    known = sys.stdout
+    if known is sys.__stdout__ and isinstance(known, TextIOWrapper):
+        sys.stdout = TextIOWrapper(
+            BufferedWriter(OutputFile(known.fileno(), _lost)),
+            encoding=known.encoding,
+            errors=known.errors,
+            line_buffering=known.line_buffering or known.write_through,
+        )
+
+
+def _lost(reason: str) -> OutputLost:
+    return OutputLost(f"the output could not be written to its end: {reason}")
+
+
+def give_up_output() -> None:
+    """Let what is left of standard output go nowhere: the interpreter would complain about it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 class TerminalBytes(BufferedIOBase):

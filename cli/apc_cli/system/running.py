@@ -92,7 +92,7 @@ def run_service(name: str, coroutine: Coroutine[Any, Any, None]) -> None:
         run(coroutine, name)
     except (ApcError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
         raise
-    except (SystemExit, BrokenPipeError) as error:  # of a socket: a command may end so, whose reader has left
+    except SystemExit as error:
         raise TaskEnded(_unasked_end(name, error)) from error
     except BaseException as error:
         log.critical("service_failed", service=name, error=type(error).__name__, reason=reason_of(error))

@@ -262,9 +262,9 @@ class LastResort:
         explained: errors beside those of apc-bus and of the operating system that explain the end of a consumer.
     """
 
-    is_torn_down: ClassVar[bool] = False
-    """Whether the event loop of this process ends though nobody told it to, as by sys.exit in a task that a handler
-    began: what is cancelled then has no explanation. `apc_cli.system.running.run` notes it."""
+    torn_down: ClassVar[weakref.WeakSet[asyncio.AbstractEventLoop]] = weakref.WeakSet()
+    """Event loops that end though nobody told them to, as by sys.exit in a task that a handler began: what is cancelled
+    then has no explanation. `apc_cli.system.running.run` notes it."""
     in_hand: ClassVar[set[tuple[str, UUID]]] = set()
     """The agents of this process that handle a packet just now, and which."""
 
@@ -282,7 +282,7 @@ class LastResort:
 
     def explains(self, error: BaseException | None) -> bool:
         """Return whether a consumer ends in this way without being at fault."""
-        return error is None or (isinstance(error, self._explained) and not LastResort.is_torn_down)
+        return error is None or (isinstance(error, self._explained) and not _is_torn_down())
 
     @contextmanager
     def at_risk(self, records: EndRecords, queue: str, message: bytes) -> Iterator[None]:
@@ -327,6 +327,13 @@ class LastResort:
         if self._at_risk:
             records, queue, message = self._at_risk[0]
             records.count(queue, message, ends, is_alone=len(self._at_risk) == 1)
+
+
+def _is_torn_down() -> bool:
+    try:
+        return asyncio.get_running_loop() in LastResort.torn_down
+    except RuntimeError:  # no loop is left
+        return False
 
 
 class _Turn:

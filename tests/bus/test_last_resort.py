@@ -343,8 +343,24 @@ def test_an_end_of_the_loop_that_nobody_asked_for_is_no_explanation(tmp_path: Pa
     for _ in range(2):
         with pytest.raises(TaskEnded, match="has ended without having been told to stop: "):
             run(consume())
-    LastResort.is_torn_down = False
     assert watch(LastResort(tmp_path)).is_careful
+
+
+def test_an_end_of_one_loop_says_nothing_of_another(tmp_path: Path) -> None:
+    """Of a process that runs several, one after the other or in threads."""
+
+    async def end() -> None:
+        asyncio.get_running_loop().call_soon(_exit)
+        await asyncio.Event().wait()
+
+    async def be_cancelled() -> None:
+        with pytest.raises(asyncio.CancelledError), redelivered(LastResort(tmp_path)).until_end():
+            raise asyncio.CancelledError
+
+    with pytest.raises(TaskEnded):
+        run(end())
+    asyncio.run(be_cancelled())
+    assert not watch(LastResort(tmp_path)).is_careful
 
 
 async def test_an_exception_that_nobody_catches_is_no_explanation(tmp_path: Path) -> None:

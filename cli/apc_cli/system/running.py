@@ -53,7 +53,6 @@ def run(coroutine: Coroutine[Any, Any, Result], name: str = "command") -> Result
             which agents handled a packet then.
     """
     _collect_rarely()
-    LastResort.is_torn_down = False
     whole = _whole(coroutine)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
@@ -61,7 +60,7 @@ def run(coroutine: Coroutine[Any, Any, Result], name: str = "command") -> Result
         except (ApcError, OSError, ValidationError, ModuleNotFoundError, KeyboardInterrupt):
             raise
         except BaseException as error:  # the runner then cancels what is open
-            LastResort.is_torn_down = True
+            LastResort.torn_down.add(runner.get_loop())
             if getcoroutinestate(whole) == CORO_CLOSED:
                 raise
             raise TaskEnded(_unasked_end(name, error)) from error

@@ -5,6 +5,7 @@ continues from the log.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -330,7 +331,7 @@ async def run_embedded(
     """
     export_traces("apc")
     async with AsyncExitStack() as stack:
-        stack.enter_context(_only_one(settings.data_dir))
+        stack.enter_context(only_system_of(settings.data_dir))
         url = await _database(stack, settings, database)
         await migrate_url(url)
         pools = [await _pool(stack, url, database) for _ in range(3)]
@@ -364,25 +365,33 @@ def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asy
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Allow one system per data folder: two would take the log's shards from each other."""
+def only_system_of(folder: Path) -> Iterator[None]:
+    """Allow one system per data folder: two would take the log's shards from each other.
+
+    Raises InputUnusable, which names the process of the other system, or for a folder that cannot be used.
+    """
     from fasteners import InterProcessLock
 
     try:
         make_private_folder(folder)
-        place = folder.resolve()
-        lock = InterProcessLock(folder / "system.lock")
+        place, file = folder.resolve(), folder / "system.lock"
+        lock = InterProcessLock(file)
         # The lock is one of processes: this one would get it twice.
         is_ours = place not in _folders_in_use and lock.acquire(blocking=False)
+        if is_ours:
+            lock.lockfile.truncate(0)  # through the file of the lock: closing another one would end the lock
+            lock.lockfile.write(f"{os.getpid()}\n")
+            lock.lockfile.flush()
     except OSError as error:
         raise InputUnusable(
             f"the data folder {folder}: {error.strerror}: set APC_DATA_DIR to a folder that you may write, or that can "
             "be made"
         ) from error
     if not is_ours:
+        owner = str(os.getpid()) if place in _folders_in_use else _owner(file)
         raise InputUnusable(
-            f"another system (`apc up`, `apc run`, `apc automl run`, a client) uses {folder}: wait for it, or set "
-            "APC_DATA_DIR"
+            f"another system uses {folder}, process {owner} (`apc up`, `apc run`, `apc automl run` or a client): wait "
+            "for it, or set APC_DATA_DIR"
         )
     _folders_in_use.add(place)
     try:
@@ -390,6 +399,15 @@ def _only_one(folder: Path) -> Iterator[None]:
     finally:
         _folders_in_use.discard(place)
         lock.release()
+
+
+def _owner(file: Path) -> str:
+    """Return the id of the process that holds a lock, as the file has it."""
+    try:
+        written = file.read_text().strip()
+    except (OSError, ValueError):
+        written = ""
+    return written if written.isdecimal() and written.isascii() else "unknown"
 
 
 async def _database(stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings) -> str:

@@ -120,12 +120,25 @@ def test_a_killed_system_starts_again_on_its_folder(apc: ApcCommand, reviewer: s
         end(running)
 
 
+def check_refused(second: subprocess.CompletedProcess[str], folder: str, running: subprocess.Popen[str]) -> None:
+    """The folder and the other process are named, in the last line."""
+    assert second.returncode == 2
+    said = second.stderr.splitlines()[-1]
+    assert said.startswith(f"apc: another system uses {folder}, process {running.pid} ("), second.stderr
+
+
 def test_two_systems_do_not_share_a_folder(apc: ApcCommand) -> None:
     with up(apc) as running:
-        second = apc("up")
+        check_refused(apc("up"), ".apc", running)
+        end(running)
 
-        assert second.returncode == 2
-        assert second.stderr.splitlines()[-1].startswith("apc: another")
+
+def test_two_systems_over_rabbitmq_do_not_share_a_folder(
+    apc: ApcCommand, amqp_vhost_url: str, postgres_url: str
+) -> None:
+    given = {"APC_AMQP_URL": amqp_vhost_url, "APC_DATABASE_URL": postgres_url}
+    with up(apc, given=given) as running:
+        check_refused(apc("up", given=given), ".apc", running)
         end(running)
 
 

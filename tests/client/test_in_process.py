@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -323,7 +324,7 @@ async def test_one_process_runs_one_agent_of_an_id(postgres_url: str, tmp_path: 
         assert await (await bus.start(first, Order(amount=2))).result(timeout=30) == ShopReceipt(paid=2, by="nobody")
         with pytest.raises(InputUnusable, match="another agent 'cashier' runs in this process"):
             await bus.start(shop(), Order(amount=1))
-        with pytest.raises(InputUnusable, match="another system"):
+        with pytest.raises(InputUnusable, match=f"another system uses {tmp_path}, process {os.getpid()} "):
             async with apc_client.connect(settings, database):
                 pass
 

@@ -26,7 +26,7 @@ from apc_bus.topology import agent_queue, gate_queue, log_queue
 from apc_cli.commands.topology import shared_users
 from apc_cli.connections import PATIENCE, apply, broker_user, open_bus
 from apc_cli.errors import ServiceAway
-from apc_client.in_process import migrate_url
+from apc_client.in_process import migrate_url, only_system_of
 from apc_client.registration import (
     addition,
     inboxes_of,
@@ -295,15 +295,17 @@ async def run_supervised(
     """Migrate, declare, register, and run everything; leaving the context drains it: agents, orchestrator, persister.
 
     Raises:
+        InputUnusable: another system uses the data folder, or it cannot be used.
         BusUnavailable, DatabaseUnavailable, TopologyConflict, AgentNotFound, LogKeyUnusable, AgentKeyUnusable: nothing
             was started.
         ServiceAway: a service refuses to start, which says why, or did not take the registrations in time.
     """
     url = database.url
     assert url is not None, "has_broker has checked it"
-    ensure_key(PersisterSettings(data_dir=settings.data_dir))
-    described = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
     async with AsyncExitStack() as stack:
+        stack.enter_context(only_system_of(settings.data_dir))
+        ensure_key(PersisterSettings(data_dir=settings.data_dir))
+        described = [load_agent(agent.module).registration(broker_user(settings)) for agent in agents]
         await migrate_url(url)
         pool = await open_pool(url, max_size=database.database_pool, wait=PATIENCE)
         stack.push_async_callback(pool.close)

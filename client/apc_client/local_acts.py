@@ -17,7 +17,7 @@ from apc_bus.errors import BusError, QueueMissing
 from apc_bus.port import Bus, Message, Publication, QueueDepth
 from apc_bus.topology import INGRESS, RECEIPTS, agent_queue, gate_queue, log_queue
 from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.vocabulary import PacketType, Signal
@@ -153,13 +153,14 @@ def decode_line(line: bytes) -> dict[str, object]:
     return fields
 
 
-def encode_act(message: Message) -> bytes:
+def encode_act(publication: Publication) -> bytes:
     """Return the line of a message to publish."""
+    message, shard = publication.message, int(publication.routing_key)
     signature = message.headers.get(headers.SIGNATURE)
-    return encode_line({"type": message.type, "body": message.body.decode(), "signature": signature})
+    return encode_line({"type": message.type, "body": message.body.decode(), "signature": signature, "shard": shard})
 
 
-def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
+def decode_act(line: bytes, user: str, shards: int) -> Sent:
     """Return what to publish for a line: a signal of an operator, an answer of a person, or receipts of an operator.
 
     Raises NoAct for everything else.
@@ -168,10 +169,13 @@ def decode_act(line: bytes, user: str, shards: int) -> list[Sent]:
     kind, body, signature = fields.get("type"), fields.get("body"), fields.get("signature")
     if not isinstance(kind, str) or not isinstance(body, str) or not isinstance(signature, str | None):
         raise NoAct("type and body must be text")
+    shard = fields.get("shard")
+    if type(shard) is not int or not 0 <= shard < shards:
+        raise NoAct(f"shard must be a number from 0 to {shards - 1}")
     try:
         if kind == headers.TYPE_RECEIPTS:
-            return _receipts(parse_receipts(body.encode()), user, shards)
-        return [_signal(body.encode(), signature, user, shards)]
+            return _receipts(parse_receipts(body.encode()), user, shard)
+        return _signal(body.encode(), signature, user, shard)
     except PacketRefused as refused:
         raise NoAct(f"{refused.code} at {refused.path}: {refused.message}") from refused
 
@@ -203,23 +207,14 @@ def decode_depths(answer: Mapping[str, object]) -> dict[str, QueueDepth]:
     }
 
 
-def _receipts(receipts: list[Receipt], user: str, shards: int) -> list[Sent]:
+def _receipts(receipts: list[Receipt], user: str, shard: int) -> Sent:
     if not receipts or not all(map(is_of_operator, receipts)):
         raise NoAct("only requeues, discards and settled effects come this way")
-    by_shard: dict[int, list[Receipt]] = {}
-    for receipt in receipts:
-        by_shard.setdefault(shard_of(receipt.session_id, shards), []).append(receipt)
-    return [
-        (
-            headers.TYPE_RECEIPTS,
-            shard,
-            Message(encode_receipts(some), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=user),
-        )
-        for shard, some in by_shard.items()
-    ]
+    message = Message(encode_receipts(receipts), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=user)
+    return headers.TYPE_RECEIPTS, shard, message
 
 
-def _signal(body: bytes, signature: str | None, user: str, shards: int) -> Sent:
+def _signal(body: bytes, signature: str | None, user: str, shard: int) -> Sent:
     packet = read_packet(body, DEFAULT_LIMITS).packet
     payload = packet.payload
     if packet.packet_type is not PacketType.SIGNAL or not isinstance(payload, SignalPayload):
@@ -234,7 +229,7 @@ def _signal(body: bytes, signature: str | None, user: str, shards: int) -> Sent:
         user_id=user,
         headers={} if signature is None else {headers.SIGNATURE: signature},
     )
-    return packet.packet_type.value, shard_of(packet.trace.session_id, shards), message
+    return packet.packet_type.value, shard, message
 
 
 # How many messages wait for agents, and how many consumers their queues have.
@@ -277,7 +272,7 @@ class ActSender:
 
     async def publish(self, publication: Publication) -> None:
         """Send one act and wait until that system has it. Raises InputUnusable, ServiceAway."""
-        self._writer.write(encode_act(publication.message))
+        self._writer.write(encode_act(publication))
         error = (await _answer(self._reader)).get("error")
         if error is not None:
             raise InputUnusable(f"the system did not take it: {error}")
@@ -398,9 +393,9 @@ class ActServer:
     async def _act(self, line: bytes) -> str | None:
         """Publish an act; return why not, None when it cannot be lost any more."""
         try:
-            for kind, shard, message in decode_act(line, self._bus.user, self._shards):
-                exchange = RECEIPTS if kind == headers.TYPE_RECEIPTS else INGRESS
-                await self._bus.publish(Publication(exchange, str(shard), message))
+            kind, shard, message = decode_act(line, self._bus.user, self._shards)
+            exchange = RECEIPTS if kind == headers.TYPE_RECEIPTS else INGRESS
+            await self._bus.publish(Publication(exchange, str(shard), message))
         except (NoAct, BusError) as error:
             return str(error)
         return None

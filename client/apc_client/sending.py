@@ -22,6 +22,7 @@ from apc_contracts.packet import MAX_TTL_MS, PACKET_TYPES, TYPE_OF_PAYLOAD, Acto
 from apc_contracts.payloads.by_type import MAX_TEXT, AnswerOutcome, AnswerSpec, Payload, SignalPayload
 from apc_contracts.vocabulary import PROTOCOL_1_1, PROTOCOL_VERSION, Channel, DeliveryMode, RunPhase, Signal
 from apc_contracts.wire.parsing import seal
+from apc_log.placement import read_shard
 from apc_log.queries.questions import QuestionRow, list_questions, read_verdicts
 from apc_log.registry import registered_people
 
@@ -87,7 +88,8 @@ async def send_packet(
         PacketRefused: it is too large.
         AgentKeyUnusable: the sender's key cannot be read.
     """
-    await bus.publish(_publication(packet, shards, _message(bus.user, packet, key)))
+    shard = await read_shard(pool, packet.trace.session_id, shards)
+    await bus.publish(Publication(INGRESS, str(shard), _message(bus.user, packet, key)))
     return await answer_to(pool, packet, bus.user)
 
 
@@ -106,15 +108,12 @@ async def send_opening(
     """
     packets = [work] if start is None else [start, work]
     messages = [_message(bus.user, packet, key, is_opening=packet is work) for packet in packets]
-    await bus.publish(_publication(work, shards, *messages))
+    shard = shard_of(work.trace.session_id, shards)
+    await bus.publish(Publication(INGRESS, str(shard), messages[0], tuple(messages[1:])))
     answers = [await answer_to(pool, packets[0], bus.user)]
     if answers[0].code is None and start is not None:
         answers.append(await answer_to(pool, work, bus.user))
     return answers[-1]
-
-
-def _publication(packet: Packet, shards: int, message: Message, *following: Message) -> Publication:
-    return Publication(INGRESS, str(shard_of(packet.trace.session_id, shards)), message, following)
 
 
 def _message(user: str, packet: Packet, key: AgentKey | None, *, is_opening: bool = False) -> Message:

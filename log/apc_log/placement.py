@@ -15,6 +15,7 @@ MOST_SHARDS = 1_024
 
 _UNTIL = " until every session has ended, for every process and with `apc topology apply`"
 _OPEN = "SELECT session_id, shard FROM apc_log.sessions WHERE is_open AND NOT is_terminal ORDER BY session_id"
+_PLACE = "SELECT shard FROM apc_log.sessions WHERE session_id = $1"
 _IS_DIVIDED = "SELECT count(*) > 1 FROM apc_log.shards"
 # One look into the index on (session_id, shard, seq) for each session: its first and its last packet.
 _SPLIT = """
@@ -45,6 +46,15 @@ class SplitSession:
 async def read_open_sessions(pool: asyncpg.Pool) -> dict[str, int]:
     """Return the sessions that have not ended, and the shard of each."""
     return {row["session_id"]: row["shard"] for row in await pool.fetch(_OPEN)}
+
+
+async def read_shard(pool: asyncpg.Pool, session_id: str, shards: int) -> int:
+    """Return the shard that judges what is for a session: the one that has it, else the one of its id.
+
+    They differ when it was opened with another number of shards; one whose shard is no more has that of its id.
+    """
+    place: int | None = await pool.fetchval(_PLACE, session_id)
+    return place if place is not None and place < shards else shard_of(session_id, shards)
 
 
 async def split_sessions(pool: asyncpg.Pool) -> list[SplitSession]:

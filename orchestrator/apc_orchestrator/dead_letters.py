@@ -111,13 +111,19 @@ def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLim
     receipt = receipt_of(letter, own_user, limits)
     if receipt is not None:
         message_id = f"{receipt.packet_id}/{receipt.recipient}/{receipt.attempt}/dead"
-        return [receipts([receipt], shard_of(receipt.session_id, shards), message_id, own_user)]
+        return [receipts([receipt], _shard_of_delivery(letter, receipt, shards), message_id, own_user)]
     message = letter.message
     queue, reason = (str(message.headers.get(name, "unknown")) for name in (DEATH_QUEUE, DEATH_REASON))
     if message.user_id == own_user and message.type == PacketType.NACK and agent_of_queue(queue) is not None:
         return []
     shard = next((shard for shard in range(shards) if gate_queue(shard) == queue), 0)
     return dead_input(message, queue, reason, shard, own_user)
+
+
+def _shard_of_delivery(letter: Delivery, receipt: Receipt, shards: int) -> int:
+    """Return the shard that delivered it: the session may have been opened with another number of shards."""
+    told = letter.message.headers.get(headers.SHARD)
+    return told if type(told) is int and 0 <= told < shards else shard_of(receipt.session_id, shards)
 
 
 def unread_reports_of(letter: Delivery, own_user: str) -> list[Publication]:

@@ -21,7 +21,7 @@ from apc_cli.connections import Door, find_door, open_log, require_agent
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.text import numbered
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
 from apc_log.queries import (
@@ -223,10 +223,11 @@ async def _settle_letters(
 
     if kind is ReceiptKind.REQUEUE:
         meant = _of_use(meant, is_all=is_all)
+    meant = _within(meant, door.shards, is_all=is_all)
     operator = await acting_operator(pool, door.user, named)
     if meant:
         async with door.open() as bus:
-            await _report(bus, kind, meant, operator.agent_id, note, door.shards)
+            await _report(bus, kind, meant, operator.agent_id, note)
         await _until_logged(pool, kind, meant)
     states = await delivery_states(pool, [one.packet_id for one in meant])
     return [_row(one.id, states) for one in meant]
@@ -258,10 +259,21 @@ def _why_useless(dead: DeadDelivery, now: datetime) -> str:
     )
 
 
+def _within(meant: Sequence[DeadDelivery], shards: int, *, is_all: bool) -> list[DeadDelivery]:
+    """Return the deliveries whose shard has an orchestrator. Raises InputUnusable for others, unless `is_all`."""
+    lost = next((one for one in meant if one.shard >= shards), None)
+    if lost is not None and not is_all:
+        raise InputUnusable(
+            f"session {lost.session_id} is in shard {lost.shard} of the log, which nobody serves with "
+            f"APC_SHARDS={shards}: its dead letters, such as packet {lost.packet_id}, stay in the log as they are"
+        )
+    return [one for one in meant if one.shard < shards]
+
+
 async def _report(
-    bus: ActPublisher, kind: ReceiptKind, meant: Sequence[DeadDelivery], by: str, note: str | None, shards: int
+    bus: ActPublisher, kind: ReceiptKind, meant: Sequence[DeadDelivery], by: str, note: str | None
 ) -> None:
-    """Publish the receipts, each message to its shard. Raises BusError."""
+    """Publish the receipts, each message to the shard that has its sessions. Raises BusError."""
     said = f"{DONE[kind]} by {by}" + (f": {note}" if note else "")
     by_shard: dict[int, list[Receipt]] = {}
     for delivery in meant:
@@ -275,7 +287,7 @@ async def _report(
             error=said,
             by=by,
         )
-        by_shard.setdefault(shard_of(delivery.session_id, shards), []).append(receipt)
+        by_shard.setdefault(delivery.shard, []).append(receipt)
     for shard, receipts in by_shard.items():
         for body in _bodies(receipts):
             message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user)

@@ -22,8 +22,9 @@ from apc_cli.commands.group import Commands
 from apc_cli.connections import Door, find_door, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_rows, tell
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.wire.receipts import EffectEntry, Receipt, ReceiptKind, encode_receipts
+from apc_log.placement import read_shard
 from apc_log.queries import LoggedEffect, effects_of, packet_effects, session_effects
 
 OPERATOR = "operator"
@@ -159,12 +160,13 @@ async def _report(pool: asyncpg.Pool, kept: EffectRecord, entry: EffectEntry) ->
     try:
         door = find_door(BusSettings())
         operator = await acting_operator(pool, door.user)
-        await _publish(door, kept, entry, operator.agent_id)
+        shard = await read_shard(pool, kept.session_id, door.shards)
+        await _publish(door, shard, kept, entry, operator.agent_id)
     except (InputUnusable, ServiceAway, BusError) as error:
         tell([f"it is settled, but the log was not told: {error}"])
 
 
-async def _publish(door: Door, kept: EffectRecord, entry: EffectEntry, by: str) -> None:
+async def _publish(door: Door, shard: int, kept: EffectRecord, entry: EffectEntry, by: str) -> None:
     receipt = Receipt(
         packet_id=kept.effect_id.packet_id,
         session_id=kept.session_id,
@@ -179,4 +181,4 @@ async def _publish(door: Door, kept: EffectRecord, entry: EffectEntry, by: str) 
         message = Message(
             encode_receipts([receipt]), str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=bus.user
         )
-        await bus.publish(Publication(RECEIPTS, str(shard_of(kept.session_id, door.shards)), message))
+        await bus.publish(Publication(RECEIPTS, str(shard), message))

@@ -224,6 +224,10 @@ STOP_SPLIT = (
     "stop the open ones (`apc session stop`) and start their work again under other keys; their entries are evidence "
     "and stay, so `apc log verify` goes on to report these sessions: keep its report, and compare later ones with it"
 )
+END_MISPLACED = (
+    "stop them (`apc session stop`), or leave them to their deadlines, which a paused one does not have; then start "
+    "their work again"
+)
 SET_BACK = "set it for every process, or change the number as docs/how-to/operations.md says"
 
 
@@ -247,7 +251,7 @@ async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
         if lost:
             what = f"no number of shards fits the open sessions; with APC_SHARDS={shards} the gates take no work for "
             what += f"{numbered(len(lost), 'session')}, such as {lost[0]}"
-            findings.append(wrong(CHECK, what, "leave them: their deadlines end them, and start their work again"))
+            findings.append(wrong(CHECK, what, END_MISPLACED))
     return findings or [ok(CHECK, "every session is in one shard")]
 
 

@@ -99,8 +99,10 @@ class FactFinder:
         )
 
     def _is_of_shard(self, session_id: str) -> bool:
-        """Return whether the session is this shard's: by its id, and by the log if it has it."""
+        """Return whether the session is this shard's: by the log, and by its id if the log does not have it."""
         memory = self._memory
+        if memory.sessions.get(session_id) is not None:
+            return True
         return shard_of(session_id, memory.shards) == memory.lease.shard and not memory.sessions.is_foreign(session_id)
 
     def _quota_wait_ms(self, packet: Packet, now: datetime) -> int:

@@ -115,3 +115,19 @@ async def test_torn_sessions_are_named(pool: asyncpg.Pool) -> None:
     assert found.status is Status.WRONG
     assert found.finding.startswith("1 session with entries in two shards, 1 of them open (torn): the number")
     assert "apc session stop" in found.fix and "apc log verify" in found.fix
+
+
+async def test_misplaced_sessions_are_named_with_the_way_out(pool: asyncpg.Pool) -> None:
+    """A paused one has no deadline that ends it."""
+    broker = InMemoryBroker(build_topology(2))
+    bus = broker.connect("orchestrator")
+    bench = LogBench(ScriptedGate(bus), broker.connect("persister"), pool, PersisterSettings(shards=2))
+    gates = (bench.gate, ScriptedGate(bus, 1))
+    for shard, gate in enumerate(gates):
+        names = [name for name in map("s-{}".format, range(40)) if shard_of(name, 2) != shard]
+        await gate.open()
+        await gate.log([packet_entry(session_id=name) for name in names], [session_row(name) for name in names])
+        await bench.write()
+    [found] = await look_at_places(pool, 2)
+    assert found.finding.startswith("no number of shards fits the open sessions; with APC_SHARDS=2 the gates take no")
+    assert "`apc session stop`" in found.fix and "a paused one does not have" in found.fix

@@ -13,6 +13,7 @@ from apc_bus import headers
 from apc_bus.port import Delivery, Message, SetAside
 from apc_bus.topology import agent_queue
 from apc_contracts import IdeaPayload, Packet
+from apc_contracts.identity.ids import shard_of
 from apc_contracts.limits import DEFAULT_LIMITS
 from apc_contracts.vocabulary import ORCHESTRATOR
 from apc_contracts.wire.parsing import seal
@@ -35,6 +36,15 @@ def test_a_delivery_of_the_gate_that_expired(packet: Build, idea: IdeaPayload) -
     found = receipt_of(letter(packet("red-1", idea, ("sentinel",))), "orchestrator", DEFAULT_LIMITS)
     assert found is not None
     assert (found.recipient, found.kind, found.attempt) == ("sentinel", "expired", 2)
+
+
+@pytest.mark.parametrize("told", [0, 1, 2, -1, True, "1", None])
+def test_a_letter_goes_to_the_shard_that_delivered_it(packet: Build, idea: IdeaPayload, told: Any) -> None:
+    """Its session may have been opened with another number of shards; a shard that is none counts for nothing."""
+    sent = packet("red-1", idea, ("sentinel",))
+    (found,) = reports_of(letter(sent, headers={headers.SHARD: told}), "orchestrator", 2, DEFAULT_LIMITS)
+    by_name = shard_of(sent.trace.session_id, 2)
+    assert found.routing_key == str(told if type(told) is int and told in (0, 1) else by_name)
 
 
 @pytest.mark.parametrize("attempt", [0, -1, "x", None])

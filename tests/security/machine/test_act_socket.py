@@ -92,7 +92,7 @@ async def say(folder: Path, line: bytes) -> Any:
 
 
 def line_of(kind: str, body: bytes) -> bytes:
-    return orjson.dumps({"type": kind, "body": body.decode(), "signature": None}) + b"\n"
+    return orjson.dumps({"type": kind, "body": body.decode(), "signature": None, "shard": 0}) + b"\n"
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
@@ -197,6 +197,9 @@ NO_ACTS: dict[str, bytes] = {
     "no object": b"[1]\n",
     "no text": b'{"type": 1, "body": []}\n',
     "deep": b'{"type": ' + b"[" * 100_000 + b"\n",
+    "no shard": line_of("SIGNAL", seal(STOP).body).replace(b'"shard":0', b'"shard":null'),
+    "a shard that is none": line_of("SIGNAL", seal(STOP).body).replace(b'"shard":0', b'"shard":1'),
+    "a shard before the first": line_of("SIGNAL", seal(STOP).body).replace(b'"shard":0', b'"shard":-1'),
     "a packet that is none": line_of("SIGNAL", b"{}"),
     "a packet of an agent": line_of("IDEA", seal(make_packet("red-1", make_idea(), parent=make_start())).body),
     "a session": line_of("SIGNAL", seal(make_start()).body),
@@ -226,7 +229,7 @@ async def test_only_acts_come_this_way(
     assert (await say(folder, line_of("SIGNAL", seal(STOP).body)))["error"] is None
     assert await arrived(broker) == 1, "an act arrives, also after what was none"
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(local_acts, "decode_act", lambda line, user, shards: [("receipts", 0, _message(line, user))])
+        unguarded.setattr(local_acts, "decode_act", lambda line, user, shards: ("receipts", 0, _message(line, user)))
         await say(folder, NO_ACTS[case])
         assert await arrived(broker) == 2
 

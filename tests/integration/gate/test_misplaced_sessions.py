@@ -50,8 +50,8 @@ async def test_a_paused_one_resumes_and_stops(moved: House, monkeypatch: pytest.
     """No deadline ends it while it is paused."""
     async with served(moved, 1, monkeypatch):
         await moved.open_session()
-        assert (await signal_session(SESSION, Signal.PAUSE, None, None)).startswith("paused in ")
     async with served(moved, 3, monkeypatch):
+        assert (await signal_session(SESSION, Signal.PAUSE, None, None)).startswith("paused in ")
         assert not (await signal_session(SESSION, Signal.RESUME, None, None)).startswith("paused in ")
         assert await signal_session(SESSION, Signal.STOP, None, None) in ("CLOSED", "HALTED")
 

@@ -6,6 +6,7 @@ Source: docs/specification/contract.md section 1.
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, Generic, Literal, Self, Union, get_args, get_origin
 from uuid import UUID
@@ -464,13 +465,31 @@ CLAIM_PREFIX = "claim:"
 _DEFINING = frozenset({PacketType.ARTIFACT, PacketType.CLAIM, PacketType.TASK_IR})
 _PACKET = re.compile(r"(?:packet:)?([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})")
 _ARTIFACT = re.compile(r"sha256:[0-9a-fA-F]{64}")
+_REFERENCE_LENGTH = len("sha256:") + 64
+"""Characters of the longest reference."""
 
 
 def reference_of(text: str) -> str | None:
-    """Return an evidence_ref in canonical form, `packet:<uuid>` or `sha256:<hex>` in lower case; None for other text.
+    """Return an evidence_ref in canonical form, `packet:<uuid>` or `sha256:<hex>` in lower case; else None."""
+    return _canonical(text) if len(text) <= _REFERENCE_LENGTH else None
 
-    None for any other text.
-    """
+
+def packet_cited(text: str) -> UUID | None:
+    """Return the packet_id in an evidence_ref `packet:<uuid>`; None in any other text."""
+    return _packet_cited(text) if len(text) <= _REFERENCE_LENGTH else None
+
+
+# Memoised, as rules and session read the references of one packet in turn; a longer text would stay in memory.
+
+
+@lru_cache(1024)
+def _packet_cited(text: str) -> UUID | None:
+    reference = reference_of(text) if text.startswith(PACKET_PREFIX) else None
+    return None if reference is None else packet_named(reference)
+
+
+@lru_cache(1024)
+def _canonical(text: str) -> str | None:
     packet_reference = _PACKET.fullmatch(text)
     if packet_reference is not None:
         return PACKET_PREFIX + packet_reference[1].lower()
@@ -504,7 +523,12 @@ def defines(packet: Packet) -> tuple[str, ...]:
 
 def packet_named(reference: str) -> UUID | None:
     """Return the packet_id in a reference `packet:<uuid>`; None in any other reference."""
-    return UUID(reference.removeprefix(PACKET_PREFIX)) if reference.startswith(PACKET_PREFIX) else None
+    return _packet_named(reference) if reference.startswith(PACKET_PREFIX) else None
+
+
+@lru_cache(1024)
+def _packet_named(reference: str) -> UUID:
+    return UUID(reference.removeprefix(PACKET_PREFIX))
 
 
 def _referred(packet: Packet) -> Iterator[str]:

@@ -172,7 +172,7 @@ def judge_recorded(received: ReceivedPacket, record: Record, contract: Contract)
         KeyError, ValueError: `facts_record` did not make this record.
     """
     packet = received.packet
-    session = _session(packet, record) if "session" in record else None
+    session = recorded_session(packet, record) if "session" in record else None
     return judge_in_session(received, record, session, contract)
 
 
@@ -285,7 +285,7 @@ def _sender(packet: Packet, record: Record, as_recipient: Registration | None) -
     )
 
 
-def _session(packet: Packet, record: Record) -> SessionSnapshot:
+def recorded_session(packet: Packet, record: Record) -> SessionSnapshot:
     now, transfer, drift = record["session"], record.get("transfer", {}), record.get("drift", {})
     trace, held = packet.trace, record.get("held")
     knows_symbols = not drift.get("brings_new_symbols", True)

@@ -36,11 +36,11 @@ class FieldType(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Kind
-    optional: bool = False
+    optional: bool = Field(default=False, strict=True)
     """It may be absent, so that a rule must ask `has()` first."""
-    length: int = Field(default=MAX_TEXT, ge=0)
+    length: int = Field(default=MAX_TEXT, ge=0, strict=True)
     """Characters of a text, or of each text of a list."""
-    items: int = Field(default=MAX_ITEMS, ge=0)
+    items: int = Field(default=MAX_ITEMS, ge=0, strict=True)
     fields: tuple[str, ...] = ()
     """Of a list of objects: the names that its items may have."""
     values: tuple[str, ...] = ()
@@ -159,9 +159,14 @@ class Reading:
 
     is_content: bool = field(init=False, compare=False, repr=False)
     """Whether the value follows from the packet's own content, which its body keeps."""
+    variable: str = field(init=False, compare=False, repr=False)
+    """The name under which CEL knows it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_content", self.name.startswith("content.") or self.name == "has")
+        # Each name stands for one reading: approved_by("lead", 2) is not approved_by("lead_2").
+        made = "_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found.group()):x}_", self.text)
+        object.__setattr__(self, "variable", self.text if self.name == self.text else made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +201,22 @@ class Expression:
         self._vocabulary = vocabulary
         self._tokens = list(self._split())
         self._readings: dict[str, Reading] = {}
+        self._compared: dict[str, set[str]] = {}
         self._parts: list[tuple[str, Token]] = []
         """What CEL gets: (text, the token where it stands)."""
         self._bound: dict[str, FieldType] = {}
         self._open_macros: list[int] = []
         self._read()
-        self._names = {reading.text: self._variable(reading) for reading in self._readings.values()}
+        self._names = {reading.text: reading.variable for reading in self._readings.values()}
 
-    @property
+    @cached_property
     def readings(self) -> tuple[Reading, ...]:
         """What it reads, in the order of the text, each once."""
         return tuple(self._readings.values())
+
+    def compared_with(self, reading: str) -> frozenset[str]:
+        """Return the texts that stand beside a reading: `fixer` for `sender.role == "fixer"`."""
+        return frozenset(self._compared.get(reading, ()))
 
     def holds(self, values: Mapping[str, Any]) -> bool:
         """Return whether it gives exactly true. A reading without a value is an error, and an error does not hold."""
@@ -269,11 +279,6 @@ class Expression:
         """What CEL gets: the text over variables, and their types."""
         return self._compiled[1], {self._names[reading.text]: reading.gives.kind for reading in self.readings}
 
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """Reading -> the name of its variable."""
-        return self._names
-
     # Reading the text: tokens, then names and calls.
 
     def _split(self) -> Iterator[Token]:
@@ -333,7 +338,7 @@ class Expression:
             if reading.gives.optional and not self._asks_for(reading):
                 self._refuse(f"{reading.text} may be absent: ask has({reading.text}) && … first", token)
             self._note(reading, token)
-            self._check_values(reading.gives, index, behind)
+            self._check_values(reading, index, behind)
             return behind
         elif token.text in self._bound or self._binds(index):
             return self._read_item(index)
@@ -400,11 +405,11 @@ class Expression:
         gives = _one_of(EFFECTS) if token.text == "effect" else _plain(adds or function.gives)
         reading = Reading(f"{token.text}({written})", gives, token.text, tuple(arguments))
         self._note(reading, token)
-        self._check_values(gives, index, at + 1)
+        self._check_values(reading, index, at + 1)
         return at + 1
 
-    def _check_values(self, gives: FieldType, first: int, behind: int) -> None:
-        """Refuse a text beside this value, which stands from `first` to `behind`, that it can never be equal to."""
+    def _check_values(self, reading: Reading, first: int, behind: int) -> None:
+        """Refuse a text beside this reading, which stands from `first` to `behind`, that it can never be equal to."""
         near: list[int] = []
         if self._is(behind, "==") or self._is(behind, "!="):
             near.append(behind + 1)
@@ -415,9 +420,11 @@ class Expression:
         for index in near:
             if self._is(index, "]"):
                 break
-            if self._kind(index) == "text" and gives.values and _literal(self._tokens[index]) not in gives.values:
-                token = self._tokens[index]
-                self._refuse_name("value", Token("text", str(_literal(token)), token.start), gives.values)
+            if self._kind(index) == "text":
+                text, values = str(_literal(self._tokens[index])), reading.gives.values
+                self._compared.setdefault(reading.text, set()).add(text)
+                if values and text not in values:
+                    self._refuse_name("value", Token("text", text, self._tokens[index].start), values)
 
     def _check_argument(self, what: str, argument: str | int, token: Token, arguments: list[str | int]) -> None:
         words, at = self._vocabulary, Token("text", str(argument), token.start)
@@ -464,7 +471,7 @@ class Expression:
         if not (self._is(index - 1, "(") and self._is_macro(index - 2) and self._is(index + 1, ",")):
             return False
         last = self._parts[-4][0] if len(self._parts) >= 4 else ""
-        found = next((one for one in self._readings.values() if self._variable(one) == last), None)
+        found = next((one for one in self._readings.values() if one.variable == last), None)
         self._bound[self._tokens[index].text] = _plain("objects") if found is None else found.gives
         return True
 
@@ -485,15 +492,7 @@ class Expression:
 
     def _note(self, reading: Reading, token: Token) -> None:
         self._readings.setdefault(reading.text, reading)
-        self._parts.append((self._variable(reading), token))
-
-    @staticmethod
-    def _variable(reading: Reading) -> str:
-        """Return the name under which CEL knows a reading."""
-        if reading.name == reading.text:
-            return reading.text
-        # Each name stands for one reading: approved_by("lead", 2) is not approved_by("lead_2").
-        return "_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found.group()):x}_", reading.text)
+        self._parts.append((reading.variable, token))
 
     def _is(self, index: int, text: str) -> bool:
         return 0 <= index < len(self._tokens) and self._tokens[index].text == text
@@ -558,16 +557,15 @@ class Conjunction:
 
     def __init__(self, rules: Iterable[tuple[Expression | None, Expression]]) -> None:
         self._rules = tuple(rules)
-        self._names: dict[str, str] = {}
-        for expression in (one for rule in self._rules for one in rule if one is not None):
-            self._names.update(expression.variables)
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return whether every rule is kept; false too where they are too long or deep for one expression."""
-        names, program = self._names, self._program
-        if program is None:
-            return False
-        return is_true(program, {names[text]: value for text, value in values.items() if text in names})
+        """Return whether every rule is kept; false too where they are too long or deep for one expression.
+
+        Args:
+            values: by the names of CEL (`Reading.variable`), of these rules alone.
+        """
+        program = self._program
+        return program is not None and is_true(program, values)
 
     @cached_property
     def _program(self) -> Any:

@@ -7,6 +7,7 @@ readings give is computed by `apc_contracts.admission.rules.team`. Source: docs/
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from apc_contracts.contract.expressions import (
@@ -24,6 +25,14 @@ from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
 MAX_TEXT_OF_RULES = 32_768
 """Characters of all expressions: the gate compiles them between two packets."""
+ONLY = "only"
+"""The name of the rule that only the schemas of `only` may be sent."""
+VALUES = "values"
+"""The name of the rule that what rules read fits beside the verdict."""
+COUNTER_KEYS = "counter-keys"
+"""The name of the rule that a counter has room for another key."""
+RESERVED = frozenset({ONLY, VALUES, COUNTER_KEYS})
+"""Names of the gate's own rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class Team:
 
     def counter(self, name: str) -> Counter:
         """Return the counter of this name."""
-        return _counters_of(self)[name]
+        return _counter(self, name)
 
     def plan_for(self, schema: str, packet_type: PacketType) -> "Plan":
         """Return the rules for such a packet, joined."""
@@ -100,7 +109,11 @@ class Team:
         return any(one.name.startswith("local.") for expression in self.expressions for one in expression.readings)
 
     def check(self) -> None:
-        """Check the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
+        """Check names, and the types and costs of all expressions; imports CEL. Raises ContractInvalid."""
+        for index, rule in enumerate(self.rules):
+            if rule.name in RESERVED:
+                message = f"the gate has a rule {rule.name} for every team: name it otherwise"
+                raise ContractInvalid(f"team.rules[{index}].name", message)
         length = sum(len(expression.text) for expression in self.expressions)
         if length > MAX_TEXT_OF_RULES:
             message = (
@@ -135,14 +148,18 @@ class Team:
         return sum(when.cost for when in conditions if when is not None) + sum(rule.require.cost for rule in rules)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The rules for packets of one kind: each, all in one expression, and what they read."""
+    """The rules for packets of one kind: each, all in one expression, and what they read. Compared by identity."""
 
     rules: tuple[Rule, ...]
     whole: Conjunction
     readings: tuple[Reading, ...]
     """Each once."""
+
+    def by_text(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values, which are given by the names of CEL, by the texts of the readings."""
+        return {one.text: values[one.variable] for one in self.readings if one.variable in values}
 
 
 @lru_cache(4096)
@@ -153,9 +170,9 @@ def _plan_for(team: Team, schema: str, packet_type: PacketType) -> Plan:
     return Plan(rules, Conjunction((rule.when, rule.require) for rule in rules), tuple(readings.values()))
 
 
-@lru_cache(256)
-def _counters_of(team: Team) -> Mapping[str, Counter]:
-    return {counter.name: counter for counter in team.counters}
+@lru_cache(4096)
+def _counter(team: Team, name: str) -> Counter:
+    return next(counter for counter in team.counters if counter.name == name)
 
 
 @lru_cache(4096)
@@ -194,7 +211,7 @@ def build_team(file: ContractFile) -> Team | None:
     return Team(
         file=declared,
         rules=tuple(_rule(declared, index, rule) for index, rule in enumerate(declared.rules)),
-        counters=tuple(_counter(declared, name, counter) for name, counter in declared.counters.items()),
+        counters=tuple(_compiled(declared, name, counter) for name, counter in declared.counters.items()),
         kept=dict(declared.keep),
         types=declared.types,
         zone=zone,
@@ -233,7 +250,7 @@ def _rule(declared: TeamRules, index: int, rule: RuleDeclaration) -> Rule:
     return Rule(rule.name, rule.for_, when, require, rule.say, rule.remedy, rule.mode, rule.reuse)
 
 
-def _counter(declared: TeamRules, name: str, counter: CounterDeclaration) -> Counter:
+def _compiled(declared: TeamRules, name: str, counter: CounterDeclaration) -> Counter:
     place = f"team.counters.{name}"
     _check_subjects(declared, counter.for_, f"{place}.for")
     words = vocabulary(declared, counter.for_, is_local=True)

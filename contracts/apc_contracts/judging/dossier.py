@@ -5,7 +5,7 @@ do not follow from the last packets. A session under a contract without such rul
 Source: docs/reference/rules.md.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -15,8 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from apc_contracts.contract.expressions import FieldType, Reading
-from apc_contracts.contract.rules import Counter, Rule, Team
+from apc_contracts.contract.expressions import Expression, FieldType, Reading
+from apc_contracts.contract.rules import Counter, Plan, Rule, Team
 from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload, typed_part
@@ -31,10 +31,12 @@ COUNTER_KEYS: Final = 256
 BUCKETS: Final = 60
 """A counter's time is counted in so many parts; the oldest counts whole."""
 
+_LARGEST: Final = float(MAX_SAFE_INTEGER)
+
 Scalar = str | int | float | bool | None
 
 
-class Said(msgspec.Struct, frozen=True):
+class Said(msgspec.Struct, frozen=True, gc=False):
     """What is remembered of one packet: its schema ("" = no typed content), its sender's role and broker user."""
 
     schema: str
@@ -96,7 +98,7 @@ Counters = dict[str, dict[str, CounterState]]
 
 def _bounded(amount: float) -> float:
     """Return an amount that stays finite and, written as JSON, the same: a larger one counts as the largest."""
-    return max(-float(MAX_SAFE_INTEGER), min(amount, float(MAX_SAFE_INTEGER)))
+    return max(-_LARGEST, min(amount, _LARGEST))
 
 
 def _part(counter: Counter, now: datetime) -> int:
@@ -104,7 +106,7 @@ def _part(counter: Counter, now: datetime) -> int:
     return int(now.timestamp() * 1000 * BUCKETS) // counter.within_ms
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True, gc=False):
     about: bytes
     asker: str
     due_at: datetime
@@ -129,7 +131,7 @@ class Dossier:
     def said(self, packet: Packet, user: str | None) -> Said:
         """Return what is remembered of a packet."""
         schema, content = content_of(packet)
-        kept = tuple(_kept(at_path(content, path)) for path in self.team.kept.get(schema, ()))
+        kept = tuple([kept_of(at_path(content, path)) for path in self.team.kept.get(schema, ())])
         return Said(schema, packet.sender.role, user or "", kept)
 
     def kept_index(self, schema: str, path: str) -> int | None:
@@ -148,13 +150,18 @@ class Dossier:
 
     def count(self, packet: Packet, now: datetime) -> None:
         """Count an accepted packet. Not for packets of the log: their counts stand in the document."""
-        for counter, key, amount in self.counted(packet):
+        schema, content = content_of(packet)
+        for counter in self.team.counters_for(schema, packet.packet_type):
+            if not self._counts(counter, packet):
+                continue
+            amount = 1 if counter.add is None else at_path(content, counter.add.removeprefix("content."))
             states = self.counters.setdefault(counter.name, {})
-            state = states.get(key)
-            if state is None:
-                self._drop_old_keys(now)
-                state = states[key] = CounterState(opened_by=packet.sender.agent_id)
-            state.add(counter, amount, now)
+            for key in keys_of(counter, packet, content):
+                state = states.get(key)
+                if state is None:
+                    self._drop_old_keys(now)
+                    state = states[key] = CounterState(opened_by=packet.sender.agent_id)
+                state.add(counter, float(amount or 0), now)
 
     def _drop_old_keys(self, now: datetime) -> None:
         for name, states in self.counters.items():
@@ -162,27 +169,18 @@ class Dossier:
             for key in [key for key, state in states.items() if state.is_over(counter, now)]:
                 del states[key]
 
-    def counted(self, packet: Packet) -> Iterator[tuple[Counter, str, float]]:
-        """Yield the counters that a packet adds to, with their key and its amount."""
-        schema, content = content_of(packet)
-        for counter in self.team.counters_for(schema, packet.packet_type):
-            if not self._counts(counter, packet):
-                continue
-            amount = 1 if counter.add is None else at_path(content, counter.add.removeprefix("content."))
-            for key in keys_of(counter, packet, content):
-                yield counter, key, float(amount or 0)
-
     def _counts(self, counter: Counter, packet: Packet) -> bool:
         """Return whether a packet counts. An error in `when` counts: a long field must not get round the counter."""
         when = counter.when
-        return when is None or not when.fails(packet_values(self.team, packet, when.readings))
+        return when is None or not when.fails(packet_values(self.team, packet, when))
 
-    def counted_before(self, name: str, packet: Packet, now: datetime) -> float:
+    def counted_before(self, name: str, packet: Packet, content: Mapping[str, Any], now: datetime) -> float:
         """Return what a counter has for a packet's key; for several recipients, or a group, the highest."""
         counter = self.team.counter(name)
-        states, keys = self.counters.get(name, {}), keys_of(counter, packet, content_of(packet)[1])
+        states, keys = self.counters.get(name, {}), keys_of(counter, packet, content)
         if counter.by != "recipient":
-            return states[keys[0]].value(counter, now) if keys[0] in states else 0
+            state = states.get(keys[0])
+            return 0 if state is None else state.value(counter, now)
         # Whom a group reaches only the registry of that time knew: what it got counts for everybody.
         shared = sum(state.value(counter, now) for key, state in states.items() if _is_group(key))
         is_to_group = any(map(_is_group, keys))
@@ -199,9 +197,9 @@ class Dossier:
         new: set[tuple[str, str]] = set()
         for counter in self.team.counters_for(schema, packet.packet_type):
             known = self.counters.get(counter.name, {})
-            missing = [key for key in keys_of(counter, packet, content) if key not in known]
-            if missing and self._counts(counter, packet):
-                new.update((counter.name, key) for key in missing)
+            for key in keys_of(counter, packet, content):
+                if key not in known and self._counts(counter, packet):
+                    new.add((counter.name, key))
         if not new:
             return None
         states = [
@@ -277,11 +275,15 @@ class Dossier:
         """Return whether a packet meets the rule's `when`, by the values of its verdict."""
         if rule.when is None:
             return True
-        found = packet_values(self.team, packet, rule.when.readings)
+        found = packet_values(self.team, packet, rule.when)
         for reading in rule.when.readings:
             if reading.text in values:
                 found[reading.text] = for_cel(reading, values[reading.text])
         return rule.when.holds(found)
+
+
+CONVERTED: Final = frozenset({"sum", "approved_by"})
+"""The functions whose recorded values are not what an expression gets."""
 
 
 def for_cel(reading: Reading, found: Any) -> Any:
@@ -317,6 +319,8 @@ def about_hash(schema: str, content: Mapping[str, Any]) -> bytes:
 
 def at_path(content: Mapping[str, Any], path: str) -> Any:
     """Return the value at a dotted path; None when it is absent or null."""
+    if "." not in path:
+        return content.get(path)
     found: Any = content
     for name in path.split("."):
         if not isinstance(found, Mapping) or name not in found:
@@ -345,21 +349,18 @@ def _is_group(recipient: str) -> bool:
     return recipient == ALL_RECIPIENTS or recipient.startswith(ROLE_PREFIX)
 
 
-def _kept(value: Any) -> Scalar:
-    if isinstance(value, str) and len(value.encode()) > KEPT_BYTES:
-        return sha256(value.encode()).hexdigest()
-    return value if isinstance(value, str | int | float | bool) else None
+def kept_of(value: Any) -> Scalar:
+    """Return what is kept of a value of a content: a long text's hash, nothing of a list or an object."""
+    if isinstance(value, str):
+        # No character has more than four bytes.
+        is_short = len(value) <= KEPT_BYTES // 4 or len(value.encode()) <= KEPT_BYTES
+        return value if is_short else sha256(value.encode()).hexdigest()
+    return value if isinstance(value, int | float) else None
 
 
-def equal_kept(first: Scalar, value: Any) -> bool:
-    """Return whether a kept value equals a value of a content; an absent one equals nothing."""
-    second = _kept(value)
-    return (
-        first is not None
-        and second is not None
-        and isinstance(first, bool) == isinstance(second, bool)
-        and (first == second)
-    )
+def equal_kept(first: Scalar, second: Scalar) -> bool:
+    """Return whether two kept values are equal; an absent one equals nothing."""
+    return first is not None and first == second and (type(first) is bool) == (type(second) is bool)
 
 
 # What follows from a packet alone: its content, itself, its sender.
@@ -368,23 +369,34 @@ def equal_kept(first: Scalar, value: Any) -> bool:
 _Getter = Callable[[Packet, Mapping[str, Any]], Any]
 
 
-def packet_values(team: Team, packet: Packet, readings: tuple[Reading, ...]) -> dict[str, Any]:
-    """Return the values of those readings that follow from the packet alone."""
+def packet_values(team: Team, packet: Packet, expression: Expression) -> dict[str, Any]:
+    """Return the values of those readings that follow from the packet alone, by their texts."""
     schema, content = content_of(packet)
+    found = ((reading.text, getter(packet, content)) for reading, getter in _getters(team, schema, expression))
+    return {text: value for text, value in found if value is not None}
+
+
+def plan_values(team: Team, plan: Plan, packet: Packet, schema: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of those readings that follow from the packet alone, by their names in CEL."""
     values: dict[str, Any] = {}
-    for text, getter in _getters(team, schema, readings):
+    for reading, getter in _getters(team, schema, plan):
         value = getter(packet, content)
         if value is not None:
-            values[text] = value
+            values[reading.variable] = value
     return values
 
 
 @lru_cache(4096)
-def _getters(team: Team, schema: str, readings: tuple[Reading, ...]) -> tuple[tuple[str, _Getter], ...]:
+def _getters(team: Team, schema: str, reader: Plan | Expression) -> tuple[tuple[Reading, _Getter], ...]:
     """Return the readings that follow from a packet of this schema, and how."""
     types = team.types.get(schema, {})
-    found = ((reading.text, _getter(reading, types)) for reading in readings)
-    return tuple((text, getter) for text, getter in found if getter is not None)
+    found = ((reading, _getter(reading, types)) for reading in reader.readings)
+    return tuple((reading, getter) for reading, getter in found if getter is not None)
+
+
+def is_of_packet(reading: Reading) -> bool:
+    """Return whether a value follows from the packet alone: nothing else gives it."""
+    return reading.is_content or reading.name in _OF_PACKET
 
 
 def _getter(reading: Reading, types: Mapping[str, FieldType]) -> _Getter | None:

@@ -359,7 +359,7 @@ class Session:
 
     def is_accepted(self, packet_id: UUID) -> bool:
         identity = self.identities.get(packet_id)
-        if identity is None or identity.refusal is not None or packet_id in self.held:
+        if identity is None or identity.refusal is not None or (self.held and packet_id in self.held):
             return False
         return identity.verdict in (VerdictKind.ACCEPTED, VerdictKind.HELD)
 

@@ -1,5 +1,6 @@
 """Attempts to get round the rules of a team, and rules by which a contract would stop its gate."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -223,12 +224,27 @@ def test_packets_held_by_a_pause_share_no_approval_count_or_evidence() -> None:
     assert incident.simulation.denied == {ids[0]: "EVIDENCE_UNKNOWN", ids[2]: "RULE_FAILED"}
 
 
+def test_a_pause_makes_nobody_its_own_witness() -> None:
+    """What a pause held is judged at RESUME, when no message says any more by which broker user it came."""
+    incident = room(rules('authors("finding/1") >= 2'))
+    users = incident.simulation.registry
+    users["helper"] = replace(users["helper"], broker_user="agent.fixer")
+    own, other, another = (incident.finding(name, to="fixer") for name in ("helper", "logs", "metrics"))
+    incident.accept(incident.send("desk", SignalPayload(signal=Signal.PAUSE), ORCHESTRATOR))
+    alone, carried = incident.action([own, other], note="alone"), incident.action([own, other, another], note="carried")
+    assert (alone[1].kind, carried[1].kind) == (VerdictKind.HELD, VerdictKind.HELD)
+
+    incident.accept(incident.send("desk", SignalPayload(signal=Signal.RESUME), ORCHESTRATOR))
+
+    assert incident.simulation.denied == {alone[0].packet_id: "RULE_FAILED"}
+
+
 HOSTILE = {
     "anchor": ("only: &a [action/1]", "no anchors"),
-    "merge": ("session: {<<: {max_rounds: 1}}", "valid integer"),
+    "merge": ("session: {<<: {max_rounds: 1}}", "whole number"),
     "escaped key": ('"na\\x6de": u', "stands there twice"),
-    "octal": ("session: {max_rounds: 0o7}", "valid integer"),
-    "infinity": ("limits: {wakes: .inf}", "valid integer"),
+    "octal": ("session: {max_rounds: 0o7}", "whole number"),
+    "infinity": ("limits: {wakes: .inf}", "whole number"),
     "depth": ("tests: " + "[" * 50_000, "deeper than 16 levels"),
     "path": ("zone: ../../../etc/passwd", "no time zone"),
     "NUL": ('zone: "a\\0"', "no time zone"),

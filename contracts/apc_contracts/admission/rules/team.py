@@ -5,52 +5,57 @@ value: computed from packet and session, or, in a replay, taken from the record 
 Source: docs/reference/rules.md.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import orjson
 
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.rules.routing import reached
-from apc_contracts.contract.expressions import Expression, Reading
-from apc_contracts.contract.rules import Plan, Rule, Team
-from apc_contracts.identity.registry import Kind, Registration
-from apc_contracts.judging.dossier import Approval, Dossier, at_path, content_of, equal_kept, for_cel, packet_values
+from apc_contracts.contract.expressions import BUDGETS, Expression, Reading
+from apc_contracts.contract.rules import COUNTER_KEYS, ONLY, VALUES, Plan, Rule, Team
+from apc_contracts.identity.registry import Kind
+from apc_contracts.judging.dossier import (
+    CONVERTED,
+    Approval,
+    Dossier,
+    at_path,
+    content_of,
+    equal_kept,
+    for_cel,
+    is_of_packet,
+    kept_of,
+    plan_values,
+)
 from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.packet import PACKET_PREFIX, packet_named, reference_of
+from apc_contracts.packet import PACKET_PREFIX, packet_cited
 from apc_contracts.payloads.by_type import typed_part
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 
 EVIDENCE_PATH = "proof_bundle.evidence_refs"
 OFFSET = "local.offset_s"
 """Recorded beside `local.…`: the seconds that the contract's zone was ahead of UTC."""
-ONLY = "only"
-"""The name of the rule that only the schemas of `only` may be sent."""
 SEPARATE = "agents.separate"
 """Recorded beside `authors(…)`: whether the agents of the session had several broker users."""
-VALUES = "values"
-"""The name of the rule that what rules read fits beside the verdict."""
 MAX_VALUES = 2_048
 """Bytes of what stands beside a verdict."""
-COUNTER_KEYS = "counter-keys"
-"""The name of the rule that a counter has room for another key."""
 MOST_PEOPLE = 16
 
 
-@dataclass(slots=True)
-class TeamRuling:
+class TeamRuling(msgspec.Struct):
     """What the rules of a team said of one packet."""
 
     refusal: Refusal | None = None
-    warnings: list[Refusal] = field(default_factory=list)
+    warnings: list[Refusal] = msgspec.field(default_factory=list)
     """Of rules in mode `warn`."""
-    observed: list[str] = field(default_factory=list)
+    observed: list[str] = msgspec.field(default_factory=list)
     """Names of rules in mode `observe` that failed."""
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = msgspec.field(default_factory=dict)
     """What was read beside the packet's own content."""
     evidence: list[Identity] | None = None
     """The packets in its evidence that count, once they were looked up."""
@@ -65,18 +70,20 @@ def evidence_is_known(case: Case) -> Refusal | None:
     if session.dossier is None:
         recorded = case.facts.evidence
         return None if recorded is None else Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", *recorded)
-    counting: dict[UUID, Identity] = {}
+    counting: dict[int, Identity] = {}
     for index, reference in enumerate(bundle.evidence_refs):
-        if not reference.lower().startswith(PACKET_PREFIX):
+        packet_id = packet_cited(reference)
+        if packet_id is None and not reference.lower().startswith(PACKET_PREFIX):
             continue
-        packet_id = _packet_id(reference)
         identity = None if packet_id is None else session.identity(packet_id)
         if packet_id is None or identity is None or identity.retracted or not session.is_accepted(packet_id):
             path = f"{EVIDENCE_PATH}[{index}]"
             message = f"{reference} {_why_unknown(packet_id, identity)}"
             return Refusal("EVIDENCE_UNKNOWN", "evidence_is_known", path, message)
-        if _counts_as_evidence(case, identity):
-            counting[packet_id] = identity
+        # What counts is neither stale nor the sender's own, and was addressed to the sender.
+        is_told = identity.sender != case.sender_id and case.sender_id in identity.recipients
+        if is_told and not identity.stale and identity.said is not None:
+            counting[id(identity)] = identity
     _begun(case).evidence = list(counting.values())
     return None
 
@@ -106,27 +113,44 @@ def _judge(case: Case, ruling: TeamRuling) -> None:
     team = case.contract.team
     if team is None or (case.session is None and case.facts.rules is None):
         return
-    schema, _ = content_of(case.packet)
+    schema, content = content_of(case.packet)
     ruling.refusal = _not_allowed(case, team, schema)
     if ruling.refusal is None:
-        _judge_rules(case, team, team.plan_for(schema, case.packet.packet_type), ruling)
+        plan = team.plan_for(schema, case.packet.packet_type)
+        if plan.rules:
+            _judge_rules(case, plan, ruling, plan_values(team, plan, case.packet, schema, content), content)
     ruling.refusal = ruling.refusal or _no_room(case, ruling.values)
 
 
-def _judge_rules(case: Case, team: Team, plan: Plan, ruling: TeamRuling) -> None:
-    """Judge by all rules at once; by each of them only when one has failed."""
-    if not plan.rules:
-        return
-    recorded = case.facts.rules or {}
-    if VALUES in recorded and (case.session is None or case.session.dossier is None):
-        ruling.refusal = _too_much(ruling, recorded[VALUES])
-        return
-    values = _read(case, team, plan.readings, ruling.values)
+def _judge_rules(
+    case: Case, plan: Plan, ruling: TeamRuling, values: dict[str, Any], content: Mapping[str, Any]
+) -> None:
+    """Judge by all rules at once; by each of them only when one has failed.
+
+    Args:
+        case: the packet under judgement.
+        plan: the rules for it.
+        ruling: gets what they say, and what they have read.
+        values: what follows from the packet alone, by the names of CEL; gets the others.
+        content: of the packet.
+    """
+    if case.session is None or case.session.dossier is None:
+        recorded = case.facts.rules or {}
+        if VALUES in recorded:
+            ruling.refusal = _too_much(ruling, recorded[VALUES])
+            return
+        _read_recorded(case, plan, ruling.values, values)
+    else:
+        given = _Given(case, case.session, case.session.dossier, content, ruling.evidence or [], ruling.values)
+        _read(given, plan, values)
     if len(plan.readings) > 8 and len(size := orjson.dumps(ruling.values)) > MAX_VALUES:
         ruling.refusal = _too_much(ruling, len(size))
-        return
-    if plan.whole.holds(values):
-        return
+    elif not plan.whole.holds(values):
+        _judge_each(case, plan, ruling, plan.by_text(values))
+
+
+def _judge_each(case: Case, plan: Plan, ruling: TeamRuling, values: Mapping[str, Any]) -> None:
+    """Judge by one rule after the other, by the values of their readings' texts."""
     for rule in plan.rules:
         failure = _failure(case, rule, values)
         if failure is None:
@@ -197,64 +221,72 @@ def _short(value: Any) -> Any:
 # Readings.
 
 
-def _read(case: Case, team: Team, readings: tuple[Reading, ...], noted: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of readings; notes those that do not follow from the packet alone."""
-    values = packet_values(team, case.packet, readings)
-    for reading in readings:
-        if reading.text in values or reading.is_content:
+class _Given(msgspec.Struct):
+    """What the readers of one packet's rules look at."""
+
+    case: Case
+    session: SessionView
+    dossier: Dossier
+    content: Mapping[str, Any]
+    """Of the packet; empty without any."""
+    evidence: list[Identity]
+    """The packets in the evidence that count, each once; `evidence_is_known` has found them."""
+    noted: dict[str, Any]
+
+
+def _read(given: _Given, plan: Plan, values: dict[str, Any]) -> None:
+    """Add what a plan reads beside the packet; notes it for the record."""
+    noted = given.noted
+    for text, variable, arguments, reader, reading in _readers_of(plan):
+        found = reader(given, arguments)
+        if found is not None:
+            noted[text] = found
+            values[variable] = found if reading is None else for_cel(reading, found)
+
+
+@lru_cache(4096)
+def _readers_of(plan: Plan) -> "tuple[tuple[str, str, tuple[Any, ...], _Reader, Reading | None], ...]":
+    """Return what does not follow from the packet alone: text, name in CEL, arguments and reader of each reading.
+
+    The last is the reading, if CEL gets another value than the record.
+    """
+    return tuple(
+        (one.text, one.variable, one.arguments, _READERS[one.name], one if one.name in CONVERTED else None)
+        for one in plan.readings
+        if not is_of_packet(one)
+    )
+
+
+def _read_recorded(case: Case, plan: Plan, noted: dict[str, Any], values: dict[str, Any]) -> None:
+    """Add what the record of the verdict has of a plan's readings: all that a replay without a dossier knows."""
+    recorded = case.facts.rules
+    for reading in plan.readings:
+        if is_of_packet(reading):
             continue
-        found = _value(case, reading, noted)
+        found = None
+        if reading.name.startswith("local."):
+            found = _local(case, reading.name, noted)
+        elif recorded is not None:
+            if SEPARATE in recorded:
+                noted[SEPARATE] = recorded[SEPARATE]
+            found = recorded.get(reading.text)
         if found is not None:
             noted[reading.text] = found
-            values[reading.text] = for_cel(reading, found)
-    return values
-
-
-def _value(case: Case, reading: Reading, noted: dict[str, Any]) -> Any:
-    recorded, session = case.facts.rules, case.session
-    reader = _READERS.get(reading.name)
-    if reader is None and reading.name.startswith("local."):
-        return _local(case, reading.name, noted)
-    if session is None or session.dossier is None:
-        if recorded is not None and SEPARATE in recorded:
-            noted[SEPARATE] = recorded[SEPARATE]
-        return None if recorded is None else recorded.get(reading.text)
-    if reader is not None:
-        return reader(case, session, session.dossier, reading.arguments)
-    place, _, name = reading.name.partition(".")
-    if place == "spent":
-        return float(session.dossier.spent.get(name, 0))
-    part = session.budget_parts(case.packet.trace.task_id, case.facts.now).get(name)
-    return None if part is None else float(part.left)
+            values[reading.variable] = for_cel(reading, found)
 
 
 def _local(case: Case, name: str, noted: dict[str, Any]) -> int:
     """Return hour or weekday of the judged time in the contract's zone, by the recorded offset in a replay."""
     recorded, team = case.facts.rules or {}, case.contract.team
     assert team is not None, "a rule of a team is judged"
-    offset = recorded.get(OFFSET)
+    now, offset = case.facts.now, recorded.get(OFFSET)
     if offset is None:
-        ahead = case.facts.now.astimezone(team.zone).utcoffset() or timedelta(0)
-        offset = int(ahead.total_seconds())
+        moment = now.astimezone(team.zone)
+        offset = int((moment.utcoffset() or timedelta(0)).total_seconds())
+    else:
+        moment = now + timedelta(seconds=offset) - (now.utcoffset() or timedelta(0))
     noted[OFFSET] = offset
-    moment = case.facts.now + timedelta(seconds=offset) - (case.facts.now.utcoffset() or timedelta(0))
     return moment.hour if name == "local.hour" else moment.isoweekday()
-
-
-def counting_evidence(case: Case) -> list[Identity]:
-    """Return the packets in the evidence that count, each once; `evidence_is_known` has found them."""
-    return _begun(case).evidence or []
-
-
-def _counts_as_evidence(case: Case, identity: Identity) -> bool:
-    """Return whether an accepted packet counts: neither stale nor the sender's own, and addressed to the sender."""
-    is_told = identity.sender != case.sender_id and case.sender_id in identity.recipients
-    return is_told and not identity.stale and identity.said is not None
-
-
-def _packet_id(reference: str) -> UUID | None:
-    known = reference_of(reference)
-    return None if known is None else packet_named(known)
 
 
 def _why_unknown(packet_id: UUID | None, identity: Identity | None) -> str:
@@ -267,147 +299,183 @@ def _why_unknown(packet_id: UUID | None, identity: Identity | None) -> str:
     return "was refused" if identity.refusal is not None else "is held: it was not accepted yet"
 
 
-def _cited(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> int:
-    return sum(one.said is not None and one.said.schema == arguments[0] for one in counting_evidence(case))
+def _cited(given: _Given, arguments: tuple[Any, ...]) -> int:
+    return sum(one.said is not None and one.said.schema == arguments[0] for one in given.evidence)
 
 
-def _authors(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
+def _authors(given: _Given, arguments: tuple[Any, ...]) -> int:
     """Return how many different authors there are: by their ids, and by their broker users where these are separate."""
-    schema, content = arguments[0], content_of(case.packet)[1]
+    schema, is_compared = arguments[0], len(arguments) > 1
+    index = given.dossier.kept_index(schema, arguments[1]) if is_compared else None
+    own = kept_of(at_path(given.content, arguments[1])) if is_compared else None
     authors: dict[str, str] = {}
-    for identity in counting_evidence(case):
+    for identity in given.evidence:
         said = identity.said
         if said is None or said.schema != schema:
             continue
-        if len(arguments) > 1:
-            index = dossier.kept_index(schema, arguments[1])
-            if index is None or not equal_kept(said.kept[index], at_path(content, arguments[1])):
-                continue
+        if is_compared and (index is None or not equal_kept(said.kept[index], own)):
+            continue
         authors[identity.sender] = said.user
-    if not _is_separate(case, dossier):
+    if not _is_separate(given):
         return len(authors)
-    return len(set(authors.values()) - {case.facts.user_id or ""})
+    return len(set(authors.values()) - {_user_of_sender(given)})
 
 
-def _is_separate(case: Case, dossier: Dossier) -> bool:
+def _user_of_sender(given: _Given) -> str:
+    """Return the broker user by which the packet came; of one that was held, only the session knows it."""
+    case = given.case
+    if case.facts.user_id is not None:
+        return case.facts.user_id
+    held = given.session.identity(case.packet.packet_id)
+    return "" if held is None or held.said is None else held.said.user
+
+
+def _is_separate(given: _Given) -> bool:
     """Return whether the agents of the session have several broker users: else nothing tells them apart but their ids.
 
     Only the registry of that time knew; a replay has it from the record.
     """
-    noted, recorded = _begun(case).values, case.facts.rules
+    noted, recorded = given.noted, given.case.facts.rules
     if SEPARATE not in noted:
-        known = len(_users(case, dossier)) > 1 if recorded is None else recorded.get(SEPARATE, True)
-        noted[SEPARATE] = known
+        noted[SEPARATE] = _are_users_several(given) if recorded is None else recorded.get(SEPARATE, True)
     is_separate: bool = noted[SEPARATE]
     return is_separate
 
 
-def _users(case: Case, dossier: Dossier) -> set[str]:
-    """Return the broker users that speak for agents of the session."""
-    registry = case.facts.registry or {}
-    agents = (registry.get(member) for member in dossier.members)
-    return {agent.broker_user for agent in agents if agent is not None and agent.has_inbox and not _is_gate(agent)}
+def _are_users_several(given: _Given) -> bool:
+    first: str | None = None
+    for user in _users(given):
+        if first is not None and user != first:
+            return True
+        first = user
+    return False
 
 
-def _is_gate(agent: Registration) -> bool:
-    return agent.agent_id == ORCHESTRATOR
+def _users(given: _Given) -> Iterator[str]:
+    """Yield the broker users that speak for agents of the session, as often as they do."""
+    registry = given.case.facts.registry or {}
+    for member in given.dossier.members:
+        agent = registry.get(member)
+        if agent is not None and agent.has_inbox and agent.agent_id != ORCHESTRATOR:
+            yield agent.broker_user
 
 
-def _cites_id(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
-    return any(one.sender == arguments[0] for one in counting_evidence(case))
+def _cites_id(given: _Given, arguments: tuple[Any, ...]) -> bool:
+    return any(one.sender == arguments[0] for one in given.evidence)
 
 
-def _cites_role(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
-    found = counting_evidence(case)
-    return any(one.said is not None and one.said.role == arguments[0] for one in found)
-
-
-def _cites_swarm(case: Case, _: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> bool:
-    return any(one.swarm_id == arguments[0] for one in counting_evidence(case))
-
-
-def _approved_by(case: Case, session: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> list[str]:
-    """Return the people whose approval of exactly this content counts, sorted."""
+def _cites_role(given: _Given, arguments: tuple[Any, ...]) -> bool:
     role = arguments[0]
-    people = {one.person for one in dossier.approvals_of(case.packet) if _counts(case, session, dossier, one, role)}
-    return sorted(people)[:MOST_PEOPLE]
+    for one in given.evidence:  # any() over a generator takes three times as long
+        if one.said is not None and one.said.role == role:
+            return True
+    return False
 
 
-def _counts(case: Case, session: SessionView, dossier: Dossier, approval: Approval, role: str) -> bool:
+def _cites_swarm(given: _Given, arguments: tuple[Any, ...]) -> bool:
+    return any(one.swarm_id == arguments[0] for one in given.evidence)
+
+
+def _approved_by(given: _Given, arguments: tuple[Any, ...]) -> list[str]:
+    """Return the people whose approval of exactly this content counts, sorted."""
+    role, approvals = arguments[0], given.dossier.approvals_of(given.case.packet)
+    return sorted({one.person for one in approvals if _counts(given, one, role)})[:MOST_PEOPLE] if approvals else []
+
+
+def _counts(given: _Given, approval: Approval, role: str) -> bool:
     if not approval.is_approved or not approval.is_in_time or approval.used_by is not None or approval.role != role:
         return False
     for packet_id in (approval.question, approval.answer):
-        identity = session.identity(packet_id)
+        identity = given.session.identity(packet_id)
         if identity is None or identity.retracted or identity.stale:
             return False
-    return not dossier.denies_later(case.packet, approval) and _is_still_in_role(case, dossier, approval, role)
+    return not given.dossier.denies_later(given.case.packet, approval) and _is_still_in_role(given, approval, role)
 
 
-def _is_still_in_role(case: Case, dossier: Dossier, approval: Approval, role: str) -> bool:
+def _is_still_in_role(given: _Given, approval: Approval, role: str) -> bool:
     """Return whether the person has the role now, and answered by a user that speaks for no agent of the session."""
-    recorded = case.facts.rules
+    recorded = given.case.facts.rules
     if recorded is not None:
         # Only the registry of that time knew; the record says who counted. Another contract may ask for others.
         known = [people for reading, people in recorded.items() if reading.startswith(f'approved_by("{role}"')]
         return approval.person in known[0] if known else True
-    registry = case.facts.registry or {}
+    registry = given.case.facts.registry or {}
     person = registry.get(approval.person)
     if person is None or person.kind is not Kind.PERSON or person.is_revoked or person.role != role:
         return False
-    users = _users(case, dossier)
+    users = set(_users(given))
     # Where one broker user speaks for everybody, users distinguish nobody.
     return len(users) <= 1 or approval.user not in users
 
 
-def _count(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> int:
-    return int(dossier.counted_before(arguments[0], case.packet, case.facts.now))
+def _count(given: _Given, arguments: tuple[Any, ...]) -> int:
+    case = given.case
+    return int(given.dossier.counted_before(arguments[0], case.packet, given.content, case.facts.now))
 
 
-def _sum(case: Case, _: SessionView, dossier: Dossier, arguments: tuple[Any, ...]) -> float:
-    return dossier.counted_before(arguments[0], case.packet, case.facts.now)
+def _sum(given: _Given, arguments: tuple[Any, ...]) -> float:
+    case = given.case
+    return given.dossier.counted_before(arguments[0], case.packet, given.content, case.facts.now)
 
 
-def _effect(_: Case, session: SessionView, __: Dossier, arguments: tuple[Any, ...]) -> str:
-    return session.effect(arguments[0])
+def _effect(given: _Given, arguments: tuple[Any, ...]) -> str:
+    return given.session.effect(arguments[0])
 
 
-def _state(_: Case, session: SessionView, __: Dossier, ___: tuple[Any, ...]) -> str:
-    return session.state
+def _state(given: _Given, _: tuple[Any, ...]) -> str:
+    return given.session.state
 
 
-def _round(_: Case, session: SessionView, __: Dossier, ___: tuple[Any, ...]) -> int:
-    return session.round
+def _round(given: _Given, _: tuple[Any, ...]) -> int:
+    return given.session.round
 
 
-def _age(case: Case, _: SessionView, dossier: Dossier, __: tuple[Any, ...]) -> float:
-    return max((case.facts.now - dossier.opened_at).total_seconds(), 0.0)
+def _age(given: _Given, _: tuple[Any, ...]) -> float:
+    return max((given.case.facts.now - given.dossier.opened_at).total_seconds(), 0.0)
 
 
-def _rights(case: Case, _: SessionView, __: Dossier, ___: tuple[Any, ...]) -> list[str]:
-    return [] if case.sender is None else sorted(right.value for right in case.sender.rights)
+def _rights(given: _Given, _: tuple[Any, ...]) -> list[str]:
+    sender = given.case.sender
+    return [] if sender is None else sorted(right.value for right in sender.rights)
 
 
-def _to_roles(case: Case, session: SessionView, dossier: Dossier, _: tuple[Any, ...]) -> list[str]:
-    return _of_recipients(case, session, dossier, "packet.to_roles", "role")
+def _to_roles(given: _Given, _: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(given, "packet.to_roles", "role")
 
 
-def _to_swarms(case: Case, session: SessionView, dossier: Dossier, _: tuple[Any, ...]) -> list[str]:
-    return _of_recipients(case, session, dossier, "packet.to_swarms", "swarm_id")
+def _to_swarms(given: _Given, _: tuple[Any, ...]) -> list[str]:
+    return _of_recipients(given, "packet.to_swarms", "swarm_id")
 
 
-def _of_recipients(case: Case, session: SessionView, dossier: Dossier, word: str, name: str) -> list[str]:
+def _of_recipients(given: _Given, word: str, name: str) -> list[str]:
     """Return the registered roles or swarms of those whom the packet reaches."""
-    recorded = case.facts.rules
-    if recorded is not None and word in recorded:
-        known: list[str] = recorded[word]
+    facts = given.case.facts
+    if facts.rules is not None and word in facts.rules:
+        known: list[str] = facts.rules[word]
         return known
-    registry = case.facts.registry or {}
-    ids = reached(case.packet, dossier.members, registry, session)
+    registry = facts.registry or {}
+    ids = reached(given.case.packet, given.dossier.members, registry, given.session)
+    if len(ids) == 1 and ids[0] in registry and ids[0] != SUBSTRATE_RECIPIENT:
+        return [getattr(registry[ids[0]], name)]
     found = {getattr(registry[one], name) for one in ids if one in registry}
     return sorted(found | {SUBSTRATE_RECIPIENT} if SUBSTRATE_RECIPIENT in ids else found)
 
 
-_Reader = Callable[[Case, SessionView, Dossier, tuple[Any, ...]], Any]
+def _spent(name: str, given: _Given, _: tuple[Any, ...]) -> float:
+    return float(given.dossier.spent.get(name, 0))
+
+
+def _left(name: str, given: _Given, _: tuple[Any, ...]) -> float | None:
+    case = given.case
+    part = given.session.budget_parts(case.packet.trace.task_id, case.facts.now).get(name)
+    return None if part is None else float(part.left)
+
+
+def _at_local(name: str, given: _Given, _: tuple[Any, ...]) -> int:
+    return _local(given.case, name, given.noted)
+
+
+_Reader = Callable[[_Given, tuple[Any, ...]], Any]
 _READERS: Mapping[str, _Reader] = {
     "cited": _cited,
     "authors": _authors,
@@ -424,4 +492,8 @@ _READERS: Mapping[str, _Reader] = {
     "sender.rights": _rights,
     "packet.to_roles": _to_roles,
     "packet.to_swarms": _to_swarms,
+    **{f"spent.{name}": partial(_spent, name) for name in BUDGETS},
+    **{f"left.{name}": partial(_left, name) for name in BUDGETS},
+    **{name: partial(_at_local, name) for name in ("local.hour", "local.weekday")},
 }
+"""Every word and function that does not follow from the packet alone."""

@@ -249,6 +249,19 @@ def check_guards(contract: Contract) -> None:
         guard.check()
     if contract.team is not None:
         contract.team.check()
+        _check_chain(contract)
+
+
+def _check_chain(contract: Contract) -> None:
+    """Check that the files of which the rules were made end with this contract, each once. Raises ContractInvalid."""
+    assert contract.team is not None
+    names = [link.name for link in contract.team.file.chain]
+    if names[-1] != contract.name:
+        message = f"the last file is {names[-1]}, and the contract {contract.name}: register the overlay of that name"
+        raise ContractInvalid(f"team.chain[{len(names) - 1}].name", message)
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ContractInvalid(f"team.chain[{index}].name", f"{name} stands in the chain twice: keep one")
 
 
 def contract_from_bytes(body: bytes) -> Contract:

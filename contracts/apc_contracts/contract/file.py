@@ -8,7 +8,7 @@ first gap.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints
 
 from apc_contracts.contract.coordinators import STOP, TERMS, Coordinator
 from apc_contracts.contract.expressions import FieldType
@@ -28,6 +28,7 @@ from apc_contracts.vocabulary import (
 
 Word = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Positive = Annotated[int, Field(ge=1)]
+Truth = Annotated[bool, Strict()]
 
 
 class Section(BaseModel):
@@ -396,7 +397,7 @@ class RuleDeclaration(Section):
     say: RuleText | None = None
     remedy: RuleText | None = None
     mode: RuleMode = "enforce"
-    reuse: bool = False
+    reuse: Truth = False
     """Whether the approvals that it reads stay valid for the next packet with the same content."""
 
 
@@ -407,7 +408,7 @@ class CounterDeclaration(Section):
     when: GuardText | None = None
     by: CounterKey = "session"
     add: ContentPath | None = None
-    within_ms: Annotated[int, Field(ge=60, le=MAX_WINDOW_MS)] | None = None
+    within_ms: Annotated[int, Field(strict=True, ge=60, le=MAX_WINDOW_MS)] | None = None
 
 
 class ChainLink(Section):

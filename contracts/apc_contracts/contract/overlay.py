@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, Strict, StringConstraints, ValidationError, model_validator
 
 from apc_contracts.contract.collection import DEPLOYMENT_WIDE
-from apc_contracts.contract.contract import Contract, check_deployment, contract_from_bytes, read_contract_file
+from apc_contracts.contract.contract import (
+    MAX_BYTES,
+    Contract,
+    check_deployment,
+    contract_from_bytes,
+    read_contract_file,
+)
 from apc_contracts.contract.expressions import BUDGETS, EFFECTS, MAX_ITEMS, MAX_TEXT, Expression, FieldType, Kind
 from apc_contracts.contract.file import (
     ContentPath,
@@ -33,9 +39,11 @@ from apc_contracts.contract.file import (
     Section,
     Subject,
     TeamRules,
+    Truth,
     Word,
     refusal_order,
 )
+from apc_contracts.contract.plain_yaml import PlainReader, read_plain
 from apc_contracts.contract.rules import Counter, Rule, Team, build_team
 from apc_contracts.contract_model import Id, SchemaId, Time
 from apc_contracts.errors import ContractInvalid
@@ -51,7 +59,6 @@ _UNITS: Mapping[str, timedelta] = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
-_QUOTES = "put it in quotes: '…'"
 
 
 def _subjects(value: Any) -> Any:
@@ -73,6 +80,15 @@ def _counter_key(value: Any) -> Any:
     raise ValueError("a counter counts by session, sender, recipient or a field like content.payee")
 
 
+# Numbers as they are meant: pydantic would take "1", 1_000 (a text in YAML 1.2) and true for one.
+_Whole = Annotated[int, Strict()]
+_Number = Annotated[float, Strict()]
+_REMEDIES: Mapping[str, str] = {
+    "int_type": "write a whole number in digits alone, like 10000, without quotes",
+    "float_type": "write a number in digits, like 0.5, without quotes",
+    "bool_type": "write true or false, without quotes",
+}
+"""Error of pydantic -> what to write."""
 _Written = SchemaId | Subject
 Subjects = Annotated[
     tuple[Subject, ...],
@@ -110,20 +126,42 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [value]
 
 
-class OverlayPacket(Section):
-    """A packet of a test. Without `role` the sender's role is its id."""
+def _written_time(value: Any) -> Any:
+    if not isinstance(value, str | datetime):
+        raise ValueError("a time is a text with its zone, like 2026-01-05T12:00:00Z")
+    return value
 
-    schema_: SchemaId = Field(alias="schema")
+
+_Moment = Annotated[Time, BeforeValidator(_written_time, json_schema_input_type=Time)]
+
+
+_TYPED = (PacketType.MESSAGE, PacketType.DECISION)
+
+
+class OverlayPacket(Section):
+    """A packet of a test: `schema` and `content`, or the `payload` of another type. A sender's role is else its id."""
+
+    schema_: SchemaId | None = Field(default=None, alias="schema")
     from_: Id = Field(alias="from")
     role: Word | None = None
     swarm: Id | None = None
     to: Annotated[tuple[Id, ...], BeforeValidator(_listed, json_schema_input_type=Id | tuple[Id, ...])] = ()
-    type: Literal["MESSAGE", "DECISION"] = "MESSAGE"
+    type: PacketType = PacketType.MESSAGE
     content: dict[str, Any] = Field(default_factory=dict)
-    confidence: Annotated[float, Field(ge=0, le=1)] = 1.0
-    at: Time | None = None
+    payload: dict[str, Any] | None = None
+    """Of a type that is neither MESSAGE nor DECISION: what stands in the packet."""
+    confidence: Annotated[_Number, Field(ge=0, le=1)] = 1.0
+    at: _Moment | None = None
     rights: tuple[Right, ...] = ()
-    retracted: bool = False
+    retracted: Truth = False
+
+    @model_validator(mode="after")
+    def _has_one_content(self) -> Self:
+        if self.type in _TYPED and (self.schema_ is None or self.payload is not None):
+            raise ValueError(f"a {self.type} has schema and content, and no payload")
+        if self.type not in _TYPED and (self.payload is None or self.schema_ is not None or self.content):
+            raise ValueError(f"a {self.type} has a payload, and neither schema nor content")
+        return self
 
 
 class OverlayApproval(Section):
@@ -131,8 +169,8 @@ class OverlayApproval(Section):
 
     by: Id
     role: Word
-    approved: bool = True
-    in_time: bool = True
+    approved: Truth = True
+    in_time: Truth = True
     content: dict[str, Any] | None = None
 
 
@@ -147,10 +185,10 @@ class OverlaySession(Section):
     """The session in which a test happens."""
 
     state: Word | None = None
-    round: Annotated[int, Field(ge=1)] = 1
-    age_s: Annotated[float, Field(ge=0)] = 3600
-    budgets: dict[Literal[BUDGETS], float] = Field(default_factory=dict)  # type: ignore[valid-type]
-    spent: dict[Literal[BUDGETS], float] = Field(default_factory=dict)  # type: ignore[valid-type]
+    round: Annotated[_Whole, Field(ge=1)] = 1
+    age_s: Annotated[_Number, Field(ge=0)] = 3600
+    budgets: dict[Literal[BUDGETS], _Number] = Field(default_factory=dict)  # type: ignore[valid-type]
+    spent: dict[Literal[BUDGETS], _Number] = Field(default_factory=dict)  # type: ignore[valid-type]
     effects: dict[str, Literal[EFFECTS]] = Field(default_factory=dict)  # type: ignore[valid-type]
 
 
@@ -163,7 +201,7 @@ class OverlayTest(Section):
     """The roles of recipients and others; without one an agent's role is its id."""
     before: Annotated[tuple[OverlayPacket, ...], Field(max_length=_MAX_PACKETS)] = ()
     """Packets that were accepted earlier, and counted."""
-    at: Time = MONDAY_NOON
+    at: _Moment = MONDAY_NOON
     session: OverlaySession = OverlaySession()
     refused: str | None = None
     """The rule, or the code of another refusal."""
@@ -190,8 +228,8 @@ class Overlay(Section):
     roles: tuple[Word, ...] | None = None
     zone: Word | None = None
     rules: tuple[OverlayRule, ...] = ()
-    session: dict[str, int] = Field(default_factory=dict)
-    limits: dict[str, int] = Field(default_factory=dict)
+    session: dict[str, _Whole] = Field(default_factory=dict)
+    limits: dict[str, _Whole] = Field(default_factory=dict)
     required: dict[str, tuple[PacketType, ...]] = Field(default_factory=dict)
     verification: dict[str, Mode] = Field(default_factory=dict)
     drift_checks: dict[str, Mode] = Field(default_factory=dict)
@@ -211,6 +249,8 @@ def is_overlay(document: object) -> bool:
 
 def read_overlay(body: bytes) -> Overlay:
     """Return the overlay in these bytes, YAML 1.2 or JSON. Raises ContractInvalid, with the place."""
+    if len(body) > MAX_BYTES:
+        raise ContractInvalid("$", f"it has more than {MAX_BYTES} bytes: shorten it")
     document = read_plain(body)
     if not is_overlay(document):
         raise ContractInvalid("extends", "name the contract that this file tightens: task, apc-1.0 or a registered one")
@@ -219,7 +259,7 @@ def read_overlay(body: bytes) -> Overlay:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        message = first["msg"].removeprefix("Value error, ")
+        message = _REMEDIES.get(first["type"], first["msg"].removeprefix("Value error, "))
         if first["type"] == "extra_forbidden":
             name, known = str(first["loc"][-1]), sorted(_keys_beside(first["loc"]))
             close = get_close_matches(name, known, n=1)
@@ -247,120 +287,6 @@ def _keys_beside(location: tuple[int | str, ...]) -> Iterable[str]:
     model = next((_INNER[str(part)] for part in reversed(location[:-1]) if part in _INNER), Overlay)
     names = (info.alias or name for name, info in model.model_fields.items())
     return (name for name in names if not name.startswith("$"))
-
-
-# YAML 1.2, plain values only.
-
-_PLAIN: Sequence[tuple[re.Pattern[str], Any]] = (
-    (re.compile(r"true|false"), lambda text: text == "true"),
-    (re.compile(r"null|~|"), lambda text: None),
-    (re.compile(r"[-+]?[0-9]{1,18}"), int),
-    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]{1,3})?"), float),
-)
-
-
-class _PlainReader:
-    """Builds plain values from YAML's events: no tags, no anchors, no doubled keys, nothing that YAML has cut."""
-
-    def __init__(self, text: str) -> None:
-        if _is_json(text):
-            text = text.replace("\t", " ")  # JSON has tabs between its values only; YAML has none there
-        self._lines = text.splitlines()
-        self.events: dict[str, yaml.Event] = {}
-        """Place -> where its value begins."""
-        self._events = yaml.parse(text, Loader=yaml.SafeLoader)
-        self._event: yaml.Event = next(self._events)
-
-    def document(self) -> Any:
-        """Return the one document of the file."""
-        self._take(yaml.StreamStartEvent)
-        if isinstance(self._event, yaml.StreamEndEvent):
-            raise ContractInvalid("$", "the file is empty: give it name, extends and rules")
-        self._take(yaml.DocumentStartEvent)
-        value = self._value("$", 0)
-        self._take(yaml.DocumentEndEvent)
-        if not isinstance(self._event, yaml.StreamEndEvent):
-            raise ContractInvalid("$", "it holds several documents: write one")
-        return value
-
-    def _take(self, kind: type[yaml.Event]) -> yaml.Event:
-        event = self._event
-        assert isinstance(event, kind), f"{kind.__name__} is next, not {event}"
-        if not isinstance(event, yaml.StreamEndEvent):
-            self._event = next(self._events)
-        return event
-
-    def _value(self, place: str, depth: int) -> Any:
-        event = self.events[place] = self._event
-        if depth > _MAX_DEPTH:
-            raise ContractInvalid(place, f"it is deeper than {_MAX_DEPTH} levels: flatten it")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise ContractInvalid(place, f"no anchors and aliases; if it begins with & or *, {_QUOTES}")
-        if getattr(event, "tag", None) is not None:
-            raise ContractInvalid(place, f"no tags; if it begins with !, {_QUOTES}")
-        if isinstance(event, yaml.ScalarEvent):
-            self._take(yaml.ScalarEvent)
-            return self._scalar(event, place)
-        if isinstance(event, yaml.SequenceStartEvent):
-            self._take(yaml.SequenceStartEvent)
-            items: list[Any] = []
-            while not isinstance(self._event, yaml.SequenceEndEvent):
-                items.append(self._value(f"{place}[{len(items)}]", depth + 1))
-            self._take(yaml.SequenceEndEvent)
-            return items
-        return self._mapping(place, depth)
-
-    def _mapping(self, place: str, depth: int) -> dict[str, Any]:
-        self._take(yaml.MappingStartEvent)
-        values: dict[str, Any] = {}
-        while not isinstance(self._event, yaml.MappingEndEvent):
-            key = self._event
-            if not isinstance(key, yaml.ScalarEvent) or key.tag is not None or key.anchor is not None:
-                raise ContractInvalid(place, f"{_line(key)}a key is a plain text")
-            self._take(yaml.ScalarEvent)
-            inner = key.value if place == "$" else f"{place}.{key.value}"
-            if key.value in values:
-                raise ContractInvalid(inner, f"{_line(key)}the key stands there twice: keep one")
-            values[key.value] = self._value(inner, depth + 1)
-        self._take(yaml.MappingEndEvent)
-        return values
-
-    def _scalar(self, event: yaml.ScalarEvent, place: str) -> Any:
-        if event.style is not None:
-            return event.value
-        end = event.end_mark
-        rest = self._lines[end.line][end.column :] if end is not None and end.line < len(self._lines) else ""
-        if place.endswith((".require", ".when")) and rest.lstrip().startswith("#"):
-            raise ContractInvalid(place, f"{_line(event)}YAML cuts it at #: {_QUOTES}")
-        for pattern, read in _PLAIN:
-            if pattern.fullmatch(event.value):
-                return read(event.value)
-        return event.value
-
-
-def _is_json(text: str) -> bool:
-    try:
-        return text.lstrip().startswith("{") and isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _line(event: yaml.Event) -> str:
-    """Return where an event ends, for an error."""
-    return "" if event.end_mark is None else f"line {event.end_mark.line + 1}: "
-
-
-def read_plain(body: bytes) -> Any:
-    """Return the plain values of a YAML 1.2 or JSON text. Raises ContractInvalid, with place or line."""
-    try:
-        return _PlainReader(body.decode("utf-8-sig")).document()
-    except UnicodeDecodeError as error:
-        raise ContractInvalid("$", "the file is not UTF-8: save it as such") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        said = getattr(error, "problem", None) or "it cannot be read"
-        raise ContractInvalid("$", f"{line}{said}. If it is an expression, {_QUOTES}") from error
 
 
 # From a file to a contract.
@@ -441,7 +367,7 @@ def _located(body: bytes, place: str, message: str) -> tuple[str, str]:
         return place, message
     try:
         text = body.decode("utf-8-sig")
-        reader = _PlainReader(text)
+        reader = PlainReader(text)
         reader.document()
     except (ContractInvalid, yaml.YAMLError, UnicodeDecodeError):
         return place, message

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from apc_contracts.admission.case import Case
+from apc_contracts.admission.rules.order import RULES
 from apc_contracts.admission.rules.phase import content_fits, has_lineage, has_proof, phase_allows_type
 from apc_contracts.admission.rules.team import evidence_is_known, keeps_the_rules, ruling_of
 from apc_contracts.contract.contract import Contract
@@ -33,6 +34,7 @@ from apc_contracts.wire.receipts import EffectEntry
 
 _SESSION, _RUN, _TASK, _SWARM = "test", "test", "test", "team"
 _JUDGES = (phase_allows_type, content_fits, has_lineage, has_proof, evidence_is_known, keeps_the_rules)
+_RULES = tuple(rule for rule in RULES if rule.judge in _JUDGES)
 _WORKING = "inter_agent_coordination"
 _ENTRIES: Mapping[str, tuple[EffectEntry, ...]] = {
     "absent": (),
@@ -70,13 +72,20 @@ def _run(contract: Contract, index: int, test: OverlayTest, schemas: Mapping[str
     name = f"tests[{index}]" if test.name is None else test.name
     try:
         scene = _Scene(contract, test, schemas)
-        refusal = next((found for judge in _JUDGES if (found := judge(scene.case)) is not None), None)
+        refusal = _judge(scene.case)
     except (_TestUnusable, PacketRefused) as error:
         return RuleTestResult(name, False, f"the test cannot be run: {error}")
     warned = () if scene.case.team is None else _names(ruling_of(scene.case))
     failed = frozenset([*warned, *([] if refusal is None else [refusal.rule])])
     held = frozenset(_held(contract, scene.case, failed, refusal))
     return RuleTestResult(name, _is_as_said(test, refusal, warned), _words(test, refusal, warned), failed, held)
+
+
+def _judge(case: Case) -> Refusal | None:
+    """Return the first refusal, by the rules for packets of this type."""
+    packet_type = case.packet.packet_type
+    found = (rule.judge(case) for rule in _RULES if packet_type in rule.packet_types)
+    return next((one for one in found if isinstance(one, Refusal)), None)
 
 
 def _names(ruling: Any) -> tuple[str, ...]:
@@ -110,7 +119,7 @@ def _held(contract: Contract, case: Case, failed: frozenset[str], refusal: Refus
     for rule in contract.team.rules_for(schema, case.packet.packet_type):
         if refusal is not None and refusal.rule == rule.name:
             return
-        values = {} if rule.when is None else packet_values(contract.team, case.packet, rule.when.readings)
+        values = {} if rule.when is None else packet_values(contract.team, case.packet, rule.when)
         is_for = rule.when is None or rule.when.holds(ruling_of(case).values | values)
         if is_for and rule.name not in failed:
             yield rule.name
@@ -144,6 +153,8 @@ class _Scene:
         for packet in packets:
             if packet.role is not None and roles.setdefault(packet.from_, packet.role) != packet.role:
                 raise _TestUnusable(f"{packet.from_} has the roles {roles[packet.from_]} and {packet.role}: keep one")
+        if any(packet.from_ == ORCHESTRATOR for packet in packets):
+            raise _TestUnusable("no rule judges what the orchestrator sends: name an agent")
         swarms = {packet.from_: packet.swarm for packet in packets if packet.swarm is not None}
         named = [*roles, *(one for packet in packets for one in (packet.from_, *packet.to))]
         for agent in dict.fromkeys(named):
@@ -157,7 +168,7 @@ class _Scene:
     def _open(self) -> Session:
         given, contract = self._test.session, self._contract
         machine = contract.machine(_WORKING)
-        wanted = PacketType(self._test.packet.type)
+        wanted = self._test.packet.type
         states = [one for one in machine.states if one not in ("CLOSED", "HALTED") and contract.phase_of(one)]
         fitting = [one for one in states if wanted in contract.policy(_phase(contract, one)).packet_types]
         state = given.state or next(iter([*fitting, *states]))
@@ -199,12 +210,10 @@ class _Scene:
         """Return a packet of the test as the gate would read it from its bytes."""
         self._count += 1
         packet_id, sender = str(keyed_id("test", str(self._count))), self._registry[packet.from_]
-        data = {"schema": packet.schema_, "content": packet.content}
-        decision = {"decision_id": "test", "recommendation": "", "priority_distribution": {}, "next_actions": []}
         document: dict[str, Any] = {
             "protocol_version": PROTOCOL_1_1,
             "packet_id": packet_id,
-            "packet_type": packet.type,
+            "packet_type": packet.type.value,
             "channel": "INTER_AGENT",
             "run_phase": self.session.run_phase.value,
             "created_at": at.isoformat(),
@@ -215,7 +224,7 @@ class _Scene:
             "routing": {"delivery_mode": "DIRECT", "priority": 4, "ttl_ms": 60_000, "requires_ack": False},
             "confidence": packet.confidence,
             "symbolic_keys": [],
-            "payload": data if packet.type == "MESSAGE" else decision | {"result": data},
+            "payload": _payload(packet),
         }
         if evidence:
             document["proof_bundle"] = {"evidence_refs": [f"{PACKET_PREFIX}{one}" for one in evidence]}
@@ -273,6 +282,14 @@ class _Scene:
         )
 
 
+def _payload(packet: OverlayPacket) -> dict[str, Any]:
+    if packet.payload is not None:
+        return packet.payload
+    data = {"schema": packet.schema_, "content": packet.content}
+    decision = {"decision_id": "test", "recommendation": "", "priority_distribution": {}, "next_actions": []}
+    return data if packet.type is PacketType.MESSAGE else decision | {"result": data}
+
+
 def _phase(contract: Contract, state: str) -> RunPhase:
     return contract.phase_of(state) or RunPhase.EXECUTION
 
@@ -323,7 +340,8 @@ def schemas_of_tests(tests: Iterable[OverlayTest]) -> dict[str, dict[str, Any]]:
     contents: dict[str, list[dict[str, Any]]] = {}
     for test in tests:
         for packet in (test.packet, *test.packet.evidence, *test.before):
-            contents.setdefault(packet.schema_, []).append(packet.content)
+            if packet.schema_ is not None:
+                contents.setdefault(packet.schema_, []).append(packet.content)
     return {schema: _schema_of(values) for schema, values in contents.items()}
 
 

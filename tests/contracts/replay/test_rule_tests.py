@@ -6,6 +6,7 @@ import pytest
 
 from apc_contracts.contract.contract import Contract, task_contract
 from apc_contracts.contract.overlay import load_overlay, read_overlay
+from apc_contracts.errors import ContractInvalid
 from apc_contracts.replay.rule_tests import RuleTestResult, run_tests
 
 RULES = """\
@@ -119,6 +120,82 @@ def test_rules_that_failed_and_held_are_named() -> None:
 
     assert (set(result.failed), set(result.held)) == ({"lead-approves"}, {"two-witnesses"})
     assert "lead-approves" not in _one("accepted: true").held, "its `when` did not hold"
+
+
+SIGNALS = """\
+name: signals
+extends: task
+counters: {asked: {for: {type: SIGNAL}, by: sender}}
+rules:
+  - {name: one-signal, for: {type: SIGNAL}, require: count("asked") < 1}
+  - {name: leads-retract, for: {type: RETRACTION}, require: 'sender.role == "lead"'}
+  - {name: asks-about-risks, for: {schema: action/1, type: SIGNAL}, require: 'content.risk == "high"'}
+  - {name: never, for: action/1, require: 'packet.type != "MESSAGE"'}
+tests:
+"""
+QUERY = "{type: SIGNAL, from: a, payload: {signal: QUERY}}"
+ID = "01a21a6b-d45a-7378-a34d-1509c8a325aa"
+RETRACTION = f"{{type: RETRACTION, from: a, payload: {{target_packet_id: {ID}, reason: wrong}}}}"
+ASK = (
+    "{type: SIGNAL, from: a, to: b, payload: {signal: ASK, expected_response_by: 2026-01-05T13:00:00Z, "
+    "request: {schema: action/1, content: {service: api, risk: low}, returns: finding/1}}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("packet", "rest", "said"),
+    [
+        (QUERY, "", "accepted: true"),
+        (QUERY, f"before: [{QUERY}]", "refused: one-signal"),
+        (RETRACTION, "", "refused: leads-retract"),
+        (RETRACTION.replace("from: a", "from: a, role: lead"), "", "accepted: true"),
+        (ASK, "", "refused: asks-about-risks"),
+        (ASK.replace("low", "high"), "", "accepted: true"),
+        (ASK.replace(", risk: low", ""), "", "refused: CONTENT_INVALID"),
+        (QUERY.replace("SIGNAL", "HEARTBEAT"), "", "accepted: true"),
+    ],
+)
+def test_control_packets_are_judged_by_the_rules_that_name_them(packet: str, rest: str, said: str) -> None:
+    test = f"  - packet: {packet}\n    {said}\n" + (f"    {rest}\n" if rest else "")
+    body = (SIGNALS + test).encode()
+    contract = load_overlay(body, "signals.yml", lambda name: task_contract(), SCHEMAS)
+
+    (result,) = run_tests(contract, read_overlay(body).tests, SCHEMAS)
+
+    assert result.has_passed, result.said
+
+
+@pytest.mark.parametrize(
+    ("packet", "says"),
+    [
+        (QUERY.replace("QUERY", "NOPE"), "SCHEMA_INVALID at payload.signal: must be "),
+        (QUERY.replace("from: a", "from: orchestrator"), "no rule judges what the orchestrator sends: name an agent"),
+    ],
+)
+def test_a_payload_that_is_none_says_why(packet: str, says: str) -> None:
+    body = f"{SIGNALS}  - {{packet: {packet}, accepted: true}}\n".encode()
+    contract = load_overlay(body, "signals.yml", lambda name: task_contract(), SCHEMAS)
+
+    (result,) = run_tests(contract, read_overlay(body).tests, SCHEMAS)
+
+    assert not result.has_passed
+    assert result.said.startswith(f"the test cannot be run: {says}")
+
+
+@pytest.mark.parametrize(
+    ("packet", "says"),
+    [
+        ("{type: SIGNAL, from: a}", "a SIGNAL has a payload, and neither schema nor content"),
+        ("{type: SIGNAL, schema: action/1, from: a}", "a SIGNAL has a payload, and neither schema nor content"),
+        ("{from: a}", "a MESSAGE has schema and content, and no payload"),
+        ("{type: DECISION, schema: action/1, from: a, payload: {}}", "a DECISION has schema and content, and no pay"),
+    ],
+)
+def test_a_packet_has_a_content_or_a_payload(packet: str, says: str) -> None:
+    with pytest.raises(ContractInvalid, match=says) as refused:
+        read_overlay(f"{SIGNALS}  - {{packet: {packet}, accepted: true}}\n".encode())
+
+    assert refused.value.place == "tests[0].packet"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.session_view import Identity
-from apc_contracts.judging.verdict import Verdict
+from apc_contracts.judging.verdict import Verdict, VerdictKind
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.packet import Packet
 from apc_contracts.protocol.effectiveness import read_decision
@@ -156,6 +156,8 @@ class SessionReplay:
         self._contract: Contract | None = None
         self._batch = RecordedBatch(())
         self._now: datetime | None = None
+        self._held: dict[UUID, ReceivedPacket] = {}
+        """For `what_if`: packets whose ruling is still to come."""
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Replay all entries of this session in one log batch, in the order of the log.
@@ -254,6 +256,8 @@ class SessionReplay:
         compare(entry, "refusal", entry.refusal, refusal)
         if self._what_if is not None:
             self._what_if.note_packet(entry, received, self.session, verdict)
+            if verdict.kind is VerdictKind.HELD:
+                self._held[received.packet.packet_id] = received
         return verdict
 
     def _check_own(self, entry: RecordedPacket, received: ReceivedPacket, expected: Packet | None) -> None:
@@ -357,9 +361,11 @@ class SessionReplay:
 
     def _note_ruling(self, hop: RecordedHop) -> None:
         record = (hop.metadata or {}).get("facts")
-        opened = self.session.open.get(hop.packet_id) if self.session is not None else None
-        if self._what_if is not None and record is not None and opened is not None:
-            self._what_if.note_ruling(hop, opened.received, record)
+        if self._what_if is None or record is None:
+            return
+        received = self._held.pop(hop.packet_id, None)
+        if received is not None:
+            self._what_if.note_ruling(hop, received, record)
 
     def _expect_transition(self, transition: Transition) -> None:
         entry = self._batch.next(RecordedTransition, f"{transition.event} to {transition.to_state}")

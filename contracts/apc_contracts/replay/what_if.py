@@ -11,12 +11,12 @@ from uuid import UUID
 
 import msgspec
 
-from apc_contracts.admission.recorded import judge_in_session, judge_recorded
+from apc_contracts.admission.recorded import SessionSnapshot, judge_in_session, judge_recorded, recorded_session
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import TransitionRefused
 from apc_contracts.judging.dossier import Dossier, Said
 from apc_contracts.judging.session_view import Identity
-from apc_contracts.judging.verdict import Verdict, VerdictKind
+from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.replay.entries import RecordedHop, RecordedPacket, RecordedTransition
 from apc_contracts.session.movement import COORDINATION
@@ -61,10 +61,9 @@ class WhatIf:
         """
         other = judge_recorded(received, dict(record), self._contract)
         refusal = (hop.metadata or {}).get("refusal")
-        if refusal is not None and record.get("rank") and refusal["code"] == "THROTTLE_TOP_K":
-            return
-        was = "accepted" if refusal is None else f"refused {refusal['code']}"
-        self._compare(hop.shard, hop.seq, received, was, _said(other))
+        if not _is_by_rank(refusal, record):
+            was = "accepted" if refusal is None else f"refused {refusal['code']}"
+            self._compare(hop.shard, hop.seq, received, was, _said(other))
 
     def note_transition(self, entry: RecordedTransition) -> None:
         """Compare a step of the session's machine, by the facts of its guard. Barriers are skipped."""
@@ -88,6 +87,10 @@ class WhatIf:
             self.changes.append(Change(shard, seq, packet.packet_type.value, packet.packet_id, was, would_be))
 
 
+def _is_by_rank(refusal: Mapping[str, Any] | None, record: Mapping[str, Any]) -> bool:
+    return refusal is not None and bool(record.get("rank")) and refusal["code"] == "THROTTLE_TOP_K"
+
+
 def _said(verdict: Verdict) -> str:
     return verdict.kind.value if verdict.refusal is None else f"{verdict.kind.value} {verdict.refusal.code}"
 
@@ -109,7 +112,7 @@ class Trial(WhatIf):
         super().__init__(contract)
         self.count = 0
         """Number of decisions that would have been different."""
-        self._session_id = ""
+        self._session: Session | None = None
         self._dossier: Dossier | None = None
         self._said_of: dict[UUID, Said] = {}
 
@@ -127,17 +130,25 @@ class Trial(WhatIf):
             self._accept(packet, user, other, entry.judged_at)
 
     def note_ruling(self, hop: RecordedHop, received: ReceivedPacket, record: Mapping[str, Any]) -> None:
-        # Held packets were judged when they arrived; here they only begin to count.
-        if (hop.metadata or {}).get("refusal") is None and self._dossier is not None:
+        # What a pause or a barrier holds, the rules judge only when it is released.
+        packet, refusal = received.packet, (hop.metadata or {}).get("refusal")
+        if self._session is None or _is_by_rank(refusal, record):
+            return
+        view = _TriedSession(self._session, self._dossier, self._said_of, recorded_session(packet, dict(record)))
+        other = judge_in_session(received, dict(record), view, self._contract)
+        was = Verdict(VerdictKind.ACCEPTED) if refusal is None else Verdict(VerdictKind.REFUSED, Refusal.of(refusal))
+        self._compare(hop.shard, hop.seq, received, _with_rule(was), _with_rule(other))
+        if refusal is None:
+            said = self._said_of.get(packet.packet_id)
             now = datetime.fromisoformat(record["now"])
-            self._accept(received.packet, record.get("user"), Verdict(VerdictKind.ACCEPTED), now)
+            self._accept(packet, None if said is None else said.user, other, now)
 
     def note_transition(self, entry: RecordedTransition) -> None:
         """An overlay has the machine of its parent: nothing to compare."""
 
     def _seen(self, session: Session) -> "_TriedSession":
-        if session.session_id != self._session_id:
-            self._session_id, self._said_of, self._dossier = session.session_id, {}, None
+        if session is not self._session:
+            self._session, self._said_of, self._dossier = session, {}, None
             document, team = session.document, self._contract.team
             if team is not None:
                 self._dossier = Dossier(team, document.opened_at, session.members, document.spent, {})
@@ -167,10 +178,20 @@ def _with_rule(verdict: Verdict) -> str:
 
 
 class _TriedSession:
-    """A session with another dossier, and what that has remembered of each packet."""
+    """A session with another dossier, and what that has remembered of each packet.
 
-    def __init__(self, session: Session, dossier: Dossier | None, said_of: Mapping[UUID, Said]) -> None:
+    Of a held packet it is as `recorded`, when the packet was released: what followed has changed its state already.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        dossier: Dossier | None,
+        said_of: Mapping[UUID, Said],
+        recorded: SessionSnapshot | None = None,
+    ) -> None:
         self._session, self.dossier, self._said_of = session, dossier, said_of
+        self._recorded = recorded
 
     def identity(self, packet_id: UUID) -> Identity | None:
         """Return what is remembered of a packet."""
@@ -178,4 +199,9 @@ class _TriedSession:
         return None if known is None else msgspec.structs.replace(known, said=self._said_of.get(packet_id))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
+        is_remembered = self._recorded is None or name in _REMEMBERED
+        return getattr(self._session if is_remembered else self._recorded, name)
+
+
+_REMEMBERED = frozenset({"is_accepted", "effect", "budget_parts"})
+"""What a snapshot of one packet does not have."""

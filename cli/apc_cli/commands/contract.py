@@ -166,6 +166,10 @@ def explained(contract: Contract) -> Iterator[str]:
     yield f"{contract.name}: sessions of the coordinator {contract.coordinator}, which speak {spoken}."
     yield from _who_sends(contract)
     yield from _what_checks(contract)
+    if contract.team is not None:
+        yield ""
+        yield "What the rules of the team check"
+        yield from (f"  {line}" for line in rules_in_words(contract))
     yield from _what_moves(contract)
     yield from _what_ends(contract)
 
@@ -371,7 +375,7 @@ async def diff(
 async def explain(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A contract's name or its file.")],
 ) -> None:
-    """Say in words who may send what when, what is checked, what moves a session on, and what ends it.
+    """Say in words who may send what when, what is checked, by which rules, what moves a session on, and what ends it.
 
     A name is one of the packaged contracts, of APC_CONTRACTS, or of those that are registered in the log.
     """

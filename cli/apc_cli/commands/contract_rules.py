@@ -131,10 +131,17 @@ def _open_evidence(rules: Iterable[Rule], team: TeamOfRules) -> Iterator[str]:
                 yield f"rule {rule.name}: the sender's role may send {schema} itself: {remedy}"
 
 
+_OF_ROLES = frozenset({"cites_role", "approved_by"})
+"""Functions whose first argument is a role."""
+
+
 def _unchecked_roles(rules: Iterable[Rule], team: Team | None) -> Iterator[str]:
     known = set() if team is None else {agent.role for agent in team.agents}
-    calls = ("cites_role", "approved_by")
-    named = {str(one.arguments[0]) for rule in rules for one in rule.readings if one.name in calls} - known
+    named: set[str] = set()
+    for expression in (one for rule in rules for one in (rule.when, rule.require) if one is not None):
+        named |= {str(one.arguments[0]) for one in expression.readings if one.name in _OF_ROLES}
+        named |= expression.compared_with("sender.role") | expression.compared_with("packet.to_roles")
+    named -= known
     if named:
         roles = ", ".join(sorted(named))
         yield f"nobody here knows the roles {roles}: list all that there are in `roles`, or they are not checked"
@@ -211,6 +218,9 @@ def _rule(rule: Rule) -> Iterator[str]:
     if rule.when is not None:
         yield f"    when {rule.when.text}"
     yield f"    needs {rule.require.text}"
+    expressions = [one for one in (rule.when, rule.require) if one is not None]
+    read = dict.fromkeys(reading.text for expression in expressions for reading in expression.readings)
+    yield f"    reads {', '.join(read) or 'nothing'}"
     if rule.say is not None:
         yield f"    {rule.say}"
     if rule.remedy is not None:

@@ -285,6 +285,44 @@ def test_a_mistake_in_an_overlay_is_one_line_with_its_position(apc: ApcCommand) 
         ]
 
 
+def test_explain_has_the_rules_as_show_has_them(apc: ApcCommand) -> None:
+    apc("contract", "new", "mine", "--kind", "approvals")
+
+    shown, explained = apc("contract", "show", "mine.yml"), apc("contract", "explain", "mine.yml")
+    plain = apc("contract", "explain", "task")
+
+    heading = "\n\nWhat the rules of the team check\n"
+    assert explained.returncode == 0, explained.stderr
+    told = explained.stdout.partition(heading)[2].partition("\n\n")[0]
+    assert told.splitlines() == [f"  {line}" for line in shown.stdout.splitlines()]
+    assert '    when content.risk == "high"\n      needs approved_by("lead")' in told
+    assert 'reads content.risk, approved_by("lead")' in told
+    assert heading not in plain.stdout
+
+
+def test_check_warns_of_roles_that_nobody_here_has(apc: ApcCommand) -> None:
+    rules = {
+        "a": 'sender.role == "fixr"',
+        "b": '"desk" in packet.to_roles',
+        "c": 'sender.role in ["a-role", "b-role"] || cites_role("logs")',
+    }
+    written = "".join(f"  - {{name: {name}, for: note/1, require: '{text}'}}\n" for name, text in rules.items())
+    (apc.folder / "mine.yml").write_text(
+        f"name: mine\nextends: task\nrules:\n{written}tests:\n"
+        "  - {packet: {schema: note/1, from: fixr, content: {text: a}}, refused: b}\n"
+    )
+    listed = (apc.folder / "mine.yml").read_text() + "roles: [fixr, desk, a-role, b-role, logs]\n"
+    (apc.folder / "listed.yml").write_text(listed)
+
+    checked, known = apc("contract", "check", "mine.yml"), apc("contract", "check", "listed.yml")
+
+    roles = "a-role, b-role, desk, fixr, logs"
+    warning = f"warning: nobody here knows the roles {roles}: list all that there are in `roles`"
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"{warning}, or they are not checked" in checked.stdout.splitlines()
+    assert "nobody here knows" not in known.stdout
+
+
 def test_rules_are_shown_and_compared(apc: ApcCommand) -> None:
     apc("contract", "new", "mine", "--kind", "spending")
     path = apc.folder / "mine.yml"
@@ -297,7 +335,7 @@ def test_rules_are_shown_and_compared(apc: ApcCommand) -> None:
     assert "  paid: adds content.amount of payment/1, by session\n" in shown.stdout
     assert (
         '  session-limit: payment/1\n    needs content.amount >= 0 && sum("paid") + content.amount <= 1000\n'
-        in shown.stdout
+        '    reads content.amount, sum("paid")\n' in shown.stdout
     )
     assert [link["name"] for link in json.loads(full.stdout)["team"]["chain"]] == ["task", "mine"]
     assert compared.stdout.splitlines() == [

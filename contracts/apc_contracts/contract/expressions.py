@@ -277,7 +277,13 @@ class Expression:
     @property
     def cel(self) -> tuple[str, Mapping[str, Kind]]:
         """What CEL gets: the text over variables, and their types."""
-        return self._compiled[1], {self._names[reading.text]: reading.gives.kind for reading in self.readings}
+        text = " ".join(word for word, _ in self.words)
+        return text, {self._names[reading.text]: reading.gives.kind for reading in self.readings}
+
+    @property
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """The words of this text, each with its kind (`Token.kind`)."""
+        return self._compiled[1]
 
     # Reading the text: tokens, then names and calls.
 
@@ -510,13 +516,13 @@ class Expression:
         return self._compiled[0]
 
     @cached_property
-    def _compiled(self) -> tuple[Any, str]:
-        environment = _environment({self._names[reading.text]: reading.gives.kind for reading in self.readings})
+    def _compiled(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
+        environment = environment_of({self._names[reading.text]: reading.gives.kind for reading in self.readings})
         parts = list(self._parts)
         for _ in range(len(parts) + 1):
             text = " ".join(part for part, _ in parts)
             try:
-                return environment.compile(text), text
+                return environment.compile(text), tuple((part, token.kind) for part, token in parts)
             except RuntimeError as error:
                 self._mend_or_refuse(str(error), parts)
         raise ContractInvalid(self._place, "it cannot be compiled")
@@ -549,40 +555,8 @@ class Expression:
         raise ContractInvalid(self._place, f"line {line}, column {column}: {message}")
 
 
-class Conjunction:
-    """All rules of one packet in one expression: `(when) ? (require) : true` of each, joined.
-
-    One evaluation shows that a packet keeps them all; an error in one of them makes it false, as it does alone.
-    """
-
-    def __init__(self, rules: Iterable[tuple[Expression | None, Expression]]) -> None:
-        self._rules = tuple(rules)
-
-    def holds(self, values: Mapping[str, Any]) -> bool:
-        """Return whether every rule is kept; false too where they are too long or deep for one expression.
-
-        Args:
-            values: by the names of CEL (`Reading.variable`), of these rules alone.
-        """
-        program = self._program
-        return program is not None and is_true(program, values)
-
-    @cached_property
-    def _program(self) -> Any:
-        variables: dict[str, Kind] = {}
-        texts: list[str] = []
-        for when, require in self._rules:
-            for expression in (when, require):
-                if expression is not None:
-                    variables.update(expression.cel[1])
-            texts.append(f"({require.cel[0]})" if when is None else f"(({when.cel[0]}) ? ({require.cel[0]}) : true)")
-        try:
-            return _environment(variables).compile(" && ".join(texts) or "true")
-        except RuntimeError:
-            return None
-
-
-def _environment(variables: Mapping[str, Kind]) -> Any:
+def environment_of(variables: Mapping[str, Kind]) -> Any:
+    """Return CEL with these variables."""
     from cel_expr_python import cel  # late: guards and other commands need none of it
 
     return cel.NewEnv(variables={name: _cel_type(cel.Type, kind) for name, kind in variables.items()})

@@ -6,18 +6,20 @@ readings give is computed by `apc_contracts.admission.rules.team`. Source: docs/
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from apc_contracts.contract.comparisons import Give, comparison_of
 from apc_contracts.contract.expressions import (
     MAX_COST,
-    Conjunction,
     Expression,
     FieldType,
     Kind,
     Reading,
     Vocabulary,
+    environment_of,
+    is_true,
 )
 from apc_contracts.contract.file import ContractFile, CounterDeclaration, RuleDeclaration, RuleMode, Subject, TeamRules
 from apc_contracts.errors import ContractInvalid
@@ -148,6 +150,58 @@ class Team:
         return sum(when.cost for when in conditions if when is not None) + sum(rule.require.cost for rule in rules)
 
 
+class Conjunction:
+    """All rules of one packet at once: whether it keeps them all.
+
+    Rules that are comparisons alone are judged here, the others in one expression: `(when) ? (require) : true` of each,
+    joined. An error in one of them makes it false, as it does alone.
+    """
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """Return whether every rule is kept; false too where they are too long or deep for one expression.
+
+        Args:
+            values: by the names of CEL (`Reading.variable`), of these rules alone.
+        """
+        comparisons, others = self._parts
+        try:
+            for is_kept in comparisons:
+                if is_kept(values) is not True:
+                    return False
+        except (KeyError, TypeError, RecursionError):  # a value is missing: an error, which does not hold
+            return False
+        return not others or (self._program is not None and is_true(self._program, values))
+
+    @cached_property
+    def _parts(self) -> tuple[list[Give], list[Rule]]:
+        """What judges the rules that are comparisons alone, and the others."""
+        comparisons, others = list[Give](), list[Rule]()
+        for rule in self._rules:
+            found = comparison_of(rule.when, rule.require)
+            if found is None:
+                others.append(rule)
+            else:
+                comparisons.append(found)
+        return comparisons, others
+
+    @cached_property
+    def _program(self) -> Any:
+        variables: dict[str, Kind] = {}
+        texts: list[str] = []
+        for when, require in ((rule.when, rule.require) for rule in self._parts[1]):
+            for expression in (when, require):
+                if expression is not None:
+                    variables.update(expression.cel[1])
+            texts.append(f"({require.cel[0]})" if when is None else f"(({when.cel[0]}) ? ({require.cel[0]}) : true)")
+        try:
+            return environment_of(variables).compile(" && ".join(texts))
+        except RuntimeError:
+            return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """The rules for packets of one kind: each, all in one expression, and what they read. Compared by identity."""
@@ -167,7 +221,7 @@ def _plan_for(team: Team, schema: str, packet_type: PacketType) -> Plan:
     rules = team.rules_for(schema, packet_type)
     expressions = [one for rule in rules for one in (rule.when, rule.require) if one is not None]
     readings = {reading.text: reading for expression in expressions for reading in expression.readings}
-    return Plan(rules, Conjunction((rule.when, rule.require) for rule in rules), tuple(readings.values()))
+    return Plan(rules, Conjunction(rules), tuple(readings.values()))
 
 
 @lru_cache(4096)

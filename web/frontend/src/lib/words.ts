@@ -45,6 +45,8 @@ const CODES: Record<string, string> = {
   PROTOCOL_DECAYED: "the protocol is blocked",
   NOT_RETRACTABLE: "cannot be retracted",
   DRIFT_CHECK_FAILED: "drifted from the task",
+  EVIDENCE_UNKNOWN: "cites what the session has not accepted",
+  RULE_FAILED: "a rule of the team does not hold",
   LOOP_DETECTED: "repeats what was said",
   QUOTA_EXCEEDED: "too many packets per second",
   OVERLOADED: "the recipient is overloaded",

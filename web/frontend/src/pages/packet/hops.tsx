@@ -1,6 +1,7 @@
 /** The path of a packet through its lifecycle, one step a hop. */
 import type { Schemas } from "../../api/client";
 import { Foreign } from "../../parts/bits";
+import { effectOf } from "../../lib/effects";
 import { plain, time } from "../../lib/format";
 import { stepWord } from "../../lib/words";
 
@@ -12,6 +13,32 @@ type Hop = Schemas["PacketHop"];
 function reason(hop: Hop): string {
   const found = hop.metadata?.error ?? hop.metadata?.warning ?? hop.metadata?.reason;
   return typeof found === "string" ? found : "";
+}
+
+/** What a worker or an operator has reported of an effect outside the bus. */
+function Effect({ hop }: { hop: Hop }) {
+  const effect = effectOf(hop);
+  if (effect === null) return null;
+  return (
+    <div className="soft">
+      <Foreign>{effect.key}</Foreign>
+      {hop.actor !== hop.recipient && (
+        <>
+          , by <Foreign>{hop.actor}</Foreign>
+        </>
+      )}
+      {effect.said.map((one) => (
+        <span key={one}>
+          , <Foreign>{one}</Foreign>
+        </span>
+      ))}
+      {effect.digest && (
+        <div className="mono" title="SHA-256 of the result">
+          <Foreign>{effect.digest}</Foreign>
+        </div>
+      )}
+    </div>
+  );
 }
 
 /** Steps of one entry as one line: where it began and where it ended. */
@@ -43,6 +70,7 @@ export function Hops({ detail }: { detail: Schemas["PacketDetail"] }) {
             )}
             {hop.to_state && <span className="protocol"> {hop.to_state}</span>}
             {hop.attempt > 1 && <span className="quiet">, attempt {hop.attempt}</span>}
+            <Effect hop={hop} />
             {reason(hop) && (
               <div className="soft">
                 <Foreign>{reason(hop)}</Foreign>

@@ -1,4 +1,4 @@
-"""What the actions of a response run in, and the internal verbs: remember, forget, emit, stop."""
+"""What the actions of a response run in, and the internal verbs: remember, forget, recall, emit, stop."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -64,6 +64,18 @@ class StateMemory:
         return True
 
 
+class Recall(Protocol):
+    """Gives the verb `recall` an earlier turn of the conversation."""
+
+    async def __call__(self, turn: str, start: int, level: SecurityLevel) -> JsonValue:
+        """Return {"turn", "role", "text", "next"?}: the text from a character on, and where the rest of it begins.
+
+        Raises:
+            ActionError: there is no such turn, or its text is of a lower level than `level`.
+        """
+        ...
+
+
 class Handling(Emits, Stateful, Protocol):
     """What actions need of a HandlerContext."""
 
@@ -108,6 +120,7 @@ class ActionContext:
         variables: for `${{variables.x}}`; those of the response come first.
         results: of earlier responses, by action_id, for `${{results.action_id.path}}`.
         memory: for `remember` and `forget`; without one they fail.
+        recall: for `recall`; without it the verb fails.
         emit: how the verb `emit` emits; without it the verb fails.
         once: makes the effects of SYNC actions once; without it a handler that runs again makes them again.
         tasks: where ASYNC actions go; without it they are refused.
@@ -126,6 +139,7 @@ class ActionContext:
     variables: Mapping[str, Any] = field(default_factory=dict)
     results: Mapping[str, JsonValue] = field(default_factory=dict)
     memory: ActionMemory | None = None
+    recall: Recall | None = None
     emit: Callable[..., Awaitable[Packet]] | None = None
     once: Once | None = None
     tasks: TaskStore | None = None
@@ -166,7 +180,7 @@ def key_of(origin: UUID, action_id: str) -> UUID:
     return uuid5(origin, f"action/{action_id}")
 
 
-# The internal verbs: remember, forget, emit, stop.
+# The internal verbs: remember, forget, recall, emit, stop.
 
 STOP = "stop"
 ANSWERS = frozenset({PacketType.CLAIM, PacketType.IDEA})
@@ -181,6 +195,15 @@ async def remember(key: Name, value: JsonValue, context: ActionContext) -> None:
 async def forget(key: Name, context: ActionContext) -> bool:
     """Forget the value under a key; return whether there was one."""
     return await _memory(context).forget(key)
+
+
+async def recall(
+    turn: Name, context: ActionContext, call: ToolCall, *, start: Annotated[int, Field(ge=0)] = 0
+) -> JsonValue:
+    """Return an earlier turn of the conversation from a character on, whether the window still holds it or not."""
+    if context.recall is None:
+        raise ActionError("there is no conversation: recall is for a model that has one")
+    return await context.recall(turn, start, call.security_level)
 
 
 async def emit(
@@ -229,6 +252,7 @@ VERBS: Mapping[str, Tool] = MappingProxyType(
         for verb, level in (
             (remember, SecurityLevel.PUBLIC),
             (forget, SecurityLevel.PUBLIC),
+            (recall, SecurityLevel.PUBLIC),
             (emit, SecurityLevel.PUBLIC),
             (stop, SecurityLevel.PUBLIC),
         )

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import orjson
 
+from apc_agents.context.prompt_assembly import LEVEL, SOURCE
 from apc_agents.context.turns import (
     INITIAL_PROMPT,
     ArchiveCorrupted,
@@ -17,7 +18,9 @@ from apc_agents.context.turns import (
     TurnRole,
     UnknownResource,
     checked_content,
+    classify_by_marker,
     digest_of,
+    marked_lines,
 )
 from apc_agents.context.window import DEFAULT_THRESHOLD, ContextWindow, Fold, Folding, checked_fraction
 from apc_agents.emission import Emits
@@ -331,7 +334,100 @@ def _restored(resource_id: str, stored: bytes, window: ContextWindow) -> Turn:
     return Turn.from_document(document, window.counter.count(document["content"]))
 
 
-# Takes the oldest turns out verbatim when what compression must not touch is too much already.
+# Which turns stay when turns are paged out: what the user and the system asked to keep, within a budget of their own.
+#
+# Source: docs/specification/agents.md section 4.
+
+GIST_TOKENS: Final = 24
+"""Of what a model is told of a turn that is kept and for which the budget has no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How the kept turns share their budget. One that is in neither has no room at all."""
+
+    whole: frozenset[str]
+    """Those that stay as they are."""
+    gists: Mapping[str, Turn]
+    """Those of which a model is told the gist once they are paged out, and those of which it is told it already."""
+    tokens: int
+    """Of both, at most the budget."""
+
+
+def keeping(window: ContextWindow, movable: Iterable[Turn], budget: int) -> Keeping:
+    """Return what of the movable turns stays within a budget of tokens.
+
+    The gist of each comes before the whole of any. Higher ranks come first; within a rank the newest gets its gist
+    first, and the shortest stays whole first.
+    """
+    first_words = first_words_of(window)
+    kept = {turn.resource_id: rank for turn in movable if (rank := rank_of(window, turn, first_words))}
+    whole = {turn.resource_id: turn for turn in movable if turn.resource_id in kept}
+    gists = {key: _gist(turn, window) for key, turn in whole.items()} | dict(window.gists)
+    ranks = {key: kept.get(key) or max(1, rank_of(window, gist, None)) for key, gist in gists.items()}
+    left, chosen = budget, dict[str, Turn]()
+    for key in sorted(gists, key=lambda key: (-ranks[key], -gists[key].ordinal)):
+        shorter = min((whole.get(key, gists[key]), gists[key]), key=lambda turn: turn.tokens)
+        if shorter.tokens <= left:
+            chosen[key], left = shorter, left - shorter.tokens
+    for key in sorted(whole, key=lambda key: (-ranks[key], whole[key].tokens, -whole[key].ordinal)):
+        if key in chosen and whole[key].tokens - chosen[key].tokens <= left:
+            left -= whole[key].tokens - chosen[key].tokens
+            chosen[key] = whole[key]
+    stays = frozenset(key for key, turn in chosen.items() if turn is whole.get(key))
+    return Keeping(stays, {key: turn for key, turn in chosen.items() if key not in stays}, budget - left)
+
+
+def rank_of(window: ContextWindow, turn: Turn, first_words: str | None) -> int:
+    """Return how long a turn is kept when turns are paged out; 0 = it goes first, oldest first.
+
+    3: what was made PRESERVED, or what the user or the system marked as such. 2: what the system says, other marks of
+    the user, and the user's first words. 1: marks of an answer. Marks in foreign text count for nothing: whoever wrote
+    it could push out what the user asked to keep.
+    """
+    resource_class = window.class_of(turn)
+    if resource_class is ResourceClass.DROPPABLE:
+        return 0
+    is_preserved = resource_class is ResourceClass.PRESERVED
+    if any(event.event in _DELIBERATE for event in window.linearity.provenance(turn.resource_id)[1:]):
+        return 3 if is_preserved else 2
+    if turn.resource_id == first_words:
+        return 2
+    mark = ResourceClass.DROPPABLE if _is_foreign(turn) else classify_by_marker(turn.content)
+    if turn.role is TurnRole.ASSISTANT:
+        return int(mark is not ResourceClass.DROPPABLE)
+    if mark is ResourceClass.PRESERVED:
+        return 3
+    return 2 if turn.role is TurnRole.SYSTEM or mark is ResourceClass.REQUIRED else 0
+
+
+_DELIBERATE: Final = ("tagged", "promoted")
+"""Events after a turn has come that somebody has caused."""
+
+
+def _is_foreign(turn: Turn) -> bool:
+    return turn.role is TurnRole.TOOL or SOURCE in turn.metadata or LEVEL in turn.metadata
+
+
+def first_words_of(window: ContextWindow) -> str | None:
+    """Return the id of the first turn of the user; None when it is paged out, or has not come yet."""
+    for turn in window.all_turns():
+        if is_placeholder(turn):
+            return None
+        if turn.role is TurnRole.USER:
+            return turn.resource_id
+    return None
+
+
+def _gist(turn: Turn, window: ContextWindow) -> Turn:
+    name = f"[{turn.resource_id}, shortened]\n"
+    count = window.counter.count
+    text = marked_lines(turn.content) or turn.content
+    content = name + ExtractiveSummarizer(window.counter).extract(text, max(1, GIST_TOKENS - count(name)))
+    return turn.saying(content, count(content))
+
+
+# Takes turns out verbatim when what compression must not touch is too much already.
 #
 # Source: docs/specification/agents.md section 4.
 
@@ -339,26 +435,34 @@ PLACEHOLDER_TOKENS = 32
 """Room that is kept for the placeholder."""
 
 
-def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> CompressionResult:
+def page_out(result: CompressionResult, down_to: float, keep_recent: int, budget: int = 0) -> CompressionResult:
     """Return what a compression left above its target, less its oldest turns, until the pressure is `down_to`.
 
-    REQUIRED turns go before PRESERVED ones. The initial system prompt stays, the newest `keep_recent` turns too.
-    The turns stay whole in the store, and a placeholder with their ids stays in the window.
+    Turns that are kept stay within `budget` tokens; those that exceed it go last, and a gist of each stays as far as
+    the budget has room. The initial system prompt stays, the newest `keep_recent` turns too. The turns stay whole in
+    the store, and a placeholder with their ids stays in the window.
     """
     window, chosen = result.window, dict[str, Turn]()
+    movable = movable_turns(window, keep_recent)
+    kept = keeping(window, movable, budget)
+    told = {key: gist for key, gist in window.gists.items() if key in kept.gists}
     has_placeholder = any(is_placeholder(turn) for turn in window.all_turns())
-    total = window.total_tokens + (0 if has_placeholder else PLACEHOLDER_TOKENS)
-    for turn in _candidates(window, keep_recent):
+    total = window.with_gists(told).total_tokens + (0 if has_placeholder else PLACEHOLDER_TOKENS)
+    for turn in _candidates(window, movable, kept):
         if fits(total, window, down_to):
             break
         chosen[turn.resource_id] = turn
+        if turn.resource_id in kept.gists:
+            told[turn.resource_id] = kept.gists[turn.resource_id]
+            total += told[turn.resource_id].tokens
         total -= turn.tokens
     if not chosen:
         return result
     paged = {key: folded_turn(turn, Folding.PAGED, window.class_of(turn)) for key, turn in chosen.items()}
     since = next(turn.timestamp for turn in window.all_turns() if is_placeholder(turn) or turn.resource_id in chosen)
     left = (turn for turn in window.all_turns() if turn.resource_id not in chosen)
-    changed = with_placeholder(window.with_folds({key: one.fold for key, one in paged.items()}), left, since)
+    folded = window.with_folds({key: one.fold for key, one in paged.items()}).with_gists(told)
+    changed = with_placeholder(folded, left, since)
     if changed.total_tokens >= window.total_tokens:
         return result  # The placeholder would take more room than the turns that it stands for.
     return replace(
@@ -368,6 +472,22 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int) -> Com
         compressed_tokens=changed.total_tokens,
         folded=merged_folds(result.folded, tuple(paged.values())),
     )
+
+
+def movable_turns(window: ContextWindow, keep_recent: int = 0) -> list[Turn]:
+    """Return the turns that may be paged out: neither the newest, nor the initial system prompt, nor a placeholder."""
+    turns = window.all_turns()
+    old = turns[: max(0, len(turns) - keep_recent)]
+    pinned = old[0] if old and is_pinned(window, old[0]) else None
+    return [turn for turn in old if turn is not pinned and not is_placeholder(turn)]
+
+
+def _candidates(window: ContextWindow, movable: Iterable[Turn], kept: Keeping) -> list[Turn]:
+    """Return the turns that may go, in the order in which they go."""
+    first_words = first_words_of(window)
+    able = [turn for turn in movable if window.class_of(turn) is not ResourceClass.DROPPABLE]
+    ranked = [(rank_of(window, turn, first_words), turn) for turn in able if turn.resource_id not in kept.whole]
+    return [turn for _, turn in sorted(ranked, key=lambda one: (one[0], one[1].ordinal))]
 
 
 def merged_folds(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) -> tuple[FoldedTurn, ...]:
@@ -382,16 +502,6 @@ def merged_folds(before: tuple[FoldedTurn, ...], after: tuple[FoldedTurn, ...]) 
 def is_pinned(window: ContextWindow, turn: Turn) -> bool:
     """Return whether a turn is the initial system prompt."""
     return window.linearity.provenance(turn.resource_id)[0].source == INITIAL_PROMPT
-
-
-def _candidates(window: ContextWindow, keep_recent: int) -> list[Turn]:
-    turns = window.all_turns()
-    old = turns[: max(0, len(turns) - keep_recent)]
-    movable = [turn for turn in old if not is_placeholder(turn) and not is_pinned(window, turn)]
-    ranked = {ResourceClass.REQUIRED: 0, ResourceClass.PRESERVED: 1}
-    return sorted(
-        (turn for turn in movable if window.class_of(turn) in ranked), key=lambda turn: ranked[window.class_of(turn)]
-    )
 
 
 # The record of a compression, and its way into the log.

@@ -19,7 +19,9 @@ from apc_agents.context.compression import (
     fits,
     folded_turn,
     is_pinned,
+    keeping,
     merged_folds,
+    movable_turns,
     page_out,
     recorded,
 )
@@ -133,11 +135,14 @@ class SessionConfig:
     """What a REQUIRED turn is summarized to."""
     paging_share: float = 0.6
     """When turns are paged out, the share of the target that is left: the rest is for what comes."""
+    kept_share: float = 0.5
+    """Of the longest message, the share that kept turns may take: marked ones, system turns, the user's first words."""
 
     def __post_init__(self) -> None:
         """Check the shares and limits. Raises ArgumentInvalid."""
         checked_fraction("target_pressure", self.target_pressure)
         checked_fraction("paging_share", self.paging_share)
+        checked_fraction("kept_share", self.kept_share)
         checked_size(self.max_tokens)
         compression = self.compression(self.keep_recent)
         if compression.keep_recent < 1:
@@ -174,10 +179,20 @@ class Conversation:
     @property
     def message_limit(self) -> int:
         """Tokens of the longest turn that still fits when all that may be folded is folded."""
+        kept = keeping(self.window, movable_turns(self.window), self.kept_tokens)
+        return max(0, self._room(self.threshold) - kept.tokens)
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens that kept turns may take, however a task goes."""
+        at_rest = self.threshold.update(task_progress=None, error_rate=0.0, loop_detected=False)
+        return floor(self.config.kept_share * max(0, self._room(at_rest)))
+
+    def _room(self, threshold: AdaptiveThreshold) -> int:
+        """Return the tokens below a threshold beside the initial system prompt and a placeholder."""
         first = self.window.all_turns()[:1]
         pinned = sum(turn.tokens for turn in first if is_pinned(self.window, turn))
-        room = floor(self.window.max_tokens * self.threshold.effective_threshold)
-        return max(0, room - pinned - PLACEHOLDER_TOKENS)
+        return floor(self.window.max_tokens * threshold.effective_threshold) - pinned - PLACEHOLDER_TOKENS
 
     async def append(self, role: TurnRole | str, content: str, metadata: Mapping[str, JsonValue] | None = None) -> Turn:
         """Add a turn; with auto_compress the context is not PRESSURED when this returns.
@@ -188,7 +203,8 @@ class Conversation:
             Exception: what the summarizer or the store raised.
         """
         turn = self.window.measured(role, content, metadata)
-        if turn.tokens > self.message_limit:
+        is_long = turn.tokens > self._room(self.threshold) - self.kept_tokens
+        if is_long and turn.tokens > self.message_limit:
             raise MessageTooLong(turn.tokens, self.message_limit)
         await self._relieve()
         check_direction(self.state, KIND_OF_ROLE[turn.role])
@@ -240,7 +256,9 @@ class Conversation:
 
     async def _compressed(self, window: ContextWindow, target: float, keep_recent: int) -> CompressionResult:
         result = await ContextProjector(self.config.compression(keep_recent), self.summarizer).compress(window, target)
-        return result if result.target_met else page_out(result, target * self.config.paging_share, keep_recent)
+        if result.target_met:
+            return result
+        return page_out(result, target * self.config.paging_share, keep_recent, self.kept_tokens)
 
     async def _put_away(self, before: ContextWindow, folded: Sequence[FoldedTurn]) -> None:
         """Keep turns as they first came: a summary that is folded in turn is not worth keeping."""
@@ -261,6 +279,17 @@ class Conversation:
         if result.restored:
             self.state = state_of(self.window, self.threshold.effective_threshold)
         return result
+
+    async def recall(self, resource_id: str) -> Turn:
+        """Return a turn as it first came, whether the window holds it or not; nothing changes.
+
+        Raises:
+            UnknownResource: no turn ever had this id, or the store has it no longer. ArchiveCorrupted: as expand.
+        """
+        if resource_id not in self.window.folded:
+            return self.window.turn(resource_id)
+        stored = await self.store.get_turns(self.session_id, [resource_id])
+        return ContextProjector().expand(self.window, stored, [resource_id]).window.turn(resource_id)
 
     def clear(self) -> None:
         """End all turns, those in the store included. Raises InvalidTransition."""

@@ -139,6 +139,8 @@ def _fields(place: str, template: str) -> frozenset[str]:
 SOURCE: Final = "source"
 """Metadata of a turn whose text is foreign: an object that says where it comes from."""
 TOOL_SOURCE: Final[Mapping[str, JsonValue]] = {"from": "tools"}
+LEVEL: Final = "level"
+"""Metadata of a turn: the highest level at which a response may act that has seen it."""
 
 
 def new_fence() -> str:

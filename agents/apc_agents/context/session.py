@@ -68,7 +68,8 @@ def restore_session(conversation: Conversation, stored: bytes, clock: Clock) -> 
         conversation.state = state_of(conversation.window, conversation.threshold.effective_threshold)
 
 
-# What a model is told where turns were dropped, so that a question without its answer is not read as unanswered.
+# What a model is told: the turns, the gists of those that had to go though they are kept, and a note where turns were
+# dropped, so that a question without its answer is not read as unanswered.
 #
 # Source: docs/reference/conformance/context-engineering.md, section 2.2.
 
@@ -77,11 +78,11 @@ NOTE_ID: Final = "dropped"
 
 
 def with_gaps_told(window: ContextWindow) -> list[Turn]:
-    """Return the turns of a window, and a note in each place where turns were dropped.
+    """Return the turns of a window and its gists, and a note in each place where turns were dropped.
 
     One note tells of all places when the notes would lead above max_tokens; none does when even that one would.
     """
-    turns = window.all_turns()
+    turns = sorted([*window.all_turns(), *window.gists.values()], key=lambda turn: turn.ordinal)
     gaps = _gaps(window, turns) if turns else []
     for places in (gaps, [[one for gap in gaps for one in gap]] if gaps else []):
         notes = [_note(window, gap) for gap in places]
@@ -218,7 +219,7 @@ class ReadableSession:
         return self._prompts.build_system_prompt(agent_type, eigenvectors or {}, constraints, **details)
 
     def turns_for_model(self) -> list[Turn]:
-        """Return what a model may be given, never above max_tokens; notes tell where turns were dropped.
+        """Return what a model may be given, never above max_tokens; gists and notes tell of turns that are folded.
 
         Raises:
             ContextPressureError: the window is above max_tokens: compress first.
@@ -386,6 +387,15 @@ class ContextSession(ReadableSession):
         """
         async with self._changing() as conversation:
             return await conversation.expand(resource_ids)
+
+    async def recall(self, resource_id: str) -> Turn:
+        """Return a turn as it first came, whether the window holds it or not; nothing changes.
+
+        Raises:
+            UnknownResource: no turn ever had this id, or the store has it no longer. ArchiveCorrupted: as expand.
+        """
+        async with self._lock:
+            return await self._conversation.recall(resource_id)
 
     async def clear(self) -> None:
         """End the conversation and forget what was folded. Raises InvalidTransition."""

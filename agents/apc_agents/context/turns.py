@@ -478,8 +478,7 @@ CLASS_OF_CODE: Final = ResourceClass.REQUIRED
 """What a fenced code block raises a turn to."""
 
 _MARKED_LINE: Final = re.compile(
-    rf"^[ \t>#*+_`-]*(?:\d{{1,3}}[.)][ \t]*)?[*_`]{{0,3}}({'|'.join(CLASS_OF_MARKER)})[ \t*_`]*:",
-    re.IGNORECASE | re.MULTILINE,
+    rf"[ \t>#*+_`-]*(?:\d{{1,3}}[.)][ \t]*)?[*_`]{{0,3}}({'|'.join(CLASS_OF_MARKER)})[ \t*_`]*:", re.IGNORECASE
 )
 _CODE_FENCE: Final = re.compile(r"^[ \t>]*(?:```|~~~)", re.MULTILINE)
 
@@ -491,10 +490,20 @@ def classify_by_role(role: TurnRole) -> ResourceClass:
 
 def classify_by_content(content: str) -> ResourceClass:
     """Return the highest class that a marker or a code block in the content asks for; DROPPABLE without one."""
-    asked = [CLASS_OF_MARKER[word.lower()] for word in _MARKED_LINE.findall(content)]
-    if _CODE_FENCE.search(content):
-        asked.append(CLASS_OF_CODE)
+    by_marker = classify_by_marker(content)
+    return CLASS_OF_CODE if by_marker < CLASS_OF_CODE and _CODE_FENCE.search(content) else by_marker
+
+
+def classify_by_marker(content: str) -> ResourceClass:
+    """Return the highest class that a marker in the content asks for; DROPPABLE without one."""
+    found = (_MARKED_LINE.match(line) for line in content.split("\n"))
+    asked = (CLASS_OF_MARKER[mark[1].lower()] for mark in found if mark)
     return max(asked, key=lambda one: one.value, default=ResourceClass.DROPPABLE)
+
+
+def marked_lines(content: str) -> str:
+    """Return the lines that begin with a marker; empty without one."""
+    return "\n".join(line for line in content.split("\n") if _MARKED_LINE.match(line))
 
 
 def classify(role: TurnRole, content: str, *, is_first: bool) -> tuple[ResourceClass, str]:

@@ -102,8 +102,11 @@ class WindowContents:
     """The focus, 0..n."""
     linearity: LinearityMap = field(default_factory=LinearityMap)
     folded: "HashTrieMap[str, Fold]" = field(default_factory=HashTrieMap)
+    gists: "HashTrieMap[str, Turn]" = field(default_factory=HashTrieMap)
+    """Of folded turns that a model is still told of: the turn with a shorter content."""
     next_ordinal: int = 1
     total_tokens: int = field(default=0, compare=False)
+    """Of the turns and the gists."""
 
     @property
     def focus(self) -> Turn | None:
@@ -158,19 +161,23 @@ class WindowContents:
         else:
             ordinal = self.focus.ordinal if self.focus else 0
             position = sum(turn.ordinal <= ordinal for turn in changed)
-        total_tokens = sum(turn.tokens for turn in changed)
-        return replace(self, turns=changed, position=position, total_tokens=total_tokens)
+        return replace(self, turns=changed, position=position, total_tokens=_tokens(changed, self.gists))
 
     def with_folds(self, folds: Mapping[str, Fold], unfolded: Iterable[str] = ()) -> "WindowContents":
-        """Remember other folds: `folds` from now on, `unfolded` no more. The turns stay.
+        """Remember other folds: `folds` from now on, `unfolded` and their gists no more. The turns stay.
 
         A turn that is folded again keeps the digest of what it was at first: that is what the store has.
         """
-        known, linearity = self.folded, self.linearity
+        known, linearity, gists = self.folded, self.linearity, self.gists
         for resource_id in unfolded:
             known, linearity = known.discard(resource_id), linearity.restore(resource_id)
+            gists = gists.discard(resource_id)
         kept = {key: replace(fold, digest=known[key].digest) if key in known else fold for key, fold in folds.items()}
-        return replace(self, folded=known.update(kept), linearity=linearity)
+        return replace(self, folded=known.update(kept), linearity=linearity).with_gists(gists)
+
+    def with_gists(self, gists: Mapping[str, Turn]) -> "WindowContents":
+        """Tell a model of these folded turns, and of no others."""
+        return replace(self, gists=HashTrieMap(gists), total_tokens=_tokens(self.turns, gists))
 
     def to_document(self) -> dict[str, Any]:
         """Return the contents as JSON."""
@@ -181,6 +188,7 @@ class WindowContents:
             "turns": [turn.to_document() for turn in self.turns],
             "linearity": self.linearity.to_document(),
             "folded": {key: [fold.ordinal, fold.how.value, fold.digest] for key, fold in self.folded.items()},
+            "gists": [gist.to_document() for gist in self.gists.values()],
         }
 
     @classmethod
@@ -190,15 +198,22 @@ class WindowContents:
         folded = {
             key: Fold(ordinal, Folding(how), digest) for key, (ordinal, how, digest) in document["folded"].items()
         }
+        told = document.get("gists", ())  # older documents have none
+        gists = {gist["resource_id"]: Turn.from_document(gist, count(gist["content"])) for gist in told}
         return cls(
             max_tokens=checked_size(document["max_tokens"]),
             turns=turns,
             position=checked_position(document["position"], len(turns)),
             linearity=LinearityMap.from_document(document["linearity"]),
             folded=HashTrieMap(folded),
+            gists=HashTrieMap(gists),
             next_ordinal=document["next_ordinal"],
-            total_tokens=sum(turn.tokens for turn in turns),
+            total_tokens=_tokens(turns, gists),
         )
+
+
+def _tokens(turns: Iterable[Turn], gists: Mapping[str, Turn]) -> int:
+    return sum(turn.tokens for turn in turns) + sum(gist.tokens for gist in gists.values())
 
 
 def checked_size(max_tokens: object) -> int:
@@ -385,7 +400,7 @@ class ContextWindow:
 
     @property
     def total_tokens(self) -> int:
-        """Tokens of all turns."""
+        """Tokens of all turns, and of the gists of folded ones."""
         return self._contents.total_tokens
 
     @property
@@ -420,6 +435,11 @@ class ContextWindow:
         """The turns that this window no longer holds as they came, by resource_id."""
         return self._contents.folded
 
+    @property
+    def gists(self) -> Mapping[str, Turn]:
+        """Of folded turns that a model is still told of: the turn with a shorter content, by resource_id."""
+        return self._contents.gists
+
     def copy(self) -> "ContextWindow":
         """Return a separate window with the same turns, in constant time and space."""
         return self._holding(self._contents)
@@ -429,11 +449,16 @@ class ContextWindow:
         return self._holding(self._contents.with_turns(turns))
 
     def with_folds(self, folds: Mapping[str, Fold], unfolded: Iterable[str] = ()) -> "ContextWindow":
-        """Return a window that remembers other folds: `folds` from now on, `unfolded` no more. The turns stay.
+        """Return a window that remembers other folds: `folds` from now on, `unfolded` and their gists no more.
 
-        A turn that is folded again keeps the digest of what it was at first: that is what the store has.
+        The turns stay. A turn that is folded again keeps the digest of what it was at first: that is what the store
+        has.
         """
         return self._holding(self._contents.with_folds(folds, unfolded))
+
+    def with_gists(self, gists: Mapping[str, Turn]) -> "ContextWindow":
+        """Return a window that tells a model of these folded turns, and of no others."""
+        return self._holding(self._contents.with_gists(gists))
 
     def know(self, resource_id: str, resource_class: ResourceClass, source: str) -> None:
         """Assign a class to an id that no turn had yet. Raises LinearityError."""

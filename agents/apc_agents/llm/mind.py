@@ -19,14 +19,14 @@ from apc_agents.action_context import ActionContext, WithheldMemory
 from apc_agents.actions import ActionExecutor, ActionReport
 from apc_agents.clearance import lowest
 from apc_agents.context.polynomial import IS_FOR_MODEL
-from apc_agents.context.prompt_assembly import new_fence
+from apc_agents.context.prompt_assembly import LEVEL, new_fence
 from apc_agents.context.session import ContextSession
-from apc_agents.context.turns import Turn
+from apc_agents.context.turns import Turn, UnknownResource
 from apc_agents.language_model import RecordedModel, Recording, ask_for_response
 from apc_agents.llm.prompting import Persona, messages_of, system_prompt
 from apc_agents.tasks.store import Task
-from apc_agents.text import RUNNING, ActionProgress, EstimatedTokens, OnProgress, TokenCounter, cut
-from apc_agents.tools import ActionsRefused, ToolRegistry
+from apc_agents.text import ELLIPSIS, RUNNING, ActionProgress, EstimatedTokens, OnProgress, TokenCounter, cut
+from apc_agents.tools import ActionError, ActionsRefused, ToolRegistry
 from apc_bus.settings import LLMSettings
 from apc_contracts.agent import STATUS_ERROR, AgentResponse, ResponseConstraints, SecurityLevel
 
@@ -85,13 +85,13 @@ def _asked(response: AgentResponse) -> str:
 
 OBSERVATION_SHARE: Final = 0.25
 """The share of the longest turn that the observations of one step may take; the rest of them is cut off."""
+RECALLED_FRAME: Final = 40
+"""Tokens of an observation that are not the text of the turn that it recalls."""
 TASKS_TOLD: Final = 10
 TASKS_READ: Final = 100
 """Newest tasks of a session among which those of the compartment are looked for."""
 TASKS_TOLD_LENGTH: Final = 4_000
 """Characters of what a model is told of the session's tasks."""
-LEVEL: Final = "level"
-"""Metadata of a turn: the highest level at which a response may act that has seen it."""
 TOLD_FORMATS: Final = ("text", "json", "markdown")
 """Formats of a response that a packet may ask for; any other word of it would be a word in the instructions."""
 NO_RESPONSE: Final = "(no response)"
@@ -198,6 +198,7 @@ class Mind:
             [asked],
             on_progress,
         )
+        run.actions = replace(actions, recall=run.recall)
         return await run.until_stopped()
 
 
@@ -233,6 +234,24 @@ class _Thought:
             await self.on_change(self.session)
         return exchange
 
+    async def recall(self, turn: str, start: int, level: SecurityLevel) -> JsonValue:
+        """Return an earlier turn from a character on, as much of it as an observation takes. Raises ActionError."""
+        try:
+            kept = await self.session.recall(turn)
+        except UnknownResource as unknown:
+            raise ActionError(f"there is no turn {turn!r}: the newest is {self.turns[-1].resource_id}") from unknown
+        of = SecurityLevel(str(kept.metadata.get(LEVEL, level)))
+        if of.rank < level.rank:
+            raise ActionError(f"{turn} holds text of the level {of}, and this runs at {level}: call again what gave it")
+        rest = kept.content[start:]
+        part = cut(rest, max(16, self._observed_tokens - RECALLED_FRAME), self.mind.counter)
+        given: dict[str, JsonValue] = {"turn": turn, "role": kept.role.value, "text": part}
+        return given if part == rest else given | {"next": start + len(part.removesuffix(ELLIPSIS))}
+
+    @property
+    def _observed_tokens(self) -> int:
+        return int(self.session.message_limit * OBSERVATION_SHARE)
+
     async def _go_on(self, response_limit: int) -> MessageExchange:
         settings = self.mind.settings
         while True:
@@ -261,7 +280,7 @@ class _Thought:
 
     def _lower(self) -> None:
         """Lower the level to that of the least trusted text in the window; nothing read there is remembered."""
-        marks = (turn.metadata.get(LEVEL) for turn in self.session.window.all_turns())
+        marks = (turn.metadata.get(LEVEL) for turn in self.session.turns_for_model())
         level = lowest(self.actions.security_level, *(SecurityLevel(str(one)) for one in marks if one is not None))
         if level is not self.actions.security_level:
             self.actions = replace(self.actions, security_level=level, memory=WithheldMemory(level))
@@ -337,9 +356,9 @@ class _Thought:
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> None:
         text = orjson.dumps(observations, default=str).decode()
-        limit = int(self.session.message_limit * OBSERVATION_SHARE)
         asked = sha256(response.model_dump_json().encode()).hexdigest()
-        text = await self.recording.fact(f"observed/{self.steps}/{asked}", cut(text, limit, self.mind.counter))
+        text = cut(text, self._observed_tokens, self.mind.counter)
+        text = await self.recording.fact(f"observed/{self.steps}/{asked}", text)
         turn = await self.session.add_tool_turn(
             text, {"step": self.steps, **self._levelled(response), **(metadata or {})}
         )

@@ -125,17 +125,18 @@ async def test_it_compresses_before_the_answer_and_never_rests_pressured() -> No
     assert ContextState.COMPRESSED in states
 
 
-async def test_paging_takes_the_oldest_preserved_turns_and_keeps_the_initial_prompt() -> None:
+async def test_paging_takes_the_oldest_plain_turns_and_keeps_the_initial_prompt() -> None:
     session = ContextSession("s-1", config=SessionConfig(max_tokens=400))
     await session.add_system_turn("You are terse.")
     for number in range(12):
         await session.add_user_turn(_said(number))
     window = session.window
-    first, placeholder, *left = window.all_turns()
+    first, first_words, placeholder, *left = window.all_turns()
     assert is_pinned(window, first)
+    assert first_words.content == _said(0), "the user's first words stay"
     assert placeholder.resource_id == PLACEHOLDER_ID
-    assert placeholder.metadata["paged"] == [f"t{number}" for number in range(2, 14 - len(left))]
-    assert f"{12 - len(left)} earlier turns" in placeholder.content
+    assert placeholder.metadata["paged"] == [f"t{number}" for number in range(3, 14 - len(left))]
+    assert f"{11 - len(left)} earlier turns" in placeholder.content
     assert [turn.content for turn in left] == [_said(number) for number in range(12 - len(left), 12)]
     await session.expand(["t3"])
     assert session.window.turn("t3").content == _said(1)
@@ -200,7 +201,7 @@ async def test_the_longest_message_fits_whatever_was_said_before() -> None:
     await session.add_system_turn("You are terse.")
     await talk(session, 0, 10)
     limit = session.message_limit
-    assert limit == 280 - 4 - 32
+    assert limit == 280 - 4 - 32 - session.window.turn("t2").tokens, "beside the prompt and the user's first words"
     with pytest.raises(MessageTooLong, match=f"{limit + 1} tokens and {limit} fit"):
         await session.add_user_turn("x" * (4 * limit + 1))
     await session.add_user_turn("x" * 4 * limit)
@@ -226,6 +227,7 @@ async def test_clear_forgets_and_gives_no_id_twice() -> None:
     [
         {"target_pressure": 2.0},
         {"paging_share": -1.0},
+        {"kept_share": 1.5},
         {"keep_recent": 0},
         {"keep_recent": "2"},
         {"summary_tokens": 0},

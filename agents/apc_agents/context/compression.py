@@ -456,15 +456,14 @@ def page_out(result: CompressionResult, down_to: float, keep_recent: int, budget
             told[turn.resource_id] = kept.gists[turn.resource_id]
             total += told[turn.resource_id].tokens
         total -= turn.tokens
-    if not chosen:
-        return result
     paged = {key: folded_turn(turn, Folding.PAGED, window.class_of(turn)) for key, turn in chosen.items()}
-    since = next(turn.timestamp for turn in window.all_turns() if is_placeholder(turn) or turn.resource_id in chosen)
-    left = (turn for turn in window.all_turns() if turn.resource_id not in chosen)
-    folded = window.with_folds({key: one.fold for key, one in paged.items()}).with_gists(told)
-    changed = with_placeholder(folded, left, since)
+    changed = window.with_folds({key: one.fold for key, one in paged.items()}).with_gists(told)
+    if chosen:
+        turns = window.all_turns()
+        since = next(turn.timestamp for turn in turns if is_placeholder(turn) or turn.resource_id in chosen)
+        changed = with_placeholder(changed, (turn for turn in turns if turn.resource_id not in chosen), since)
     if changed.total_tokens >= window.total_tokens:
-        return result  # The placeholder would take more room than the turns that it stands for.
+        return result  # Nothing may go, or the placeholder would take more room than the turns that it stands for.
     return replace(
         result,
         window=changed,

@@ -40,11 +40,12 @@ def _told(session: ContextSession) -> str:
 async def _ask(session: ContextSession, first: int, last: int) -> None:
     for number in range(first, last):
         await session.add_user_turn(_asked(number))
-        assert sum(turn.tokens for turn in session.turns_for_model()) <= session.config.max_tokens
+        if number % 10 == 0:
+            assert sum(turn.tokens for turn in session.turns_for_model()) <= session.config.max_tokens
         await session.add_assistant_turn(f"Answer {number}: " + "it ran as it should. " * 8)
 
 
-@pytest.mark.parametrize("max_tokens", [1_000, 8_000, 16_000])
+@pytest.mark.parametrize("max_tokens", [1_000, 8_000, pytest.param(16_000, marks=pytest.mark.long)])
 async def test_ten_constraints_are_in_the_request_after_500_questions(max_tokens: int) -> None:
     chance, session = random.Random(max_tokens), _session(max_tokens)
     prompt = await session.add_system_turn("You are a fitter. Answer in one sentence.")
@@ -181,7 +182,7 @@ async def test_every_turn_can_be_recalled() -> None:
     ),
     st.integers(60, 600),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 async def test_whatever_is_kept_the_longest_message_fits(
     said: list[tuple[TurnRole, float, str, bool]], max_tokens: int
 ) -> None:

@@ -183,6 +183,9 @@ async def test_conversations_are_listed_exported_and_deleted(chat: ChatBench) ->
     state = await chat.ask("GET", f"/{name}", 200)
     history = await chat.ask("GET", f"/{name}/history", 200)
     assert len(history["messages"]) == 24 > len(state["props"]["messages"]), "folded parts are in the export"
+    held = {one["id"] for one in state["props"]["messages"]}
+    hidden = [one for one in history["messages"] if one["id"] not in held]
+    assert (state["hidden"], state["shortened"]) == (len(hidden), 0), "the page says so"
     [listed] = (await chat.ask("GET", "", 200))["items"]
     assert listed["title"].startswith("0 word") and listed["messages"] == 24
     assert (await chat.ask("GET", f"/{name}/tasks", 200))["items"] == []

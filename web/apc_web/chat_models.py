@@ -89,6 +89,10 @@ class ChatState(ApiModel):
     session_id: str
     revision: int
     props: ChatProps
+    hidden: int
+    """Earlier turns that the agent is not told of: paged out or dropped. The history has those that were said."""
+    shortened: int
+    """Earlier turns that it is told of in fewer words."""
     answer: ChatAnswer | None
 
 
@@ -112,7 +116,7 @@ class ChatHistory(ApiModel):
     session_id: str
     agent: str
     messages: list[dict[str, Any]]
-    """role, content, timestamp."""
+    """role, content, timestamp, and the id that the message has in the window."""
     dropped: int
     """Oldest messages that are no longer kept."""
 

@@ -223,7 +223,12 @@ class Chats:
             session_id=session_id,
             agent=self._agent.agent_id,
             messages=[
-                {"role": one.role, "content": one.content, "timestamp": one.timestamp.isoformat()}
+                {
+                    "id": one.metadata.get("resource_id"),
+                    "role": one.role,
+                    "content": one.content,
+                    "timestamp": one.timestamp.isoformat(),
+                }
                 for one in messages
                 if one.role in ("user", "assistant")
             ],
@@ -277,6 +282,8 @@ class Chats:
             session_id=session_id,
             revision=props.revision,
             props=ChatProps.model_validate(props.document),
+            hidden=props.hidden,
+            shortened=props.shortened,
             answer=None if answer is None else answer.shown(),
         )
 

@@ -21,6 +21,7 @@ from apc_agents.context.session import ContextSession
 from apc_agents.context.store import MemoryContextStore, StateContextStore
 from apc_agents.context.stream_paths import StreamResolver
 from apc_agents.context.turns import ContextStale, Turn
+from apc_agents.context.window import Folding
 from apc_agents.errors import AgentError
 from apc_agents.language_model import AnswerInvalid
 from apc_agents.llm.agent import LLMAgent
@@ -74,6 +75,10 @@ class Props:
 
     revision: int
     document: dict[str, Any]
+    hidden: int = 0
+    """Turns that the agent is not told of: paged out or dropped."""
+    shortened: int = 0
+    """Turns that it is told of in fewer words than were said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,4 +303,7 @@ class Dialogue:
 
 
 def _props(session: ContextSession) -> Props:
-    return Props(session.revision, session.render())
+    window = session.window
+    summarized = sum(fold.how is Folding.SUMMARIZED for fold in window.folded.values())
+    shortened = summarized + len(window.gists)
+    return Props(session.revision, session.render(), len(window.folded) - shortened, shortened)

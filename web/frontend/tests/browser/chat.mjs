@@ -7,7 +7,7 @@ const browser = await launch();
 const { page, faults } = await openPage(browser, url);
 page.setDefaultTimeout(60_000);
 const box = page.getByLabel("Message");
-const fold = page.getByRole("button", { name: /Earlier parts are folded/ });
+const fold = page.getByRole("button", { name: /out of the agent's view/ });
 
 /** Say something, and wait until it is answered and the agent is ready for the next. */
 async function say(words) {

@@ -1,11 +1,13 @@
 import { describe, expect, it } from "vitest";
 import { readInline, readMarkdown, safeAddress } from "../../src/lib/markdown";
-import { reduceChat, toMarkdown, type ChatState } from "../../src/state/chat";
+import { earlier, reduceChat, seen, toMarkdown, type ChatState } from "../../src/state/chat";
 
 const state = (text: string): ChatState => ({
   session_id: "c",
   revision: 1,
   props: { messages: [], pressure: 0, status: "ready", canSend: true, canCompress: false, canClear: false },
+  hidden: 0,
+  shortened: 0,
   answer: { state: "thinking", message: "hello", text, actions: [], error: null, tokens: null, cost: null },
 });
 
@@ -42,6 +44,22 @@ describe("a conversation", () => {
     expect(grown?.answer?.text).toBe("One word");
     expect(reduceChat(grown, { event: "state", data: state("") })?.answer?.text).toBe("");
     expect(reduceChat(null, { event: "text", data: { delta: "x" } })).toBeNull();
+  });
+
+  it("says what the agent sees of it", () => {
+    const words = (hidden: number, shortened: number, status = "ready") => seen({ hidden, shortened, props: { ...state("").props, status } });
+    expect(words(0, 0)).toBe("The agent sees the whole conversation.");
+    expect(words(0, 0, "compressed")).toBe("The agent sees the whole conversation.");
+    expect(words(11, 0)).toBe("The agent sees 11 earlier turns not at all.");
+    expect(words(11, 1)).toBe("The agent sees 1 earlier turn shortened and 11 earlier turns not at all.");
+    expect(words(11, 1, "thinking")).toBe("The agent is thinking.");
+  });
+
+  it("opens to what the window does not hold, wherever it stood", () => {
+    const said = (id: string) => ({ id, role: "user", content: id, timestamp: id });
+    const held = ["t1", "paged", "t4"].map((id) => ({ ...said(id), isPreserved: true }));
+    const history = { session_id: "c", agent: "helper", dropped: 0, messages: ["t1", "t2", "t3", "t4"].map(said) };
+    expect(earlier(history, held).map((one) => one.id)).toEqual(["t2", "t3"]);
   });
 
   it("is exported with everything that was said", () => {

@@ -8,7 +8,7 @@ import { Ago, Card, usePageTitle } from "../../parts/bits";
 import { Empty, Failed, Loaded, Loading } from "../../parts/states";
 import { sentence } from "../../lib/format";
 import { download } from "../../lib/export";
-import { toMarkdown, type ChatState } from "../../state/chat";
+import { seen, toMarkdown, type ChatState } from "../../state/chat";
 import { begin, chats, clear, compress, history, remove, say, stop, tasks, useChat } from "./data";
 import { Thread } from "./thread";
 
@@ -173,12 +173,6 @@ function Conversation({ state, isLost }: { state: ChatState | null; isLost: bool
 
 const percent = (part: number): string => `${Math.round(part * 100)} %`;
 
-const STATUS: Record<string, string> = {
-  ready: "The agent sees the whole conversation.",
-  thinking: "The agent is thinking.",
-  compressed: "Earlier parts are folded into a summary.",
-};
-
 function Head({ state, isBusy, run }: { state: ChatState; isBusy: boolean; run: (act: () => Promise<unknown>) => void }) {
   const { props, session_id } = state;
   const started = useQuery({ ...tasks(session_id), refetchInterval: 10_000 }).data?.items ?? [];
@@ -189,12 +183,12 @@ function Head({ state, isBusy, run }: { state: ChatState; isBusy: boolean; run: 
   };
   return (
     <header className="chat-head">
-      <div className="pressure" title="How much of the agent's window is used. At 70 % earlier parts are folded by themselves; nothing is lost, they open above.">
+      <div className="pressure" title="How much of the agent's window is used. When it is nearly full, earlier parts are folded: the agent sees them shortened, or not at all. You can open them above.">
         <span id="pressure">Window {percent(props.pressure)}</span>
         <div className={`meter ${tone}`} role="meter" aria-labelledby="pressure" aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.round(props.pressure * 100)}>
           <i style={{ width: `${Math.min(100, props.pressure * 100)}%` }} />
         </div>
-        <small className="quiet">{STATUS[props.status] ?? props.status}</small>
+        <small className="quiet">{seen(state)}</small>
       </div>
       {started.length > 0 && (
         <span className="quiet" title={started.map((one) => `${one.action}: ${one.status}`).join("\n")}>

@@ -4,9 +4,9 @@ import { Badge, Foreign } from "../../parts/bits";
 import { Markdown } from "../../parts/markdown";
 import { Failed, Loading } from "../../parts/states";
 import { useQuery } from "@tanstack/react-query";
-import { count, time } from "../../lib/format";
+import { count, plural, time } from "../../lib/format";
 import type { Schemas } from "../../api/client";
-import type { ChatState } from "../../state/chat";
+import { earlier, type ChatState } from "../../state/chat";
 import { history } from "./data";
 
 const TONES: Record<string, "good" | "bad" | "neutral" | "accent"> = { SUCCESS: "good", ERROR: "bad", REFUSED: "bad", CANCELLED: "neutral", RUNNING: "accent", TASK_STARTED: "accent" };
@@ -28,27 +28,27 @@ export function Actions({ actions }: { actions: readonly Schemas["ChatAction"][]
   );
 }
 
-/** The placeholder of folded parts; it opens to everything that was said before. */
-function Folded({ id, content, until }: { id: string; content: string; until: string }) {
+/** What the agent sees no longer; it opens to what was said. */
+function Folded({ state }: { state: ChatState }) {
   const [isOpen, open] = useState(false);
-  const answer = useQuery({ queryKey: ["chat-history", id, until], queryFn: () => history(id), enabled: isOpen });
-  const earlier = answer.data?.messages.filter((one) => String(one.timestamp) < until) ?? [];
+  const { session_id: id, revision, hidden, props } = state;
+  const answer = useQuery({ queryKey: ["chat-history", id, revision], queryFn: () => history(id), enabled: isOpen });
+  const said = answer.data ? earlier(answer.data, props.messages) : [];
   return (
     <li className="said folded">
       <button className="button small plain" aria-expanded={isOpen} onClick={() => open(!isOpen)}>
-        <span aria-hidden="true">{isOpen ? "▾" : "▸"}</span> Earlier parts are folded: the agent keeps a summary, you can open them
+        <span aria-hidden="true">{isOpen ? "▾" : "▸"}</span> {hidden > 0 ? `${plural(hidden, "earlier turn")} out of the agent's view` : "Earlier turns, shortened for the agent"}: open
       </button>
-      {!isOpen && <p className="quiet">{content.slice(0, 400)}</p>}
       {isOpen && answer.error && <Failed error={answer.error} />}
       {isOpen && !answer.data && !answer.error && <Loading what="the folded parts" lines={3} />}
-      {isOpen && earlier.length > 0 && (
+      {isOpen && said.length > 0 && (
         <ol className="thread earlier">
-          {earlier.map((one, at) => (
+          {said.map((one, at) => (
             <Said key={at} role={String(one.role)} content={String(one.content)} at={String(one.timestamp)} />
           ))}
         </ol>
       )}
-      {isOpen && answer.data && earlier.length === 0 && <p className="quiet">No earlier message is kept.</p>}
+      {isOpen && answer.data && said.length === 0 && <p className="quiet">None of them is a message of yours or of the agent.</p>}
     </li>
   );
 }
@@ -69,7 +69,7 @@ function Said({ role, content, at, isPreserved }: { role: string; content: strin
       <header>
         <b>{role === "user" ? "You" : "Agent"}</b>
         <span className="quiet num">{time(at)}</span>
-        {isPreserved && role !== "user" && <Badge title="The agent never folds this">kept</Badge>}
+        {isPreserved && role !== "user" && <Badge title="The agent has it word for word">kept</Badge>}
       </header>
       {role === "user" ? <p className="bubble"><Foreign>{content}</Foreign></p> : <Markdown text={content} />}
     </li>
@@ -99,9 +99,10 @@ export function Thread({ state, onRetry, onEdit }: ThreadProps) {
   return (
     <div className="thread-box" tabIndex={0} role="log" aria-label="Conversation" aria-live="polite" aria-busy={answer?.state === "thinking"}>
       <ol className="thread">
+        {state.hidden > 0 && messages.every((one) => one.role !== "system") && <Folded state={state} />}
         {messages.map((one) =>
           one.role === "system" ? (
-            <Folded key={one.id} id={state.session_id} content={one.content} until={messages.find((other) => other.role !== "system")?.timestamp ?? one.timestamp} />
+            <Folded key={one.id} state={state} />
           ) : (
             <Said key={one.id} role={one.role} content={one.content} at={one.timestamp} isPreserved={one.isPreserved} />
           ),

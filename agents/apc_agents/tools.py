@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol, TypeVar, get_type_hints
 from uuid import UUID
@@ -20,7 +21,7 @@ from apc_agents.errors import AgentError, EmitUnconfirmed, StateError
 from apc_agents.json_values import json_value
 from apc_bus.concurrency import is_cancelled
 from apc_contracts.agent import ActionType, SecurityLevel
-from apc_contracts.wire.parsing import mistakes_of
+from apc_contracts.wire.parsing import mistakes_of, validated
 
 _MOST_SHOWN = 10
 
@@ -319,13 +320,13 @@ class Tool:
 
     def bound(self, params: Mapping[str, Any], given: Mapping[type, Any]) -> Awaitable[Any]:
         """Return the call of the function with these params. Raises ValidationError: check `problems_of` before."""
-        validated = self._validated(params)
-        arguments = {name: getattr(validated, name) for name in self.arguments.model_fields}
+        checked = self._validated(params)
+        arguments = {name: getattr(checked, name) for name in self.arguments.model_fields}
         return self.function(**arguments, **{name: given[kind] for name, kind in self.injected.items()})
 
     def _validated(self, params: Mapping[str, Any]) -> BaseModel:
         # As JSON: a time or a UUID is written as text there, and a text is never a number.
-        return self.arguments.model_validate_json(orjson.dumps(params), strict=True)
+        return validated(orjson.dumps(params), partial(self.arguments.model_validate_json, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

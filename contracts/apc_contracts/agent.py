@@ -16,7 +16,7 @@ from apc_contracts.contract.machines import Machine
 from apc_contracts.contract_model import Fraction, Model, Name, OpenMap, Time, Uuid, broken
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
-from apc_contracts.wire.parsing import refusal_of
+from apc_contracts.wire.parsing import refusal_of, validated
 from apc_contracts.wire.strict_json import read_strict_json
 
 CONTEXT_VERSION: Final = "1.1"
@@ -329,12 +329,16 @@ def parse_response(document: bytes | str, limits: DocumentLimits = DEFAULT_LIMIT
     body = document.encode(errors="surrogatepass") if isinstance(document, str) else document
     try:
         read_strict_json(body, limits)
-        return AgentResponse.model_validate_json(body, strict=True)
+        return validated(body, _validate)
     except PacketRefused as refused:
         raise ResponseInvalid(refused.code, refused.path, refused.message) from refused
     except ValidationError as error:
         first = refusal_of(error)
         raise ResponseInvalid(first.code, first.path, first.message) from error
+
+
+def _validate(body: bytes) -> AgentResponse:
+    return AgentResponse.model_validate_json(body, strict=True)
 
 
 # A handler's path through `intra_agent_coordination`, as far as the log shows it (docs/how-to/lineage.md).

@@ -17,8 +17,18 @@ from apc_contracts.agent import MAX_ACTIONS, MAX_SUB_LEVELS, AgentContext, Agent
 from apc_contracts.claim_check import TextReference
 from apc_contracts.identity.registry_change import RegistryChange
 from apc_contracts.packet import PACKET_TYPES, AnyPacket
-from apc_contracts.payloads.by_type import HeartbeatPayload, SignalPayload
-from apc_contracts.vocabulary import Channel, PacketType, Signal, TransferMode
+from apc_contracts.payloads.by_type import AnswerOutcome, AnswerSpec, HeartbeatPayload, MetricLimit, SignalPayload
+from apc_contracts.payloads.session_signals import NEW_FIELDS, SessionSpec, SessionState, TaskSessionSpec, WakeSpec
+from apc_contracts.vocabulary import (
+    FIELDS_OF_SIGNAL,
+    PROTOCOL_1_1,
+    PROTOCOL_VERSION,
+    SIGNALS_OF_1_1,
+    Channel,
+    PacketType,
+    Signal,
+    TransferMode,
+)
 from apc_contracts.wire.receipts import ReceiptFields
 
 Schema = dict[str, Any]
@@ -26,8 +36,8 @@ Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _BYTES = (
     "Checked on the bytes, beyond JSON Schema: the size, levels and number of values of the document, no "
-    "doubled keys, no NUL, no lone surrogate, no number beyond 2^53 - 1 without an exponent. Integers are "
-    "written without a fraction; a time must exist in the calendar."
+    "doubled keys, no NUL, no lone surrogate, no number beyond 2^53 - 1 without an exponent. A time must exist in "
+    "the calendar."
 )
 _RESPONSE_RULES = (
     f" Also: at most {MAX_ACTIONS} actions with their sub_actions, which nest at most {MAX_SUB_LEVELS} levels, and "
@@ -36,7 +46,8 @@ _RESPONSE_RULES = (
 _PACKET_RULES = (
     " Also: a packet without parent_packet_id has root_packet_id = packet_id, one with a parent has not, and "
     "no packet is its own parent; winner_candidate_id is one of the candidates, and they and the swarms of a "
-    "SessionSpec are distinct, and no agent stands in it twice; lineage and payload of a TRANSFER agree on protocol_id."
+    "SessionSpec are distinct, and no agent stands in it twice, nor a name in the lists of a TaskSessionSpec; lineage "
+    "and payload of a TRANSFER agree on protocol_id; limits are of metrics, and min is at most max."
 )
 
 
@@ -46,11 +57,16 @@ def packet_schema() -> Schema:
     definitions = schema["$defs"]
     for kind, packet in PACKET_TYPES.items():
         rules = [_if_then({"channel": {"const": Channel.INTRA_AGENT}}, {"recipients": {"maxItems": 1}})]
-        if kind is PacketType.TRANSFER:
-            rules += [_modes_agree(mode) for mode in TransferMode]
-        definitions[packet.__name__]["allOf"] = rules
+        definitions[packet.__name__]["allOf"] = rules + _RULES_OF_TYPE.get(kind, [])
     for payload in (SignalPayload, HeartbeatPayload):
         definitions[payload.__name__]["allOf"] = _session_fits_signal()
+    definitions[SignalPayload.__name__]["allOf"] += _fields_fit_signal()
+    definitions[HeartbeatPayload.__name__]["allOf"].append({"properties": {"signal": _NOT_OF_1_1}})
+    definitions[AnswerSpec.__name__]["allOf"] = [
+        _if_then({"outcome": {"const": AnswerOutcome.ANSWERED}}, _given("result"), _absent("result"))
+    ]
+    definitions[WakeSpec.__name__]["allOf"] = [_one_of("after_ms", "at")]
+    definitions[MetricLimit.__name__]["allOf"] = [{"anyOf": [_given("min"), _given("max")]}]
     return schema
 
 
@@ -129,11 +145,26 @@ def _close_maps(rule: Schema) -> None:
             option["additionalProperties"] = False
 
 
-def _if_then(condition: Schema, consequence: Schema) -> Schema:
-    return {
-        "if": {"properties": condition, "required": list(condition)},
-        "then": {"properties": consequence},
-    }
+def _if_then(condition: Schema, consequence: Schema, otherwise: Schema | None = None) -> Schema:
+    """Return a rule: `condition` has properties; `consequence` and `otherwise` have them, or are whole schemas."""
+    rule = {"if": {"properties": condition, "required": list(condition)}, "then": _whole(consequence)}
+    return rule if otherwise is None else {**rule, "else": _whole(otherwise)}
+
+
+def _whole(schema: Schema) -> Schema:
+    return schema if schema.keys() & {"properties", "oneOf"} else {"properties": schema}
+
+
+def _given(*names: str) -> Schema:
+    return {"properties": {name: {"not": _NULL} for name in names}, "required": list(names)}
+
+
+def _absent(*names: str) -> Schema:
+    return {"properties": {name: _NULL for name in names}}
+
+
+def _one_of(*names: str) -> Schema:
+    return {"oneOf": [_given(name) for name in names]}
 
 
 def _modes_agree(mode: TransferMode) -> Schema:
@@ -148,17 +179,43 @@ def _modes_agree(mode: TransferMode) -> Schema:
 
 
 def _session_fits_signal() -> list[Schema]:
-    none = {"type": "null"}
     others = [str(signal) for signal in Signal if signal not in (Signal.START, Signal.SYNC)]
+    specs = [SessionSpec.__name__, TaskSessionSpec.__name__]
     return [
-        _if_then({"signal": {"const": Signal.START}}, {"session": _ref_or(none, "SessionSpec")}),
-        _if_then({"signal": {"const": Signal.SYNC}}, {"session": _ref_or(none, "SessionState")}),
-        _if_then({"signal": {"enum": others}}, {"session": none}),
+        _if_then({"signal": {"const": Signal.START}}, {"session": _null_or(*specs)}),
+        _if_then({"signal": {"const": Signal.SYNC}}, {"session": _null_or(SessionState.__name__)}),
+        _if_then({"signal": {"enum": others}}, {"session": _NULL}),
     ]
 
 
-def _ref_or(other: Schema, definition: str) -> Schema:
-    return {"anyOf": [{"$ref": f"#/$defs/{definition}"}, other]}
+def _fields_fit_signal() -> list[Schema]:
+    """Return the rules that each field goes with its signal, which carries exactly one of its own."""
+    rules = [
+        _if_then({"signal": {"const": signal}}, _one_of(*names), _absent(*names))
+        for signal, names in FIELDS_OF_SIGNAL.items()
+    ]
+    return [*rules, _if_then({"signal": {"const": Signal.ASK}}, _given("expected_response_by"))]
+
+
+def _null_or(*definitions: str) -> Schema:
+    return {"anyOf": [*({"$ref": f"#/$defs/{definition}"} for definition in definitions), _NULL]}
+
+
+_NULL: Schema = {"type": "null"}
+_NOT_OF_1_1: Schema = {"not": {"enum": sorted(SIGNALS_OF_1_1)}}
+_OF_1_0: Schema = {"protocol_version": {"const": PROTOCOL_VERSION}}
+_RULES_OF_TYPE: Mapping[PacketType, list[Schema]] = {
+    PacketType.TRANSFER: [_modes_agree(mode) for mode in TransferMode],
+    PacketType.SIGNAL: [
+        _if_then(
+            _OF_1_0,
+            {"payload": {"properties": {"signal": _NOT_OF_1_1, "session": _absent(*NEW_FIELDS)}}},
+        )
+    ],
+    PacketType.EVAL: [_if_then(_OF_1_0, {"payload": {"required": ["metric_set"]}})],
+    PacketType.DECISION: [_if_then(_OF_1_0, {"payload": _absent("result")})],
+    PacketType.MESSAGE: [{"properties": {"protocol_version": {"const": PROTOCOL_1_1}}}],
+}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from apc_contracts.identity.signing import read_public_key
 from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType, Right
 from apc_contracts.wire.canonical import canonical_json
-from apc_contracts.wire.parsing import refusal_of
+from apc_contracts.wire.parsing import refusal_of, validated
 from apc_contracts.wire.strict_json import read_strict_json
 
 if TYPE_CHECKING:
@@ -201,9 +201,13 @@ def parse_registry_change(body: bytes) -> AnyChange:
     """
     read_strict_json(body)
     try:
-        return _adapter.validate_json(body, strict=True)
+        return validated(body, _validate)
     except ValidationError as error:
         raise refusal_of(error, _ACTIONS) from error
+
+
+def _validate(body: bytes) -> AnyChange:
+    return _adapter.validate_json(body, strict=True)
 
 
 def encode_registry_change(change: AnyChange) -> bytes:

@@ -145,9 +145,13 @@ class SessionState(Model):
     reviewers: tuple[Id, ...] | None = None
 
 
+NEW_FIELDS = ("contract", "deciders", "reviewers")
+"""Fields of a session that apc/1.0 does not have."""
+
+
 def first_new_field(session: SessionSpec | TaskSessionSpec | SessionState) -> str | None:
     """Return the first field that apc/1.0 does not have; None when there is none."""
-    for name in ("contract", "deciders", "reviewers"):
+    for name in NEW_FIELDS:
         if getattr(session, name, None) is not None:
             return name
     return None

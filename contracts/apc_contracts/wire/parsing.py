@@ -5,12 +5,13 @@ one path and one sentence that names the remedy.
 """
 
 import re
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -59,8 +60,8 @@ _MENDING = {
     "tuple_type": "must be a JSON array",
     "list_type": "must be a JSON array",
     "bool_type": "must be true or false",
-    "int_type": "must be an integer, written without fraction or exponent",
-    "int_from_float": "must be an integer, written without fraction or exponent",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
     "float_type": "must be a number",
     "string_type": "must be a string",
 }
@@ -230,8 +231,38 @@ def _may_differ(body: bytes, payload: dict[str, Any]) -> bool:
 
 def _validate(body: bytes) -> Packet:
     try:
-        # by_name would let JSON say `passed` where the contract says `pass`.
-        packet: Packet = _validate_json(body, strict=True, by_alias=True, by_name=False)
+        return validated(body, _validate_packet)
     except ValidationError as error:
         raise refusal_of(error, _TAGS, has_metadata=True) from error
+
+
+def _validate_packet(body: bytes) -> Packet:
+    # by_name would let JSON say `passed` where the contract says `pass`.
+    packet: Packet = _validate_json(body, strict=True, by_alias=True, by_name=False)
     return packet
+
+
+Read = TypeVar("Read")
+
+
+def validated(body: bytes, validate: Callable[[bytes], Read]) -> Read:
+    """Return what `validate` makes of strict JSON; an integer may be written with a fraction of zeros.
+
+    4.0 is an integer for JSON Schema, and RFC 8785 writes it as 4: what fails is tried again in its canonical form.
+
+    Raises ValidationError.
+    """
+    try:
+        return validate(body)
+    except ValidationError as error:
+        if not _WHOLE_NUMBER.search(body):
+            raise
+        kinds = {one["type"] for one in error.errors(include_url=False, include_context=False, include_input=False)}
+        if "int_type" not in kinds:
+            raise
+        return validate(canonical_json(orjson.loads(body)))
+
+
+# Possessive, and begun at the first digit alone: linear in the bytes.
+_WHOLE_NUMBER = re.compile(rb"(?<![0-9])[0-9]++(?:\.0++(?![0-9])|\.?+[0-9]*+[eE])")
+"""A number with a fraction of zeros or with an exponent; strings may hold one too."""

@@ -28,7 +28,7 @@ from apc_contracts.contract_model import (
 from apc_contracts.errors import PacketRefused
 from apc_contracts.limits import MAX_SAFE_INTEGER, DocumentLimits
 from apc_contracts.packet import MAX_TTL_MS
-from apc_contracts.wire.parsing import refusal_of
+from apc_contracts.wire.parsing import refusal_of, validated
 from apc_contracts.wire.strict_json import read_strict_json
 
 
@@ -311,9 +311,13 @@ def parse_receipts(body: bytes) -> list[Receipt]:
         return receipts
     read_strict_json(body, RECEIPT_LIMITS)
     try:
-        return [fields.receipt() for fields in _adapter.validate_json(body, strict=True)]
+        return [fields.receipt() for fields in validated(body, _validate)]
     except ValidationError as error:
         raise refusal_of(error) from error
+
+
+def _validate(body: bytes) -> list[ReceiptFields]:
+    return _adapter.validate_json(body, strict=True)
 
 
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:

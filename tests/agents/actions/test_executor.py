@@ -105,7 +105,7 @@ async def test_params_are_judged_again_when_a_result_has_come(workshop: Workshop
         tool("note", action_id="a", params={"value": "text"}), tool("add", params={"a": "${{results.a}}"})
     )
     report = await run(workshop, answer)
-    assert report.observations[1].error == "params.a: must be an integer, written without fraction or exponent"
+    assert report.observations[1].error == "params.a: must be an integer"
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ def test_actions_are_walked_in_the_order_of_the_document() -> None:
         ({"actions": [{"action": "a", "type": "shell"}]}, "actions[0].type", "'tool', 'script' or 'internal'"),
         ({"actions": [{"action": "a", "type": "tool", "params": []}]}, "actions[0].params", "object"),
         ({"actions": [{"action": "a", "type": "tool", "execution": "LATER"}]}, "actions[0].execution", "'ASYNC'"),
+        ({"actions": [{"action": "a", "type": "tool", "context": {}}]}, "actions[0].context", "unknown field"),
         ({"actions": [{"action": "a", "type": "tool", "confidence": 2}]}, "actions[0].confidence", "less than"),
         ({"actions": [{"action": "a", "type": "tool", "action_id": "a.b"}]}, "actions[0].action_id", "pattern"),
         ({"actions": [nested(MAX_SUB_LEVELS + 1)]}, "actions", "flatten"),

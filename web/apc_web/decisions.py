@@ -131,8 +131,15 @@ class ProtocolSummary(ApiModel):
     average_outcome: Shown[float]
     average_drift_risk: Shown[float]
     effectiveness: Shown[float]
-    outcome_lift: Shown[float]
-    drift_delta: Shown[float]
+    outcome_lift: Shown[float | None]
+    """Its own EVALs against all of their tasks; null where there is nothing to compare."""
+    drift_delta: Shown[float | None]
+    compared_evals: Shown[int]
+    """The EVALs behind outcome_lift."""
+    import_lift: Shown[float | None]
+    """What receivers reached with it against their best before; null without evidence."""
+    imports: Shown[int]
+    """The accepted TRANSFERs behind import_lift."""
     last_seen_at: Shown[datetime]
     roots: Shown[list[str]]
     blocked_at: Shown[datetime | None]

@@ -12,7 +12,7 @@ from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_schema import Schema
 from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import REST, Brief, read_brief
-from apc_automl.swarm.exchange import remember_import, send_transfers
+from apc_automl.swarm.exchange import lineage_of, remember_import, send_transfers
 from apc_automl.swarm.forecast import Forecast
 from apc_automl.swarm.members import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
 from apc_automl.swarm.notebook import Entry, Notebook
@@ -232,6 +232,7 @@ class _Builder:
             proof_bundle=proof,
             confidence=gates["stability"],
             symbolic_keys=(recipe.family, recipe.hash),
+            lineage=lineage_of(recipe),
         )
 
     async def _say(

@@ -49,13 +49,13 @@ async def send_transfers(swarm: str, best: Entry | None, session: SessionState, 
             generation=session.generation,
             confidence=best.stability,
             symbolic_keys=(recipe.family, protocol),
-            lineage=Lineage(
-                protocol_id=protocol,
-                parent_protocol_ids=recipe.parents,
-                ancestor_swarms=recipe.ancestor_swarms,
-                transfer_mode=mode,
-            ),
+            lineage=lineage_of(recipe).model_copy(update={"transfer_mode": mode}),
         )
+
+
+def lineage_of(recipe: Recipe) -> Lineage:
+    """Return the lineage of a packet about a recipe; an EVAL that has it counts for the recipe's protocol."""
+    return Lineage(protocol_id=recipe.hash, parent_protocol_ids=recipe.parents, ancestor_swarms=recipe.ancestor_swarms)
 
 
 def _factor(phase: RunPhase, window: TransferWindow, contract: Contract) -> float:

@@ -18,7 +18,7 @@ from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
-from apc_contracts.packet import Packet
+from apc_contracts.packet import Lineage, Packet
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
     ArtifactPayload,
@@ -103,6 +103,7 @@ class _Desk:
             generation=evaluation.trace.generation,
             confidence=measured["audit"],
             proof_bundle=role_payloads.proof(gates, *evidence),
+            lineage=evaluation.lineage if isinstance(statement, EvalPayload) else None,
         )
 
     async def remember(self, artifact: Packet[ArtifactPayload], ctx: HandlerContext) -> None:
@@ -175,6 +176,7 @@ class _Desk:
             generation=session.generation,
             confidence=gates["stability"],
             proof_bundle=role_payloads.proof(gates, document_hash, model_hash, recipe_hash, untouched.hash),
+            lineage=Lineage(protocol_id=recipe_hash),
         )
 
     async def _validated(self, model: Blob, recipe: Blob, study: Study, untouched: Blob) -> JsonObject:

@@ -33,7 +33,7 @@ async def list_(
     contract_file: ContractFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print protocols by transfers: acceptance, effectiveness, lift against their tasks, block, roots."""
+    """Print protocols by transfers: acceptance, effectiveness, lift of their EVALs and imports, block, roots."""
     contract = load_contract(contract_file)
     async with open_log() as pool:
         protocols = await list_protocols(pool, contract, run_id=run_id, limit=limit)
@@ -44,6 +44,9 @@ async def list_(
             "accepted": row.figures.accepted,
             "effectiveness": row.figures.effectiveness,
             "outcome_lift": row.figures.outcome_lift,
+            "compared_evals": row.figures.compared_evals,
+            "import_lift": row.figures.import_lift,
+            "imports": row.figures.imports,
             "drift_delta": row.figures.drift_delta,
             "blocked_since": row.blocked_at,
             "blocked_until": row.blocked_until,

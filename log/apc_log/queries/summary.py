@@ -40,11 +40,9 @@ HAVING $4::bigint IS NULL OR (-count(*), protocol_id) > (-$4, $5::text)
 ORDER BY count(*) DESC, protocol_id
 LIMIT $6
 """
-# A protocol beside what its tasks show anyway: the baseline of a task is over all runs, those without a transfer are
-# what the others are compared with; each task weighs as much as the protocol's own EVALs in it
-# (docs/specification/contract.md section 6). Of the whole log from the sums of runs at rest; what has changed since,
-# and one run, from the counts (docs/decisions/0019-sums-of-runs-at-rest.md).
-COMPARED = """
+# The tasks that a protocol was used in, with their EVALs. Of the whole log from the sums of runs at rest; what has
+# changed since, and one run, from the counts (docs/decisions/0019-sums-of-runs-at-rest.md).
+USED = """
 WITH live AS (SELECT run_id FROM apc_log.unsummed_runs WHERE $3::text IS NULL UNION ALL SELECT $3 WHERE $3 IS NOT NULL),
 used AS (
     SELECT DISTINCT protocol_id, run_id, task_id FROM apc_log.protocol_tasks
@@ -55,38 +53,78 @@ used AS (
            sum(drift_billionths) AS drift
     FROM apc_log.task_tallies WHERE run_id = ANY (ARRAY(SELECT run_id FROM live)) GROUP BY run_id, task_id
 ), parts AS (
-    SELECT protocol_id, task_id, 1 AS tasks, evals, outcome, drift_evals, drift
+    SELECT protocol_id, 1 AS tasks, evals, outcome, drift_evals, drift
     FROM used JOIN own USING (run_id, task_id)
     UNION ALL
-    SELECT protocol_id, task_id, tasks, evals, outcome_billionths, drift_evals, drift_billionths
+    SELECT protocol_id, tasks, evals, outcome_billionths, drift_evals, drift_billionths
     FROM apc_log.protocol_sums
     WHERE $3 IS NULL AND protocol_id = ANY ($1) AND refusal_codes && $2
     UNION ALL
-    SELECT protocol_id, task_id, -1, -evals, -outcome_billionths, -drift_evals, -drift_billionths
+    SELECT protocol_id, -1, -evals, -outcome_billionths, -drift_evals, -drift_billionths
     FROM apc_log.summed_uses
     WHERE $3 IS NULL AND run_id = ANY (ARRAY(SELECT run_id FROM live)) AND protocol_id = ANY ($1)
       AND refusal_codes && $2
-), by_task AS (
-    SELECT protocol_id, task_id, sum(tasks) AS tasks, sum(evals)::double precision AS evals,
-           sum(outcome)::double precision AS outcome, sum(drift_evals)::double precision AS drift_evals,
-           sum(drift)::double precision AS drift
-    FROM parts GROUP BY protocol_id, task_id HAVING sum(tasks) > 0
-), usual AS (
-    SELECT task_id, sum(outcome_billionths::double precision) / nullif(sum(evals::double precision), 0) AS outcome,
-           sum(drift_billionths::double precision) / nullif(sum(drift_evals::double precision), 0) AS drift
-    FROM apc_log.task_tallies
-    WHERE $3 IS NULL OR task_id = ANY (ARRAY(SELECT task_id FROM used))
-    GROUP BY task_id
 )
-SELECT protocol_id, sum(by_task.tasks)::bigint AS tasks, sum(by_task.evals)::bigint AS evals,
-       sum(by_task.outcome)::bigint AS outcome_billionths, sum(by_task.drift_evals)::bigint AS drift_evals,
-       sum(by_task.drift)::bigint AS drift_billionths,
-       coalesce(sum(by_task.outcome - by_task.evals * usual.outcome) / nullif(sum(by_task.evals), 0), 0) / 1e9
-           AS outcome_lift,
-       coalesce(sum(by_task.drift - by_task.drift_evals * usual.drift) / nullif(sum(by_task.drift_evals), 0), 0) / 1e9
-           AS drift_delta
-FROM by_task LEFT JOIN usual USING (task_id)
-GROUP BY protocol_id
+SELECT protocol_id, sum(tasks)::bigint AS tasks, coalesce(sum(evals), 0)::bigint AS evals,
+       coalesce(sum(outcome), 0)::bigint AS outcome_billionths, coalesce(sum(drift_evals), 0)::bigint AS drift_evals,
+       coalesce(sum(drift), 0)::bigint AS drift_billionths
+FROM parts GROUP BY protocol_id
+"""
+# The admitted EVALs whose lineage names one of the protocols, or a protocol that was made of it (`is_child`).
+MEASURED = """
+SELECT source.protocol_id, source.is_child, packet.run_id, packet.task_id, packet.session_id, packet.judged_at,
+       packet.sender_swarm_id, read.metrics[1] AS outcome, read.metrics[2] AS drift
+FROM (
+    SELECT session_id, packet_id, protocol_id, false AS is_child FROM apc_log.packet_lineage
+    WHERE transfer_mode = '' AND protocol_id = ANY ($1::text[])
+    UNION ALL
+    SELECT session_id, packet_id, parent, true FROM apc_log.packet_lineage
+    CROSS JOIN LATERAL unnest(parent_protocol_ids) AS parent
+    WHERE transfer_mode = '' AND parent_protocol_ids && $1 AND parent = ANY ($1)
+) AS source
+JOIN apc_log.packet_ids AS named USING (session_id, packet_id)
+JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
+CROSS JOIN LATERAL apc_log.metrics_in(packet.body_stored) AS read(metrics)
+WHERE packet.packet_type = 'EVAL' AND read.metrics[1] IS NOT NULL AND ($2::text IS NULL OR packet.run_id = $2)
+  AND (packet.verdict = 'accepted' OR EXISTS (
+      SELECT FROM apc_log.packet_events AS hop
+      WHERE hop.session_id = source.session_id AND hop.packet_id = source.packet_id AND hop.recipient = ''
+        AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.to_state = 'ROUTED'))
+"""
+# A protocol's own EVALs beside all of the same task in all runs; a task in which nothing else was measured shows
+# nothing.
+LIFT = f"""
+WITH measured AS ({MEASURED}), own AS (
+    SELECT protocol_id, task_id, count(outcome) AS evals, sum(apc_log.billionths(outcome)) AS outcome,
+           count(drift) AS drift_evals, sum(apc_log.billionths(drift)) AS drift
+    FROM measured WHERE NOT is_child GROUP BY protocol_id, task_id
+), usual AS (
+    SELECT task_id, sum(evals) AS evals, sum(outcome_billionths) AS outcome, sum(drift_evals) AS drift_evals,
+           sum(drift_billionths) AS drift
+    FROM apc_log.task_tallies WHERE task_id = ANY (ARRAY(SELECT task_id FROM own)) GROUP BY task_id
+)
+SELECT protocol_id, coalesce(sum(own.evals) FILTER (WHERE usual.evals > own.evals), 0)::bigint AS evals,
+       (sum(own.outcome - own.evals * usual.outcome / usual.evals) FILTER (WHERE usual.evals > own.evals)
+        / sum(own.evals) FILTER (WHERE usual.evals > own.evals) / 1e9)::double precision AS outcome_lift,
+       (sum(own.drift - own.drift_evals * usual.drift / nullif(usual.drift_evals, 0))
+            FILTER (WHERE own.drift_evals > 0 AND usual.drift_evals > own.drift_evals)
+        / sum(own.drift_evals) FILTER (WHERE own.drift_evals > 0 AND usual.drift_evals > own.drift_evals)
+        / 1e9)::double precision AS drift_delta
+FROM own JOIN usual USING (task_id) GROUP BY protocol_id
+"""
+# What the receiver of an accepted TRANSFER reached after it with the protocol, or with what it made of it, against its
+# best outcome before.
+IMPORTED = f"""
+WITH measured AS ({MEASURED}), reached AS (
+    SELECT transfer.protocol_id, transfer.receiver_score AS before, max(measured.outcome) AS after
+    FROM apc_log.transfer_rulings AS transfer
+    JOIN measured ON measured.protocol_id = transfer.protocol_id AND measured.session_id = transfer.session_id
+        AND measured.sender_swarm_id = transfer.to_swarm AND measured.judged_at > transfer.judged_at
+    WHERE transfer.is_accepted AND transfer.receiver_score IS NOT NULL AND transfer.protocol_id = ANY ($1)
+      AND ($2 IS NULL OR transfer.run_id = $2)
+    GROUP BY transfer.shard, transfer.seq, transfer.protocol_id, transfer.receiver_score
+)
+SELECT protocol_id, count(*) AS imports, avg(after - before) AS import_lift FROM reached GROUP BY protocol_id
 """
 SEEN = """
 SELECT protocol_id, count(DISTINCT run_id) AS runs_in_log,
@@ -228,8 +266,16 @@ class ProtocolEffectiveness:
     average_outcome: float
     average_drift_risk: float
     effectiveness: float
-    outcome_lift: float
-    drift_delta: float
+    outcome_lift: float | None
+    """Its own EVALs against all of their tasks; None where there is nothing to compare."""
+    drift_delta: float | None
+    """The same of drift_risk."""
+    compared_evals: int
+    """The EVALs behind outcome_lift."""
+    import_lift: float | None
+    """What receivers reached with it against their best before it arrived; None without such an EVAL."""
+    imports: int
+    """The accepted TRANSFERs behind import_lift."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +405,16 @@ async def get_protocol_effectiveness(
     names = [row["protocol_id"] for row in rows]
     wanted = (names, ["", *counted], run_id)
     async with _summing(pool) as connection:
-        compared = {record["protocol_id"]: record for record in await connection.fetch(COMPARED, *wanted)}
-        seen = {record["protocol_id"]: record for record in await connection.fetch(SEEN, *wanted)}
-    return [_effectiveness(row, compared[row["protocol_id"]], seen[row["protocol_id"]], contract) for row in rows]
+        found = [
+            {record["protocol_id"]: record for record in await connection.fetch(query, *arguments)}
+            for query, arguments in (
+                (USED, wanted),
+                (SEEN, wanted),
+                (LIFT, (names, run_id)),
+                (IMPORTED, (names, run_id)),
+            )
+        ]
+    return [_effectiveness(row, contract, *(by_name.get(row["protocol_id"]) for by_name in found)) for row in rows]
 
 
 async def get_transfer_quality_rollup(
@@ -412,11 +465,14 @@ async def _summing(pool: asyncpg.Pool) -> AsyncIterator[AnyConnection]:
 
 
 def _effectiveness(
-    row: asyncpg.Record, compared: asyncpg.Record, seen: asyncpg.Record, contract: Contract
+    row: asyncpg.Record,
+    contract: Contract,
+    used: asyncpg.Record,
+    seen: asyncpg.Record,
+    lift: asyncpg.Record | None,
+    imported: asyncpg.Record | None,
 ) -> ProtocolEffectiveness:
-    scores = EvalTally(
-        compared["evals"], compared["outcome_billionths"], compared["drift_evals"], compared["drift_billionths"]
-    )
+    scores = EvalTally(used["evals"], used["outcome_billionths"], used["drift_evals"], used["drift_billionths"])
     figures = measure(ProtocolTally(row["transfers"], row["accepted"], scores=scores), contract.effectiveness)
     return ProtocolEffectiveness(
         protocol_id=row["protocol_id"],
@@ -425,14 +481,17 @@ def _effectiveness(
         runs=seen["runs"],
         runs_in_log=seen["runs_in_log"],
         last_seen_at=seen["last_seen_at"],
-        tasks=compared["tasks"],
+        tasks=used["tasks"],
         cross_use_case=row["cross_use_case"],
         acceptance_rate=figures.acceptance_rate,
         average_outcome=figures.average_outcome,
         average_drift_risk=figures.average_drift_risk,
         effectiveness=figures.effectiveness,
-        outcome_lift=compared["outcome_lift"],
-        drift_delta=compared["drift_delta"],
+        outcome_lift=None if lift is None else lift["outcome_lift"],
+        drift_delta=None if lift is None else lift["drift_delta"],
+        compared_evals=0 if lift is None else lift["evals"],
+        import_lift=None if imported is None else imported["import_lift"],
+        imports=0 if imported is None else imported["imports"],
     )
 
 

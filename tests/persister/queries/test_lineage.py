@@ -64,6 +64,8 @@ class Eval:
     outcome: float
     drift: float | None
     is_refused: bool
+    measures: str | None = None
+    """The protocol that its lineage names."""
 
 
 SHARDS = st.integers(0, 1)
@@ -71,7 +73,10 @@ TRANSFERS = st.builds(
     Transfer, SHARDS, TASKS, st.sampled_from("pqr"), st.sampled_from(MODES), st.booleans(), SCORES,
     st.sampled_from(CODES), st.booleans(),
 )  # fmt: skip
-EVALS = st.builds(Eval, SHARDS, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]))
+EVALS = st.builds(
+    Eval, SHARDS, TASKS, SCORES, st.none() | SCORES, st.sampled_from([False, False, True]),
+    st.none() | st.sampled_from("pqx"),
+)  # fmt: skip
 COUNTS = tuple(f"apc_log.{table}" for table in TALLIED)
 LOGS = st.lists(TRANSFERS | EVALS, min_size=1, max_size=25)
 AT_REST = st.sets(st.sampled_from(["run-a", "run-b"]))
@@ -152,7 +157,7 @@ def entries_of(said: Transfer | Eval) -> list[Entry]:
         metrics = {"outcome": said.outcome} | ({} if said.drift is None else {"drift_risk": said.drift})
         code = "QUOTA_EXCEEDED" if said.is_refused else None
         packet = packet_entry(run_id=run_id, task_id=task_id, packet_type="EVAL", refusal_code=code)
-        return [with_body(packet, {"payload": {"metric_set": metrics}})]
+        return [with_body(packet, {"payload": {"metric_set": metrics}}), *measured_by(packet, said.measures)]
     packet = packet_entry(
         run_id=run_id,
         task_id=task_id,
@@ -166,6 +171,14 @@ def entries_of(said: Transfer | Eval) -> list[Entry]:
         said.sender_score, 0.5,
     )  # fmt: skip
     return [packet, lineage, *([verdict_on(packet, said.code)] if said.is_held else [])]
+
+
+def measured_by(packet: PacketEntry, protocol_id: str | None, parents: Sequence[str] = ()) -> list[LineageEntry]:
+    """Return the lineage of an EVAL."""
+    if protocol_id is None:
+        return []
+    nothing = (None, None, None, None)
+    return [LineageEntry(packet.session_id, packet.packet_id, protocol_id, list(parents), [], False, "", *nothing)]
 
 
 def with_body(packet: PacketEntry, body: dict[str, Any]) -> PacketEntry:
@@ -194,15 +207,21 @@ async def compare(
     in_run = [one for one in said if isinstance(one, Transfer) and run_id in (None, one.task[0])]
     evals = [one for one in said if isinstance(one, Eval) and not one.is_refused]
     counted = [one for one in transfers if one.code is None or one.code in RULES.counted_refusals]
+    measuring = [one for one in evals if run_id in (None, one.task[0])]
     everywhere = [one for one in said if isinstance(one, Transfer) and (one.code in (None, *RULES.counted_refusals))]
     found = await get_protocol_effectiveness(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
     expected = {
-        name: counted_figures(name, counted, everywhere, evals) for name in {one.protocol_id for one in counted}
+        name: counted_figures(name, counted, everywhere, evals)
+        | compared_figures([one for one in measuring if one.measures == name], evals)
+        for name in {one.protocol_id for one in counted}
     }
     assert {row.protocol_id for row in found} == expected.keys()
     for row in found:
         own = {name: getattr(row, name) for name in expected[row.protocol_id]}
-        assert own == pytest.approx(expected[row.protocol_id], abs=1e-8)
+        empty = {name for name, value in expected[row.protocol_id].items() if value is None}
+        assert {name for name, value in own.items() if value is None} == empty
+        known = {name: value for name, value in expected[row.protocol_id].items() if value is not None}
+        assert {name: own[name] for name in known} == pytest.approx(known, abs=1e-8)
     assert [(-row.transfers, row.protocol_id) for row in found] == sorted((-r.transfers, r.protocol_id) for r in found)
     await compare_rollups(pool, transfers, in_run, evals, run_id, protocol_id)
     summary = await get_packet_lineage_summary(pool, CONTRACT, run_id=run_id, protocol_id=protocol_id)
@@ -213,7 +232,7 @@ async def compare(
 
 def counted_figures(
     name: str, counted: Sequence[Transfer], everywhere: Sequence[Transfer], evals: Sequence[Eval]
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """docs/specification/contract.md section 6, packet by packet."""
     own = [one for one in counted if one.protocol_id == name]
     tasks = {one.task for one in own}
@@ -221,13 +240,6 @@ def counted_figures(
     outcome = mean([one.outcome for one in scored] or [0.0])
     drift = mean([one.drift for one in scored if one.drift is not None] or [0.0])
     acceptance = mean(one.code is None for one in own)
-    usual = {
-        task: mean(one.outcome for one in evals if one.task[1] == task) for task in {one.task[1] for one in scored}
-    }
-    baseline = mean([usual[one.task[1]] for one in scored] or [0.0])
-    risky = [one for one in scored if one.drift is not None]
-    usual_drift = {task: mean(drifts_of(task, evals)) for task in {one.task[1] for one in risky}}
-    baseline_drift = mean([usual_drift[one.task[1]] for one in risky] or [0.0])
     return {
         "transfers": len(own),
         "accepted": sum(one.code is None for one in own),
@@ -239,13 +251,34 @@ def counted_figures(
         "average_outcome": outcome,
         "average_drift_risk": drift,
         "effectiveness": effectiveness(acceptance, outcome, drift, RULES),
-        "outcome_lift": outcome - baseline if scored else 0.0,
-        "drift_delta": drift - baseline_drift if risky else 0.0,
     }
 
 
-def drifts_of(task_id: str, evals: Sequence[Eval]) -> list[float]:
-    return [one.drift for one in evals if one.task[1] == task_id and one.drift is not None]
+def compared_figures(own: Sequence[Eval], evals: Sequence[Eval]) -> dict[str, float | None]:
+    """A protocol's EVALs against all of their tasks; one that stands alone in its task shows nothing."""
+
+    def lift(metric: str) -> tuple[list[float], list[float]]:
+        mine: dict[str, list[float]] = defaultdict(list)
+        for one in own:
+            if getattr(one, metric) is not None:
+                mine[one.task[1]].append(getattr(one, metric))
+        usual = {
+            task: [getattr(one, metric) for one in evals if one.task[1] == task and getattr(one, metric) is not None]
+            for task in mine
+        }
+        kept = [task for task in mine if len(usual[task]) > len(mine[task])]
+        values = [value - mean(usual[task]) for task in kept for value in mine[task]]
+        return values, [value for task in kept for value in mine[task]]
+
+    outcome, compared = lift("outcome")
+    drift, _ = lift("drift")
+    return {
+        "outcome_lift": mean(outcome) if outcome else None,
+        "drift_delta": mean(drift) if drift else None,
+        "compared_evals": len(compared),
+        "import_lift": None,
+        "imports": 0,
+    }
 
 
 async def compare_rollups(

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
 from pydantic import Field, JsonValue, ValidationError
 
 from apc_contracts.agent import SecurityLevel
@@ -106,6 +107,18 @@ class Trigger:
         is_whole = len(self.senders) <= MAX_SENDERS
         permitted = lowest(self.level, level) if is_whole else LOWEST
         return {"security_level": permitted.value, "senders": [one.agent_id for one in self.senders[:MAX_SENDERS]]}
+
+
+def say_withheld(tools: Iterable[str], trigger: Trigger, level: SecurityLevel) -> None:
+    """Log the tools that a packet's senders may not use: the model is not told of them, and cannot say why."""
+    names, senders = sorted(tools), [sender.agent_id for sender in trigger.senders]
+    if names:
+        _log.warning("tools_withheld", tools=names, senders=senders, level=level.value, fix=WITHHELD_FIX)
+
+
+_log = structlog.get_logger("apc_agents")
+WITHHELD_FIX: Final = "give the agent a clearance that names the sender or its swarm, or lower the level of the tool"
+"""What to do where a packet's sender should be able to use a tool."""
 
 
 def lowest(*levels: SecurityLevel) -> SecurityLevel:

@@ -32,7 +32,7 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import to_jsonable_python
 
 from apc_agents.agent import Agent
-from apc_agents.clearance import PROVENANCE, Clearance, SenderRule, lowest
+from apc_agents.clearance import PROVENANCE, Clearance, SenderRule, lowest, say_withheld
 from apc_agents.context.prompt_assembly import TOOL_SOURCE, fenced, new_fence
 from apc_agents.context.store import MemoryContextStore
 from apc_agents.emission import Destination
@@ -165,6 +165,8 @@ class Permitted(AbstractCapability[Any]):
         self._rules = rules
         self._results: list[tuple[int, SecurityLevel]] = []
         """The step in which each tool with a result level was called, and that level."""
+        self._withheld: set[str] = set()
+        """Tools that were said to be withheld."""
 
     def level(self, step: int | None = None) -> SecurityLevel:
         """Return the highest level at which this step may act; None = what follows the run."""
@@ -187,7 +189,12 @@ class Permitted(AbstractCapability[Any]):
 
     async def prepare_tools(self, ctx: RunContext[Any], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """Return the tools that the model is shown."""
-        return [one for one in tool_defs if self.permits(one.name, ctx.run_step)]
+        shown = [one for one in tool_defs if self.permits(one.name, ctx.run_step)]
+        withheld = {one.name for one in tool_defs} - {one.name for one in shown} - self._withheld
+        if self.level(ctx.run_step) is self._level:  # else the text of a tool has lowered it, not the sender
+            self._withheld |= withheld
+            say_withheld(withheld, self._trigger, self._level)
+        return shown
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any

@@ -140,9 +140,18 @@ def _route_standard_library(
         )
     )
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    # The AMQP libraries report at ERROR what the adapter translates, reports and mends itself.
+    quiet_amqp_libraries()
+
+
+def quiet_amqp_libraries() -> None:
+    """Let the AMQP libraries say nothing below CRITICAL, unless code has given their logger a level.
+
+    They report at ERROR, with a traceback each time, what the adapter translates, reports and mends itself.
+    """
     for name in ("aiormq", "aio_pika", "faststream"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.CRITICAL)
 
 
 def packet_ids(packet: Packet) -> LogIds:

@@ -4,11 +4,13 @@ ApcError
   InputUnusable        a file, an option or a CSV that cannot be used; says what to change (apc_contracts.errors)
   ServiceAway          a broker, a database or a service that does not answer in time (apc_contracts.errors)
   ConsoleError
+    LogKeyElsewhere    this machine has no key to check the log's checkpoints with; says where it is
     ModuleUnusable     `module:agent` does not lead to an agent
     LogDiffers         a log that does not say again what was recorded (exit 4)
     OutputLost         a standard output that takes no more: a full disk, a reader that has left
 """
 
+from pathlib import Path
 from typing import ClassVar
 
 from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
@@ -17,6 +19,7 @@ __all__ = [
     "ConsoleError",
     "InputUnusable",
     "LogDiffers",
+    "LogKeyElsewhere",
     "ModuleUnusable",
     "OutputLost",
     "ServiceAway",
@@ -27,6 +30,16 @@ class ConsoleError(ApcError):
     """The command could not do what was asked; `exit_code` is the exit code of the process."""
 
     exit_code: ClassVar[int] = 2
+
+
+class LogKeyElsewhere(ConsoleError):
+    """This machine has no key to check the log's checkpoints with; a new one would make each of them wrong."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"no key of the log: {path} does not exist. Run the command where the log writer runs (in Docker Compose: "
+            "`docker compose exec persister apc log verify`), or give --key the keys that `apc log key` prints there"
+        )
 
 
 class ModuleUnusable(ConsoleError):

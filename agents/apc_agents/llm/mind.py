@@ -17,7 +17,7 @@ from pydantic_ai.usage import RunUsage
 
 from apc_agents.action_context import ActionContext, WithheldMemory
 from apc_agents.actions import ActionExecutor, ActionReport
-from apc_agents.clearance import lowest
+from apc_agents.clearance import lowest, say_withheld
 from apc_agents.context.polynomial import IS_FOR_MODEL
 from apc_agents.context.prompt_assembly import LEVEL, new_fence
 from apc_agents.context.session import ContextSession
@@ -182,6 +182,9 @@ class Mind:
         """
         asked = await session.add_user_turn(message, metadata)
         await on_change(session)
+        if actions.trigger is not None:
+            told = {tool["name"] for tool in self.tools.described(actions.security_level, actions.trigger)}
+            say_withheld(self.tools.tools.keys() - told, actions.trigger, actions.security_level)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
         run = _Thought(

@@ -18,6 +18,7 @@ from apc_bus.rabbit.consumer import RabbitSubscription, subscribed
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers, follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
+from apc_bus.telemetry import quiet_amqp_libraries
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100
@@ -174,6 +175,7 @@ async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc", shards:
         BusUnavailable: no node answers within `connect_patience`, or user, password or virtual host is
             refused; the message says which.
     """
+    quiet_amqp_libraries()
     for warning in settings.warnings:
         _log.warning("setting_unwise", reason=warning)
     timing = Timing(

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from apc_bus.settings import LogKeySettings, PersisterSettings
 from apc_cli.connections import open_log_with_url
-from apc_cli.errors import InputUnusable
+from apc_cli.errors import InputUnusable, LogKeyElsewhere
 from apc_cli.output.output import print_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import echo
@@ -19,6 +19,7 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
+from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.export import folder_of, name_of
 from apc_persister.evidence.rows import find_strays, list_shards
@@ -40,9 +41,12 @@ class TrustedKeys:
 
     @property
     def signer(self) -> Signer:
-        """Return the log's own key. Raises LogKeyMissing, LogKeyUnusable."""
+        """Return the log's own key. Raises LogKeyElsewhere, LogKeyUnusable."""
         if self._signer is None:
-            self._signer = load_signer(LogKeySettings())
+            try:
+                self._signer = load_signer(LogKeySettings())
+            except LogKeyMissing as missing:
+                raise LogKeyElsewhere(missing.path) from missing
         return self._signer
 
     def of_origin(self, origin: str) -> tuple[int, tuple[PublicKey, ...]]:

@@ -11,8 +11,15 @@ from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_cli.commands.agent import inbox_depths, listed
 from apc_cli.doctor.finding import Finding, ok, warning
+from apc_contracts.identity.registry import CLIENT, CLIENTS
 from apc_contracts.text import numbered
+from apc_contracts.vocabulary import Right
 from apc_log.queries.health import count_dead_by_reason, count_set_aside
+
+OPERATOR_FIX = (
+    f"its inbox grows by each session that it starts: register a client in its place, which has none (`apc agent add "
+    f"{CLIENT}-operator --role {CLIENT} --swarm {CLIENTS} --rights operate`); revoke it when no other command needs it"
+)
 
 
 async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -> list[Finding]:
@@ -39,6 +46,9 @@ def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime)
     if not is_consumed:
         said = f"nobody consumes its queues; {said}"
     waits = f"; {numbered(waiting, 'packet waits', 'packets wait')}" if waiting else ""
+    if not row["handles"] and Right.OPERATE in row["rights"]:
+        said = f"{row['agent_id']}: may operate and handles nothing, so nobody reads its inbox{waits}"
+        return warning("agents", said, OPERATOR_FIX)
     fix = f"start its worker, or `apc agent revoke {row['agent_id']}`"
     return warning("agents", f"{row['agent_id']}: {said}{waits}", fix)
 

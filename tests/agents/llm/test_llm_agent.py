@@ -11,10 +11,12 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.models import Model
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
+from structlog.testing import capture_logs
 from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import AgentError, AgentTestClient, HandlerContext
 from apc_agents.actions import ToolRegistry
+from apc_agents.clearance import Clearance
 from apc_agents.context import SessionConfig
 from apc_agents.handling.state import InMemoryStateStore
 from apc_agents.llm import LLMAgent, LLMSettings, ModelUnusable
@@ -26,6 +28,7 @@ from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload, NackPayloa
 
 from .models import document, model_of, model_saying, silent_model
 
+CLEARED = Clearance(agents={"tester": SecurityLevel.USER})
 PROPOSE = {
     "action": "emit",
     "type": "internal",
@@ -67,6 +70,20 @@ async def test_it_thinks_about_a_packet_and_emits_by_an_action(idea: MakeIdea) -
     assert reply is not None and reply.payload_as(IdeaPayload).method_id == "m-2"
     assert kept_for_strangers(state)["remembered"] == {"method": "m-1"}
     assert outcome.kind is ReceiptKind.OUTCOME and outcome.usage is not None and outcome.usage.tokens
+
+
+@pytest.mark.parametrize(("clearance", "withheld"), [(None, ["add", "long_page"]), (CLEARED, [])])
+async def test_tools_that_a_sender_may_not_use_are_logged_with_the_remedy(
+    tools: ToolRegistry, idea: MakeIdea, clearance: Clearance | None, withheld: list[str]
+) -> None:
+    agent = agent_with(model_saying(document("Done.")), tools=tools, clearance=clearance)
+    with capture_logs() as lines:
+        async with AgentTestClient(agent) as client:
+            await client.send(idea("m-1"))
+    said = [line for line in lines if line["event"] == "tools_withheld"]
+    assert [line["tools"] for line in said] == ([withheld] if withheld else [])
+    assert all((line["level"], line["log_level"]) == ("public", "warning") for line in said)
+    assert all("clearance" in line["fix"] and line["senders"] for line in said)
 
 
 async def test_what_it_has_cost_travels_in_the_outcome(idea: MakeIdea) -> None:

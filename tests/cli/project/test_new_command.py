@@ -18,6 +18,7 @@ from apc_cli.commands.new import TeamKind, write_project
 from apc_cli.errors import InputUnusable
 
 BIN = Path(sys.executable).parent
+ROOT = Path(__file__).parents[3]
 
 
 def make(folder: Path, *arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -55,6 +56,14 @@ def test_its_tests_pass_and_its_team_runs_at_once(
         2,
         "apc: my-team is not empty: choose another name, or empty it first\n",
     )
+
+
+def test_its_dockerfile_names_programs_that_the_image_has(tmp_path: Path) -> None:
+    """The environment of the image has no pip of its own; the system's installs into it (deploy/Dockerfile)."""
+    image = (ROOT / "deploy/Dockerfile").read_text()
+    assert "venv --without-pip /opt/apc" in image and "PIP_PYTHON=/opt/apc/bin/python" in image
+    dockerfile = (write_project("my-team", tmp_path) / "Dockerfile").read_text()
+    assert "RUN pip install" in dockerfile and "/opt/apc/bin/pip" not in dockerfile
 
 
 def test_at_a_terminal_it_asks_which_kind_of_team_it_is(tmp_path: Path) -> None:

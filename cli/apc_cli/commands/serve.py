@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, TypeVar
 
 import asyncpg
@@ -178,6 +179,21 @@ async def run_persister() -> None:
             await persister.run(service.stop)
 
 
+# Each attempt reads the settings again: a password that was wrong may be mended in its file meanwhile.
+
+
+async def _open_pool() -> asyncpg.Pool:
+    database = DatabaseSettings()
+    if database.url is None:
+        raise DatabaseUnavailable("APC_DATABASE_URL is empty: give the URL of the database")
+    return await open_pool(database.url, max_size=database.database_pool)
+
+
+async def _connect_bus(name: str) -> Bus:
+    settings = BusSettings()
+    return await connect_rabbit(settings, purpose=name, shards=settings.shards)
+
+
 @asynccontextmanager
 async def _prepared(name: str) -> AsyncIterator[_Service]:
     """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
@@ -186,16 +202,14 @@ async def _prepared(name: str) -> AsyncIterator[_Service]:
     if console.supervised:
         end_with_supervisor()
     export_traces(f"apc-{name}")
-    settings, database = BusSettings(), DatabaseSettings()
-    url = database.url
-    if not settings.amqp_nodes or url is None:
+    if not BusSettings().amqp_nodes or DatabaseSettings().url is None:
         raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
     service = _Service(stop_on_signals())
     bus = pool = None
     with serve_health(console.health_host, console.health_port, service.unready):
         try:
-            pool = await service.connect(lambda: open_pool(url, max_size=database.database_pool))
-            bus = await service.connect(lambda: connect_rabbit(settings, purpose=name, shards=settings.shards))
+            pool = await service.connect(_open_pool)
+            bus = await service.connect(partial(_connect_bus, name))
             if bus is not None and pool is not None:
                 service.connections = bus, pool
             yield service

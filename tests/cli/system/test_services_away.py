@@ -5,15 +5,18 @@ import signal
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.failover.demotion import Switch, by_way_of, place_of
 from tests.support.servers.ports import free_ports
 from tests.support.servers.proxy import Proxy
+from tests.support.waiting import until
 
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import build_topology
+from apc_cli.commands.serve import _open_pool, _Service
 
 # Port 9 (discard): nobody listens.
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
@@ -74,6 +77,28 @@ def test_a_service_waits_and_leaves_when_told(apc: ApcCommand, service: str) -> 
         assert running.returncode == 0, f"after {time.monotonic() - began:.1f} s"
     finally:
         running.kill()
+
+
+async def test_settings_that_are_mended_meanwhile_are_read_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a password in a mounted file: the service goes on with the new one."""
+    monkeypatch.setenv("APC_DATABASE_URL", urlsplit(postgres_url)._replace(path="/another").geturl())
+    service = _Service(asyncio.Event())
+    opening = asyncio.create_task(service.connect(_open_pool))
+    await until_it_waits(service)
+    monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
+    pool = await asyncio.wait_for(opening, 30)
+    assert pool is not None
+    assert await pool.fetchval("SELECT 1") == 1
+    await pool.close()
+
+
+async def until_it_waits(service: _Service) -> None:
+    async def waits() -> bool:
+        return "another" in service.waits_for
+
+    await until(waits)
 
 
 STREAMS = {

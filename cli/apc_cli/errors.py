@@ -6,10 +6,12 @@ ApcError
   ConsoleError
     LogKeyElsewhere    this machine has no key to check the log's checkpoints with; says where it is
     ModuleUnusable     `module:agent` does not lead to an agent
+    RevocationIncomplete  an agent is revoked, and something that it logs in with is left
     LogDiffers         a log that does not say again what was recorded (exit 4)
     OutputLost         a standard output that takes no more: a full disk, a reader that has left
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +24,7 @@ __all__ = [
     "LogKeyElsewhere",
     "ModuleUnusable",
     "OutputLost",
+    "RevocationIncomplete",
     "ServiceAway",
 ]
 
@@ -48,6 +51,16 @@ class ModuleUnusable(ConsoleError):
 
 class OutputLost(ConsoleError):
     """A standard output that takes no more: a full disk, or a reader that has left (`apc packet trace | head`)."""
+
+
+class RevocationIncomplete(ConsoleError):
+    """An agent is revoked in the registry, and something that it logs in with is left; names it."""
+
+    def __init__(self, agent_id: str, left: Sequence[str]) -> None:
+        super().__init__(
+            f"agent {agent_id} is revoked in the registry, and not everything of it is gone. Left: {'; '.join(left)}. "
+            "Repeat the command once that is mended"
+        )
 
 
 class LogDiffers(ConsoleError):

@@ -63,8 +63,9 @@ BEGIN
 END $$;
 
 -- Makes a login, or gives it another password, as a SCRAM verifier: no password reaches the server or its log.
+-- A login may lock its own entry (ALTER ROLE in a transaction that it leaves open): nobody waits for that without end.
 CREATE OR REPLACE FUNCTION apc_access.make_login(agent_id text, verifier text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 DECLARE
     login constant text := apc_access.login_of(agent_id);
 BEGIN
@@ -83,9 +84,22 @@ BEGIN
     RETURN true;
 END $$;
 
--- Before `end_login`, in its own transaction: nobody gets in while those who are in are sent away.
-CREATE OR REPLACE FUNCTION apc_access.close_login(agent_id text) RETURNS boolean
+-- Ends the connections of a login, and what they have locked; how many.
+CREATE OR REPLACE FUNCTION apc_access.send_away(agent_id text) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    login constant text := apc_access.login_of(agent_id);
+BEGIN
+    IF NOT coalesce(apc_access.is_ours(login), false) THEN
+        RETURN 0;
+    END IF;
+    RETURN (SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = login);
+END $$;
+
+-- Before `end_login`, in its own transaction: nobody gets in while those who are in are sent away. Others call `send_away`
+-- meanwhile: an open transaction of the login may hold what this waits for.
+CREATE OR REPLACE FUNCTION apc_access.close_login(agent_id text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 DECLARE
     login constant text := apc_access.login_of(agent_id);
 BEGIN
@@ -98,14 +112,14 @@ END $$;
 
 -- Ends its connections and drops it; one that owns something stays, and cannot log in. Whether it is gone.
 CREATE OR REPLACE FUNCTION apc_access.end_login(agent_id text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $$
 DECLARE
     login constant text := apc_access.login_of(agent_id);
 BEGIN
     IF NOT coalesce(apc_access.is_ours(login), false) THEN
         RETURN true;
     END IF;
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = login;
+    PERFORM pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE usename = login;
     EXECUTE format('DROP ROLE %I', login);
     RETURN true;
 EXCEPTION
@@ -124,7 +138,7 @@ BEGIN
     END LOOP;
     GRANT USAGE ON SCHEMA apc_access TO apc_logins, apc_registrar;
     GRANT EXECUTE ON FUNCTION apc_access.make_login(text, text), apc_access.close_login(text),
-        apc_access.end_login(text) TO apc_registrar;
+        apc_access.send_away(text), apc_access.end_login(text) TO apc_registrar;
 EXCEPTION
     WHEN insufficient_privilege OR undefined_object THEN
         RAISE NOTICE 'logins of agents are made as % (%)', current_user, SQLERRM;

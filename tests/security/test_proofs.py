@@ -81,6 +81,7 @@ HERE: Table = {
     "database/test_login_function.py": {
         "test_nobody_but_a_registrar_may_call_it": "the acts work for a registrar",
         "test_a_revoked_login_is_sent_away_and_cannot_come_back": "make_login(logins.admin, agent_id",
+        "test_an_agent_does_not_prevent_its_own_revocation": "with pytest.raises(asyncpg.LockNotAvailableError)",
     },
     "database/test_own_rows.py": {
         "test_a_task_for_another_agent_is_refused": "once the guard is away",
@@ -224,6 +225,7 @@ NO_ACT: Table = {
     },
     "database/test_login_function.py": {
         "test_it_makes_members_of_apc_agent": "honest use",
+        "test_the_functions_of_an_older_release_are_replaced": "honest use",
     },
     "database/test_own_rows.py": {
         "test_agents_of_a_session_add_to_one_conversation": "honest use",

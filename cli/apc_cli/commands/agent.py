@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import asyncpg
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from apc_agents.scheduling import list_schedules
 from apc_agents.team import load_contract_files, load_documents, load_members
+from apc_bus.database import DATABASE_AWAY, first_line
 from apc_bus.errors import QueueMissing
 from apc_bus.port import Bus, QueueDepth
 from apc_bus.settings import BusSettings
@@ -27,7 +29,7 @@ from apc_cli.commands.agent_logins import (
 from apc_cli.commands.group import Commands, ContractFile
 from apc_cli.commands.topology import shared_users
 from apc_cli.connections import apply, broker_user, open_bus, open_log
-from apc_cli.errors import InputUnusable
+from apc_cli.errors import InputUnusable, RevocationIncomplete, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows, tell, wants_json
 from apc_cli.output.terminal import echo
 from apc_client.operator import PEOPLE
@@ -44,6 +46,7 @@ from apc_client.registration import (
     with_keys,
 )
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.errors import ApcError
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Kind, Registration, voice_objection
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
@@ -233,12 +236,15 @@ async def _check_voices(pool: asyncpg.Pool, added: Sequence[Registration], opera
 
 
 async def revoke_agent(agent_id: str) -> Remarks:
-    """Delete an agent's broker user, revoke the agent, and wait until the log has it. Idempotent.
+    """Revoke an agent, delete its broker user and its database login, and wait until the log has it. Idempotent.
 
-    The broker comes first: from then on nothing of the agent is accepted, whether an orchestrator runs or not.
+    The registry comes first: whatever the agent does against the other steps, the gate takes nothing of it from then
+    on. A step that fails does not keep the next one from being taken.
 
     Raises:
         InputUnusable: there is no agent with that id.
+        ServiceAway: the change was sent, and is not in the log yet.
+        RevocationIncomplete: something of the agent is left; says what.
     """
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
@@ -246,19 +252,44 @@ async def revoke_agent(agent_id: str) -> Remarks:
         known = registry.pop(agent_id, None)
         if known is None:
             raise InputUnusable(f"agent {agent_id} is not registered")
-        user = known.broker_user
-        remarks: Remarks = []
-        if known.kind is Kind.AGENT:  # the users that speak for a person are somebody else's
-            others = [one for one in registry.values() if not one.is_revoked and one.kind is Kind.AGENT]
-            sharing = [queues_of(one) for one in others if one.broker_user == user]
-            remarks += await cut_off(settings, agent_id, user, sharing)
-            remarks += await end_agent_login(pool, agent_id)
-        if known.is_revoked:
-            return [*remarks, f"agent {agent_id} was revoked before"]
-        change = AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)
-        await publish_changes(bus, [change], settings.shards)
-        await wait_until_recorded(pool, [change], settings.shards, LOG_PATIENCE)
+        changes = [] if known.is_revoked else [AgentRevoked(change_id=new_packet_id(), agent_id=agent_id)]
+        if changes:
+            await publish_changes(bus, changes, settings.shards)
+        remarks, left = await _take_away(settings, pool, known, registry.values())
+        if not changes:
+            remarks.append(f"agent {agent_id} was revoked before")
+        try:
+            await wait_until_recorded(pool, changes, settings.shards, LOG_PATIENCE)
+        except ServiceAway as error:
+            if not left:
+                raise
+            left.append(str(error))
+    if left:
+        tell(remarks)
+        raise RevocationIncomplete(agent_id, left)
     return remarks
+
+
+async def _take_away(
+    settings: BusSettings, pool: asyncpg.Pool, revoked: Registration, registry: Iterable[Registration]
+) -> tuple[Remarks, Remarks]:
+    """Take away what an agent logs in with; what was done, and what is left. `registry`: everybody else."""
+    if revoked.kind is not Kind.AGENT:  # the users that speak for a person are somebody else's
+        return [], []
+    others = [one for one in registry if not one.is_revoked and one.kind is Kind.AGENT]
+    sharing = [queues_of(one) for one in others if one.broker_user == revoked.broker_user]
+    done: Remarks = []
+    left: Remarks = []
+    user, login = revoked.broker_user, f"agent.{revoked.agent_id}"
+    for what, step in (
+        (f"broker user {user}", partial(cut_off, settings, revoked.agent_id, user, sharing)),
+        (f"database login {login}", partial(end_agent_login, pool, revoked.agent_id)),
+    ):
+        try:
+            done += await step()
+        except (ApcError, *DATABASE_AWAY) as error:
+            left.append(f"{what}: {first_line(error)}")
+    return done, left
 
 
 def _members(kind: type[Right] | type[PacketType], text: str, option: str) -> Iterable[Any]:
@@ -351,10 +382,11 @@ async def add(
 
 @app.command()
 async def revoke(agent_id: AgentId) -> None:
-    """Revoke an agent's registration and delete its broker user: nothing of it is accepted from now on.
+    """Revoke an agent's registration, and delete its broker user and its database login.
 
-    Its past stays in the log. With APC_MANAGEMENT_URL its broker user is deleted, which closes its connections. Its
-    keys are no longer valid. Repeating the command does no harm.
+    Nothing of it is accepted from now on; its past stays in the log. With APC_MANAGEMENT_URL its broker user is
+    deleted, which closes its connections. Its keys are no longer valid. If something of it is left, the command says
+    what, and fails; repeating it does no harm.
     """
     tell(await revoke_agent(agent_id))
     echo(f"agent {agent_id} is revoked")

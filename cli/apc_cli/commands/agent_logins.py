@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import asyncpg
 import orjson
 
+from apc_bus.database import first_line
 from apc_bus.folders import make_private_folder
 from apc_bus.rabbit.definitions import SERVICE_USERS, Limits, Permission, agent_permission, permissions, user_limits
 from apc_bus.rabbit.management import Management
@@ -229,6 +230,10 @@ async def cut_off(settings: BusSettings, agent_id: str, user: str, sharing: Sequ
 # Create and delete the database logins of agents, together with their broker users.
 
 _REFUSALS = (asyncpg.InvalidParameterValueError, asyncpg.InsufficientPrivilegeError)
+_HELD = (
+    "a transaction holds its entry: its own, left open, or a prepared one "
+    "(SELECT gid, owner FROM pg_prepared_xacts; ROLLBACK PREPARED)"
+)
 
 
 async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -> Remarks:
@@ -254,18 +259,26 @@ async def _make(pool: asyncpg.Pool, agent_id: str, login: str, password: str) ->
         is_new = await make_login(pool, agent_id, password)
     except _REFUSALS as error:
         return [f"database login {login} was not made: {error}"]
+    except asyncpg.LockNotAvailableError:
+        return [f"database login {login} keeps its password: {_HELD}"]
     return [f"made database login {login}: its password is that of the broker user {login}"] if is_new else []
 
 
 async def end_agent_login(pool: asyncpg.Pool, agent_id: str) -> Remarks:
-    """Delete an agent's login and end its connections; does nothing unless our user is a member of apc_registrar."""
+    """Delete an agent's login and end its connections; does nothing unless our user is a member of apc_registrar.
+
+    Raises:
+        InputUnusable: the login stays; says why, and who can change it.
+    """
     login = f"agent.{agent_id}"
     if not await may_make_logins(pool):
         return []
     try:
         is_gone = await end_login(pool, agent_id)
     except _REFUSALS as error:
-        return [f"database login {login} stays: {error}"]
+        raise InputUnusable(first_line(error)) from error
+    except (asyncpg.LockNotAvailableError, TimeoutError) as error:
+        raise InputUnusable(_HELD) from error
     if is_gone is None:
         return []
     if is_gone:

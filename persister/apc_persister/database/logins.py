@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import secrets
 from base64 import b64encode
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
@@ -19,13 +20,17 @@ from apc_persister.database.guard import is_superuser
 Database = AnyConnection | asyncpg.Pool
 
 _SCRIPT = "logins.sql"
-_ARE_INSTALLED = "SELECT to_regprocedure('apc_access.make_login(text, text)') IS NOT NULL"
+_ARE_INSTALLED = "SELECT to_regprocedure('apc_access.send_away(text)') IS NOT NULL"
+"""The newest of the functions: release 0.1.0 had the others."""
 _MAY_MAKE = """
 SELECT coalesce(has_schema_privilege(oid, 'USAGE')
                 AND has_function_privilege('apc_access.make_login(text, text)', 'EXECUTE'), false)
 FROM pg_namespace WHERE nspname = 'apc_access'
 """
 _LOCK = 0x617063_6C6F67
+_CLOSING_ATTEMPTS = 3
+"""Each waits two seconds for the entry of the login (logins.sql)."""
+_SENDING_INTERVAL_SECONDS = 0.05
 _ITERATIONS = 4096
 """As PostgreSQL itself; passwords of 256 random bits need no more."""
 
@@ -54,19 +59,44 @@ async def make_login(database: Database, agent_id: str, password: str) -> bool:
     Raises:
         asyncpg.InvalidParameterValueError: the id is too long for the name of a login.
         asyncpg.InsufficientPrivilegeError: a role of that name is an administrator's, or we may not.
+        asyncpg.LockNotAvailableError: a transaction that the login leaves open holds its entry: revoke the agent.
     """
     return bool(await database.fetchval("SELECT apc_access.make_login($1, $2)", agent_id, scram_verifier(password)))
 
 
-async def end_login(database: Database, agent_id: str) -> bool | None:
+async def end_login(pool: asyncpg.Pool, agent_id: str) -> bool | None:
     """Take an agent's login away and end its connections; None when there was none, False when it stays, closed.
 
+    Its connections are ended before, while and after it is closed: one of them may hold its entry locked.
+
+    Args:
+        pool: of at least two connections.
+
     Raises:
+        asyncpg.LockNotAvailableError: something else holds its entry, such as a prepared transaction; it may be open.
         asyncpg.PostgresError: as `make_login`.
     """
-    if not await database.fetchval("SELECT apc_access.close_login($1)", agent_id):
-        return None
-    return bool(await database.fetchval("SELECT apc_access.end_login($1)", agent_id))
+    sending = asyncio.create_task(_keep_sending_away(pool, agent_id))
+    try:
+        if not await _unless_locked(pool, "SELECT apc_access.close_login($1)", agent_id):
+            return None
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    return bool(await _unless_locked(pool, "SELECT apc_access.end_login($1)", agent_id))
+
+
+async def _keep_sending_away(pool: asyncpg.Pool, agent_id: str) -> None:
+    while True:
+        await pool.fetchval("SELECT apc_access.send_away($1)", agent_id)
+        await asyncio.sleep(_SENDING_INTERVAL_SECONDS)
+
+
+async def _unless_locked(pool: asyncpg.Pool, statement: str, agent_id: str) -> object:
+    for _ in range(_CLOSING_ATTEMPTS - 1):
+        with suppress(asyncpg.LockNotAvailableError):
+            return await pool.fetchval(statement, agent_id)
+    return await pool.fetchval(statement, agent_id)
 
 
 def scram_verifier(password: str) -> str:

@@ -132,8 +132,8 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
     """
     bad = {"APC_MANAGEMENT_URL": system.broker.management_url("guest", "wrong")}
     refused = await asyncio.to_thread(system.apc, "agent", "revoke", "delta", given=system.as_operator | bad)
-    assert refused.returncode == 2 and len(refused.stderr.splitlines()) == 1, "nothing was changed, and it is said"
-    assert "refuses user 'guest'" in refused.stderr
+    assert refused.returncode == 2, "what is left is said"
+    assert "Left: broker user agent.delta: " in refused.stderr and "refuses user 'guest'" in refused.stderr
     accepted: list[float] = []
     url = system.agent_url("delta")
     connection = await aiormq.connect(url)

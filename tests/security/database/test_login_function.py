@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 import pytest
@@ -12,6 +12,7 @@ from tests.support.waiting import until
 from apc_bus.database import open_pool
 from apc_log.heads import AnyConnection
 from apc_persister.database.logins import end_login, make_login, may_make_logins, scram_verifier
+from apc_persister.database.migrate import migrate
 
 VERIFIER = scram_verifier(PASSWORD)
 ANY_NAME = ("agent_id !~ '^[A-Za-z0-9][A-Za-z0-9._:-]*$' OR octet_length(agent_id) > 57", "false")
@@ -84,6 +85,7 @@ async def test_nobody_but_a_registrar_may_call_it(logins: Logins) -> None:
     statements = (
         f"SELECT apc_access.make_login('{other}', '{VERIFIER}')",
         f"SELECT apc_access.close_login('{other}')",
+        f"SELECT apc_access.send_away('{other}') = 0",
         f"SELECT apc_access.end_login('{other}')",
     )
     for statement in statements:
@@ -201,3 +203,45 @@ async def test_a_revoked_login_is_sent_away_and_cannot_come_back(logins: Logins)
     await logins.admin.execute(f'DROP OWNED BY "agent.{agent_id}"')
     assert await end_login(logins.admin, agent_id) is True
     assert await end_login(logins.admin, agent_id) is None
+
+
+async def test_an_agent_does_not_prevent_its_own_revocation(logins: Logins) -> None:
+    """It locks the entry of its login in a transaction that it leaves open, and comes back when it is sent away."""
+    agent_id = logins.agent("a")
+    await logins.make(agent_id)
+
+    async def hold() -> asyncpg.Connection:
+        connection = await asyncpg.connect(logins.url_for(agent_id))
+        await connection.execute("BEGIN; ALTER ROLE CURRENT_USER SET work_mem = '1MB'")
+        await connection.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{PASSWORD}'")
+        return connection
+
+    async def come_back() -> None:
+        while True:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                connection = await hold()
+                await connection.execute("SELECT pg_sleep(60)")
+
+    first = await hold()
+    with pytest.raises(asyncpg.LockNotAvailableError):  # nobody else waits for it without end
+        await logins.admin.fetchval("SELECT apc_access.close_login($1)", agent_id)
+    with pytest.raises(asyncpg.LockNotAvailableError):
+        await make_login(logins.admin, agent_id, PASSWORD)
+    coming = [asyncio.create_task(come_back()) for _ in range(3)]
+    try:
+        assert await end_login(logins.admin, agent_id) is True
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+        first.terminate()
+    assert await logins.admin.fetchval("SELECT to_regrole($1)", f'"agent.{agent_id}"') is None
+    with pytest.raises((asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)):
+        await asyncpg.connect(logins.url_for(agent_id))
+
+
+async def test_the_functions_of_an_older_release_are_replaced(logins: Logins) -> None:
+    await logins.admin.execute("DROP FUNCTION apc_access.send_away(text)")
+    await migrate(logins.url)
+    await logins.make(logins.agent("a"))
+    assert await logins.admin.fetchval("SELECT apc_access.send_away($1)", logins.agent("a")) == 0

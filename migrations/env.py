@@ -3,8 +3,7 @@
 from alembic import context
 from sqlalchemy import Connection, text
 
-LOCK = 0x617063_6D696772
-"""Key of the advisory lock: of several migrations that start together, one works and the rest wait."""
+from apc_persister.database.guard import LOCK_SCHEMA
 
 
 def run(connection: Connection) -> None:
@@ -12,7 +11,7 @@ def run(connection: Connection) -> None:
 
     The scripts run in one recorded maintenance; what they left is then brought under the guard by the catalog.
     """
-    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+    connection.execute(text(LOCK_SCHEMA))
     if connection.scalar(text("SELECT to_regnamespace('apc_guard')")) is None:
         connection.execute(text("CREATE SCHEMA apc_guard"))
     context.configure(connection=connection, version_table_schema="apc_guard")

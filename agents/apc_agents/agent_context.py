@@ -145,7 +145,7 @@ class ContextAssembler:
             passed_over.update(kept.metadata.get(PASSED_OVER, {}).get(agent_id, ()))
         said = [
             message
-            for message in (kept.messages if kept else ())
+            for message in (kept.own.messages if kept else ())
             if is_visible(message, agent_id) and message.metadata.get("message_id") not in passed_over
         ]
         recent = self._recent(said)

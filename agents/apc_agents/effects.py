@@ -379,7 +379,10 @@ UPDATE apc_app.agent_effects SET made_at = clock_timestamp(), result = $5::text:
 
 INTERRUPT = f"UPDATE apc_app.agent_effects SET lease_until = clock_timestamp(), problem = $5 WHERE {_HELD}"
 
-WITHDRAW = f"DELETE FROM apc_app.agent_effects WHERE {_HELD}"
+# The right to DELETE is that to lock the table: a trigger of the table has it, and removes what is marked.
+_REMOVE = "UPDATE apc_app.agent_effects SET is_removed = true"
+
+WITHDRAW = f"{_REMOVE} WHERE {_HELD}"
 
 SETTLE = f"""
 UPDATE apc_app.agent_effects
@@ -387,7 +390,7 @@ SET made_at = coalesce(made_at, clock_timestamp()), result = $4::text::jsonb, pr
 WHERE {_PLACE} AND {_STATE} IN ('UNKNOWN', 'RESULT_LOST') RETURNING true
 """
 
-RELEASE = f"DELETE FROM apc_app.agent_effects WHERE {_PLACE} AND {_STATE} = 'UNKNOWN' RETURNING true"
+RELEASE = f"{_REMOVE} WHERE {_PLACE} AND {_STATE} = 'UNKNOWN' RETURNING true"
 
 LIST = f"""
 SELECT {_COLUMNS} FROM apc_app.agent_effects
@@ -396,8 +399,8 @@ WHERE ($1::text IS NULL OR agent_id = $1) AND ($2::uuid IS NULL OR packet_id = $
 ORDER BY claimed_at DESC, packet_id, key LIMIT $4
 """
 
-PURGE = """
-DELETE FROM apc_app.agent_effects
+PURGE = f"""
+{_REMOVE}
 WHERE agent_id = $1 AND made_at IS NOT NULL AND expires_at < clock_timestamp() - $2::interval RETURNING true
 """
 

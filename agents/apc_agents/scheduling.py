@@ -304,7 +304,7 @@ class InMemoryScheduleStore:
             kept[schedule.name] = (entry[0], until)
 
 
-_FORGET = "DELETE FROM apc_app.schedules WHERE agent_id = $1 AND name <> ALL ($2)"
+_FORGET = "UPDATE apc_app.schedules SET is_removed = true WHERE agent_id = $1 AND name <> ALL ($2)"
 
 _KEEP = """
 INSERT INTO apc_app.schedules AS kept (agent_id, name, line, timezone, misfire, fired_until, next_at)
@@ -317,7 +317,10 @@ ON CONFLICT (agent_id, name) DO UPDATE SET
                    THEN kept.next_at ELSE excluded.next_at END
 """
 
-_TURN = "SELECT pg_try_advisory_xact_lock(hashtextextended('apc_app.schedules/' || $1 || '/' || $2, 0))"
+_ADD_TURN = "INSERT INTO apc_app.schedule_turns (agent_id, name) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+
+# A row of the agent's own, not an advisory lock: anybody who logs in can hold one of any name.
+_TURN = "SELECT true FROM apc_app.schedule_turns WHERE agent_id = $1 AND name = $2 FOR UPDATE SKIP LOCKED"
 
 _FIRED_UNTIL = "SELECT fired_until FROM apc_app.schedules WHERE agent_id = $1 AND name = $2"
 
@@ -351,6 +354,7 @@ class PostgresScheduleStore:
             async with self._pool.acquire() as connection, connection.transaction():
                 await connection.execute(_FORGET, agent_id, list(schedules))
                 await connection.executemany(_KEEP, rows)
+                await connection.executemany(_ADD_TURN, [(agent_id, name) for name in sorted(schedules)])
 
         await _patiently(register)
 

@@ -38,6 +38,7 @@ class ActionError(AgentError):
         ToolFailed         a tool that raised, took too long, or gave what JSON does not know
         KnowledgeOutOfScope    (knowledge_id): knowledge that the response does not list
         TaskUnknown        (task_id): no such task
+        TaskAmbiguous      (task_id, agents): several agents have a task of this id
         TaskLost           (task_id): another worker has taken the task over, or it was cancelled
     """
 
@@ -102,6 +103,15 @@ class TaskUnknown(ActionError):
     def __init__(self, task_id: str) -> None:
         super().__init__(f"there is no task {task_id!r}: `apc task list` shows those there are")
         self.task_id = task_id
+
+
+class TaskAmbiguous(ActionError):
+    """Several agents have a task of this id."""
+
+    def __init__(self, task_id: str, agents: Sequence[str]) -> None:
+        super().__init__(f"agents {', '.join(agents)} each have a task {task_id!r}: name one with --agent")
+        self.task_id = task_id
+        self.agents = tuple(agents)
 
 
 class TaskLost(ActionError):

@@ -84,7 +84,7 @@ async def open_memory(user: str) -> AsyncIterator[ChatMemory]:
         try:
             if await pool.fetchval("SELECT to_regclass($1)", NEEDED_TABLE) is None:
                 raise InputUnusable(f"this database has no {NEEDED_TABLE}: run `apc migrate`, or `apc up` once")
-            yield ChatMemory(PostgresMemoryStore(pool, user), pool)
+            yield ChatMemory(PostgresMemoryStore(pool, user, sees_others=False), pool)
         finally:
             await pool.close()
 
@@ -98,7 +98,7 @@ async def running_tasks(agent: LLMAgent, memory: ChatMemory) -> AsyncIterator[Ta
 
     The next process continues what is left.
     """
-    store: TaskStore = InMemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool)
+    store: TaskStore = InMemoryTaskStore() if memory.pool is None else PostgresTaskStore(memory.pool, agent.agent_id)
     if agent.tools is None:
         yield store
         return

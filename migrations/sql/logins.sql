@@ -62,6 +62,18 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Bounds what a login takes from others without meaning to; it may change the times for itself. A limit of connections
+-- that an administrator has set stays.
+CREATE OR REPLACE FUNCTION apc_access.bound(login text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (SELECT rolconnlimit FROM pg_roles WHERE rolname = login) = -1 THEN
+        EXECUTE format('ALTER ROLE %I CONNECTION LIMIT 50', login);
+        EXECUTE format('ALTER ROLE %I SET lock_timeout = %L', login, '30s');
+        EXECUTE format('ALTER ROLE %I SET idle_in_transaction_session_timeout = %L', login, '15min');
+    END IF;
+END $$;
+
 -- Makes a login, or gives it another password, as a SCRAM verifier: no password reaches the server or its log.
 -- A login may lock its own entry (ALTER ROLE in a transaction that it leaves open): nobody waits for that without end.
 CREATE OR REPLACE FUNCTION apc_access.make_login(agent_id text, verifier text) RETURNS boolean
@@ -77,10 +89,12 @@ BEGIN
     END IF;
     IF apc_access.is_ours(login) THEN
         EXECUTE format('ALTER ROLE %I LOGIN PASSWORD %L', login, verifier);
+        PERFORM apc_access.bound(login);
         RETURN false;
     END IF;
     EXECUTE format('CREATE ROLE %I LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS '
                    'IN ROLE apc_agent PASSWORD %L', login, verifier);
+    PERFORM apc_access.bound(login);
     RETURN true;
 END $$;
 
@@ -127,13 +141,30 @@ EXCEPTION
         RETURN false;
 END $$;
 
+-- An agent makes no objects. CREATE RULE, CREATE TRIGGER and others take the strongest locks of a table before they look for
+-- the right to: whoever waits there keeps everybody waiting.
+CREATE OR REPLACE FUNCTION apc_access.refuse_agents() RETURNS event_trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF starts_with(session_user::text, 'agent.') THEN
+        RAISE EXCEPTION '% refused for %: the login of an agent makes and changes no objects of the database',
+            TG_TAG, session_user USING ERRCODE = 'insufficient_privilege';
+    END IF;
+END $$;
+DROP EVENT TRIGGER IF EXISTS apc_access_agents;
+CREATE EVENT TRIGGER apc_access_agents ON ddl_command_start EXECUTE FUNCTION apc_access.refuse_agents();
+ALTER EVENT TRIGGER apc_access_agents ENABLE ALWAYS;
+
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA apc_access FROM PUBLIC;
 
 DO $$
 DECLARE
     item regprocedure;
 BEGIN
-    FOR item IN SELECT oid FROM pg_proc WHERE pronamespace = 'apc_access'::regnamespace LOOP
+    FOR item IN
+        SELECT oid FROM pg_proc
+        WHERE pronamespace = 'apc_access'::regnamespace AND prorettype <> 'event_trigger'::regtype -- a superuser's
+    LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO apc_logins', item);
     END LOOP;
     GRANT USAGE ON SCHEMA apc_access TO apc_logins, apc_registrar;
@@ -142,4 +173,26 @@ BEGIN
 EXCEPTION
     WHEN insufficient_privilege OR undefined_object THEN
         RAISE NOTICE 'logins of agents are made as % (%)', current_user, SQLERRM;
+END $$;
+
+-- Logins that an older release has made.
+DO $$
+DECLARE
+    item record;
+BEGIN
+    SET LOCAL lock_timeout = '2s';
+    FOR item IN
+        SELECT rolname FROM pg_roles
+        WHERE starts_with(rolname::text, 'agent.') AND rolcanlogin AND rolconnlimit = -1
+          AND (SELECT array_agg(roleid) FROM pg_auth_members WHERE member = pg_roles.oid)
+              = ARRAY[to_regrole('apc_agent')::oid]
+    LOOP
+        BEGIN
+            PERFORM apc_access.bound(item.rolname);
+        EXCEPTION
+            WHEN lock_not_available THEN
+                RAISE NOTICE '% holds its own entry, and keeps its limits: revoke it, or end its connections', item.rolname;
+        END;
+    END LOOP;
+    SET LOCAL lock_timeout = 0;
 END $$;

@@ -3,7 +3,7 @@
 from apc_persister.database.migrate import refuse_downgrade, run_script
 
 revision = "0113"
-down_revision = "0111"
+down_revision = "0112"
 
 
 def upgrade() -> None:

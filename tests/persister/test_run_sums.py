@@ -15,7 +15,7 @@ from apc_persister.verification.derived import compare_derived
 
 SUMS = "SELECT task_id, tasks FROM apc_log.protocol_sums ORDER BY task_id"
 UNSUMMED = "SELECT run_id FROM apc_log.unsummed_runs ORDER BY run_id"
-HOLD = "SELECT pg_advisory_xact_lock(hashtext('apc_log.sum_runs'))"
+HOLD = "LOCK TABLE apc_log.summed_uses IN SHARE UPDATE EXCLUSIVE MODE"
 
 
 def transfer(run_id: str, task_id: str) -> list[Entry]:

@@ -273,7 +273,7 @@ class Chats:
 
     async def _title(self, user: str, session_id: str) -> str | None:
         whole = await self._memory_of(user).retrieve_conversation(session_id)
-        first = next((one.content for one in whole.messages if one.role == "user"), None) if whole else None
+        first = next((one.content for one in whole.own.messages if one.role == "user"), None) if whole else None
         return None if first is None else " ".join(first.split())[:_TITLE]
 
     def _state(self, user: str, session_id: str, props: Props) -> ChatState:

@@ -160,8 +160,12 @@ class Dialogue:
         return _props(session)
 
     async def whole(self) -> ConversationContext | None:
-        """Return every message that is kept of the conversation, folded ones too; None before the first."""
-        return await self._memory.retrieve_conversation(self.session_id)
+        """Return every message that is kept of the conversation, folded ones too; None before the first.
+
+        What another login of the database has added is no part of it.
+        """
+        kept = await self._memory.retrieve_conversation(self.session_id)
+        return None if kept is None else kept.own
 
     async def own_tasks(self) -> Sequence[Task]:
         """Return the newest tasks that this user's messages started, newest first; at most TASKS_READ are looked at."""

@@ -130,6 +130,10 @@ MAX_SUMMARY_LENGTH: Final = 500
 """Characters of a summary in a listing."""
 
 
+MADE_BY: Final = "made_by"
+"""In the metadata of a message that the reader's login did not write: the agent whose login did."""
+
+
 class ConversationMessage(Model):
     """One message. `metadata` is any JSON; `sender_id` in it says who spoke, beyond the role."""
 
@@ -152,6 +156,19 @@ class ConversationContext(Model):
     agent_participants: tuple[str, ...] = ()
     version: Literal["1.0"] = CONVERSATION_VERSION
     revision: int | None = Field(default=None, ge=0, exclude=True)
+
+    def written_by(self, login: str) -> Self:
+        """Return the conversation with each message marked as that of another login, agent.<agent_id>."""
+        marked = (
+            message.model_copy(update={"metadata": {**message.metadata, MADE_BY: login}}) for message in self.messages
+        )
+        return self.model_copy(update={"messages": tuple(marked)})
+
+    @property
+    def own(self) -> Self:
+        """The conversation without what other logins of the database have added."""
+        kept = tuple(message for message in self.messages if MADE_BY not in message.metadata)
+        return self if len(kept) == len(self.messages) else self.model_copy(update={"messages": kept})
 
     def with_message(self, message: ConversationMessage, participant: str | None = None) -> Self:
         """Return the conversation with one more message, and with this agent among the participants."""
@@ -233,16 +250,18 @@ class ConversationContext(Model):
 def merged(parts: Sequence[ConversationContext]) -> ConversationContext:
     """Return the parts of one conversation as a whole: each message once, in the order of their times.
 
-    A part is what one agent heard and said. The revision of the whole is the sum of theirs.
+    A part is what one agent heard and said. The revision of the whole is the sum of theirs. What the first part says
+    stands: another with the same message_id and other words is a message beside it.
     """
     first = parts[0]
     if len(parts) == 1:
         return first
     known: dict[Any, ConversationMessage] = {}
     for message in (message for part in parts for message in part.messages):
-        known.setdefault(message.metadata.get("message_id", id(message)), message)
+        key = (message.metadata.get("message_id", id(message)), message.role, message.content)
+        known.setdefault(key, message)
     metadata: dict[str, Any] = {}
-    for part in parts:
+    for part in (*parts[1:], first):
         metadata |= part.metadata
     dropped = sum(int(part.metadata.get("dropped", 0)) for part in parts)
     return first.model_copy(

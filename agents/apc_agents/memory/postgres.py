@@ -1,7 +1,8 @@
 """The two tables of the memory in Postgres, statement by statement; values are JSON text here.
 
 Every transaction says whose rows it touches (`apc.owner`). The policies of the tables hold a role without special
-rights to that; the statements name the owner too, because no policy holds a superuser.
+rights to that; the statements name the owner too, because no policy holds a superuser. A row goes by `is_removed`: the
+right to DELETE is that to lock the table, so a trigger of the table has it, and no login of an agent.
 """
 
 from collections.abc import (
@@ -79,7 +80,8 @@ where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $5 and revi
 returning revision
 """
 _DELETE_STATE = """
-delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $4
+update apc_app.agent_state_store set is_removed = true
+where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $4
 """
 _INSERT_ONCE = """
 insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
@@ -92,7 +94,7 @@ where agent_id = $1 and owner_id = $2 and owner = $3 and starts_with(state_key, 
 order by state_key collate "C"
 """
 _FORGET_BY_PREFIX = """
-delete from apc_app.agent_state_store
+update apc_app.agent_state_store set is_removed = true
 where agent_id = $1 and owner = $2 and starts_with(state_key, $3) and updated_at < clock_timestamp() - $4::interval
 """
 _SELECT_STATES = """
@@ -204,13 +206,25 @@ async def _written(connection: Connection, statement: str, what: str, *arguments
 ATTEMPTS: Final = 3
 """A row that somebody else made meanwhile is seen by the next attempt."""
 _LOCK: Final = """
-select made_by = apc_app.writing_agent() as is_own, user_id, revision,
-    case when $3 then conversation_data::text end as document
-from apc_app.conversation_history where session_id = $1 and owner = $2 order by created_at, made_by for update
+select user_id, revision, case when $3 then conversation_data::text end as document
+from apc_app.conversation_history where session_id = $1 and owner = $2 and made_by = apc_app.writing_agent() for update
 """
-_READ: Final = """
-select conversation_data::text as document, revision from apc_app.conversation_history
-where session_id = $1 and owner = $2 order by created_at, made_by
+# Never locked: a login that holds its own row must not stop others.
+_OTHERS: Final = """
+select made_by, revision from apc_app.conversation_history
+where session_id = $1 and owner = $2 and user_id = $3 and made_by <> apc_app.writing_agent()
+"""
+_PARTS: Final = """
+session_id, user_id, made_by, made_by = apc_app.writing_agent() as is_own, revision, conversation_data::text as document
+"""
+# What this login wrote comes first. An agent that names another user has a conversation beside it, not a part of it.
+_READ: Final = f"""
+with parts as (
+    select {_PARTS}, created_at from apc_app.conversation_history
+    where session_id = $1 and owner = $2 and ($3 or made_by = apc_app.writing_agent()))
+select * from parts
+where is_own or user_id = coalesce((select own.user_id from parts as own where own.is_own), user_id)
+order by is_own desc, created_at, made_by
 """
 _WRITE: Final = """
 insert into apc_app.conversation_history as kept
@@ -223,37 +237,41 @@ on conflict (session_id, owner, made_by) do update
 returning revision
 """
 _DELETE_OTHERS: Final = """
-delete from apc_app.conversation_history
-where session_id = $1 and owner = $2 and made_by <> apc_app.writing_agent()
+update apc_app.conversation_history set is_removed = true
+where session_id = $1 and owner = $2 and (made_by, revision) in (
+    select other.made_by, other.revision from apc_app.conversation_history as other
+    join unnest($3::text[], $4::bigint[]) as seen (made_by, revision) using (made_by, revision)
+    where other.session_id = $1 and other.owner = $2 for update of other skip locked)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class LockedParts:
-    """The rows of a conversation, locked until the transaction ends."""
+class OwnPart:
+    """This login's row of a conversation, locked until the transaction ends; None = it has none yet."""
 
     owner: str
     session_id: str
-    rows: list[asyncpg.Record]
+    row: asyncpg.Record | None
 
     @property
     def revision(self) -> int:
-        """The revision of the whole; 0 = nothing is there."""
-        return sum(row["revision"] for row in self.rows)
+        """Its revision; 0 = nothing is there."""
+        return 0 if self.row is None else self.row["revision"]
 
-    @property
-    def own(self) -> asyncpg.Record | None:
-        """The row of this login."""
-        return next((row for row in self.rows if row["is_own"]), None)
+    def conversation(self) -> ConversationContext | None:
+        """Return what it holds, if it was read. Raises ConversationInvalid."""
+        if self.row is None:
+            return None
+        return ConversationContext.from_document(orjson.loads(self.row["document"]), self.row["revision"])
 
     async def write(
         self, connection: Connection, user_id: str, conversation: ConversationContext, revision: int
     ) -> bool:
-        """Store this login's row under a revision; False when somebody else made it meanwhile. Raises ValueInvalid."""
+        """Store the row under a revision; False when somebody else made it meanwhile. Raises ValueInvalid."""
         row = (self.session_id, user_id, conversation.to_bytes().decode(), conversation.version)
-        expected = 0 if self.own is None else self.own["revision"]
+        words = words_of(conversation)
         with refusals(conversation_name(self.session_id)):
-            stored = await connection.fetchval(_WRITE, *row, words_of(conversation), self.owner, revision, expected)
+            stored = await connection.fetchval(_WRITE, *row, words, self.owner, revision, self.revision)
         return stored is not None
 
 
@@ -262,16 +280,16 @@ def conversation_name(session_id: str) -> str:
     return f"conversation {session_id}"
 
 
-async def lock_parts(
-    connection: Connection, owner: str, session_id: str, *, with_documents: bool = False
-) -> LockedParts:
-    """Lock the rows of a conversation that this login sees."""
-    return LockedParts(owner, session_id, await connection.fetch(_LOCK, session_id, owner, with_documents))
+async def lock_own_part(connection: Connection, owner: str, session_id: str, *, with_document: bool = False) -> OwnPart:
+    """Lock the row of a conversation that this login wrote."""
+    return OwnPart(owner, session_id, await connection.fetchrow(_LOCK, session_id, owner, with_document))
 
 
-async def read_conversation(connection: Connection, owner: str, session_id: str) -> ConversationContext | None:
+async def read_conversation(
+    connection: Connection, owner: str, session_id: str, *, sees_others: bool = True
+) -> ConversationContext | None:
     """Return all of a conversation that this login sees; None when there is nothing. Raises ConversationInvalid."""
-    return whole_of(await connection.fetch(_READ, session_id, owner))
+    return whole_of(await connection.fetch(_READ, session_id, owner, sees_others))
 
 
 async def replace_conversation(
@@ -280,14 +298,17 @@ async def replace_conversation(
     """Replace all of a conversation that this login sees. Raises OwnerForeign, StaleRevision, ValueInvalid."""
     session_id, wanted = conversation.session_id, conversation.revision
     for _ in range(ATTEMPTS):
-        parts = await lock_parts(connection, owner, session_id)
-        if any(row["user_id"] != user_id for row in parts.rows):
+        own = await lock_own_part(connection, owner, session_id)
+        if own.row is not None and own.row["user_id"] != user_id:
             raise OwnerForeign(conversation_name(session_id))
-        if wanted is not None and wanted != parts.revision:
-            raise StaleRevision(conversation_name(session_id), wanted, parts.revision)
-        if await parts.write(connection, user_id, conversation, parts.revision + 1):
-            if len(parts.rows) > (parts.own is not None):
-                await connection.execute(_DELETE_OTHERS, session_id, owner)
+        others = await connection.fetch(_OTHERS, session_id, owner, user_id)
+        revision = own.revision + sum(row["revision"] for row in others)
+        if wanted is not None and wanted != revision:
+            raise StaleRevision(conversation_name(session_id), wanted, revision)
+        if await own.write(connection, user_id, conversation, revision + 1):
+            if others:
+                seen = ([row["made_by"] for row in others], [row["revision"] for row in others])
+                await connection.execute(_DELETE_OTHERS, session_id, owner, *seen)
             return
     raise changing(session_id)
 
@@ -299,8 +320,9 @@ def whole_of(rows: list[asyncpg.Record]) -> ConversationContext | None:
 
 
 def part_of(row: Any) -> ConversationContext:
-    """Return what a row holds. Raises ConversationInvalid."""
-    return ConversationContext.from_document(orjson.loads(row["document"]), row["revision"])
+    """Return what a row holds, marked where another login wrote it. Raises ConversationInvalid."""
+    part = ConversationContext.from_document(orjson.loads(row["document"]), row["revision"])
+    return part if row["is_own"] else part.written_by(row["made_by"])
 
 
 def changing(session_id: str) -> MemoryUnavailable:
@@ -318,12 +340,9 @@ async def append_messages(connection: Connection, owner: str, new: NewMessages) 
         ConversationInvalid, ValueInvalid: it cannot be stored. MemoryUnavailable: others keep changing it.
     """
     for _ in range(ATTEMPTS):
-        parts = await lock_parts(connection, owner, new.session_id, with_documents=True)
-        own = parts.own
-        kept, user_id, revision = (
-            (None, new.user_id, 0) if own is None else (part_of(own), own["user_id"], own["revision"])
-        )
-        if await parts.write(connection, user_id, new.added_to(kept), revision + 1):
+        own = await lock_own_part(connection, owner, new.session_id, with_document=True)
+        kept, user_id = (None, new.user_id) if own.row is None else (own.conversation(), own.row["user_id"])
+        if await own.write(connection, user_id, new.added_to(kept), own.revision + 1):
             return
     raise changing(new.session_id)
 
@@ -367,50 +386,55 @@ async def save_state(
 EXPORT_PAGE: Final = 20
 """Records that an export reads ahead: each may have 16 MiB."""
 
-_DELETE: Final = "delete from apc_app.conversation_history where session_id = $1 and owner = $2"
+_REMOVE: Final = "update apc_app.conversation_history set is_removed = true"
+_REMOVE_STATES: Final = "update apc_app.agent_state_store set is_removed = true"
+_DELETE: Final = f"{_REMOVE} where session_id = $1 and owner = $2"
 # The page is found in the index alone: what an offset skips is never read from the table. Several rows of a session are
 # those of several logins of agents, and are read as a whole.
-_LIST: Final = """
+_LISTED: Final = """
+session_id, user_id, made_by, made_by = apc_app.writing_agent() as is_own, created_at, updated_at, summary,
+message_count, version, revision"""
+_LIST: Final = f"""
 with page as materialized (
     select session_id, max(updated_at) as last_updated from apc_app.conversation_history
-    where user_id = $1 and owner = $2
+    where user_id = $1 and owner = $2 and ($5 or made_by = apc_app.writing_agent())
     group by session_id
     order by last_updated desc, session_id collate "C" limit $3 offset $4)
-select session_id, user_id, created_at, updated_at, summary, message_count, version, revision,
+select {_LISTED},
     case when count(*) over (partition by session_id) > 1 then conversation_data::text end as document
 from apc_app.conversation_history join page using (session_id)
-where owner = $2 and user_id = $1
-order by page.last_updated desc, session_id collate "C", created_at, made_by
+where owner = $2 and user_id = $1 and ($5 or made_by = apc_app.writing_agent())
+order by page.last_updated desc, session_id collate "C", is_own desc, created_at, made_by
 """
-_SEARCH: Final = """
-select session_id, user_id, created_at, updated_at, summary, message_count, version, revision,
-    conversation_data::text as document
+_SEARCH: Final = f"""
+select {_LISTED}, conversation_data::text as document
 from apc_app.conversation_history as part
-where user_id = $1 and owner = $2 and exists (
+where user_id = $1 and owner = $2 and ($4 or made_by = apc_app.writing_agent()) and exists (
     select from apc_app.conversation_history as hit
-    where hit.session_id = part.session_id and hit.user_id = $1 and hit.owner = $2 and hit.search @@ $3::text::tsquery)
-order by max(updated_at) over (partition by session_id) desc, session_id collate "C", created_at, made_by
+    where ($4 or hit.made_by = apc_app.writing_agent()) and hit.session_id = part.session_id and hit.user_id = $1
+      and hit.owner = $2 and hit.search @@ $3::text::tsquery)
+order by max(updated_at) over (partition by session_id) desc, session_id collate "C", is_own desc, created_at, made_by
 """
-_DELETE_STATES: Final = """
-delete from apc_app.agent_state_store where agent_id = $1 and owner_id = $2 and owner = $3
-"""
-_FORGET_CONVERSATIONS: Final = "delete from apc_app.conversation_history where owner = $1 and updated_at < $2"
-_FORGET_STATES: Final = "delete from apc_app.agent_state_store where owner = $1 and updated_at < $2"
+_DELETE_STATES: Final = f"{_REMOVE_STATES} where agent_id = $1 and owner_id = $2 and owner = $3"
+_FORGET_CONVERSATIONS: Final = f"{_REMOVE} where owner = $1 and updated_at < $2"
+_FORGET_STATES: Final = f"{_REMOVE_STATES} where owner = $1 and updated_at < $2"
 _OF_USER: Final = """
 owner = $1 and (owner_id = $2
     or owner_id in (select session_id from apc_app.conversation_history where owner = $1 and user_id = $2))
 """
 _EXPORT_CONVERSATIONS: Final = """
-select created_at, updated_at, revision, conversation_data::text as document from apc_app.conversation_history
-where owner = $1 and user_id = $2 order by session_id collate "C"
+select created_at, updated_at, revision, made_by, made_by = apc_app.writing_agent() as is_own,
+    conversation_data::text as document
+from apc_app.conversation_history
+where owner = $1 and user_id = $2 order by session_id collate "C", made_by
 """
 _EXPORT_STATES: Final = f"""
 select agent_id, owner_id, state_key, created_at, updated_at, revision, state_value::text as document
 from apc_app.agent_state_store where {_OF_USER}
 order by agent_id collate "C", owner_id collate "C", state_key collate "C"
 """
-_ERASE_STATES: Final = f"delete from apc_app.agent_state_store where {_OF_USER}"
-_ERASE_CONVERSATIONS: Final = "delete from apc_app.conversation_history where owner = $1 and user_id = $2"
+_ERASE_STATES: Final = f"{_REMOVE_STATES} where {_OF_USER}"
+_ERASE_CONVERSATIONS: Final = f"{_REMOVE} where owner = $1 and user_id = $2"
 
 
 Given = ParamSpec("Given")
@@ -437,12 +461,17 @@ class PostgresMemoryStore(BaseMemoryStore):
     Args:
         is_patient: wait for a database that is away, as the handlers of a worker do, and repeat a statement that it
             gives up, for a while; else raise MemoryUnavailable at once.
+        sees_others: read what the logins of agents have added to conversations, too, marked as `made_by` them. A chat
+            and an agent read their own alone: any agent may name any user, session and owner.
     """
 
-    def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER, *, is_patient: bool = False) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER, *, is_patient: bool = False, sees_others: bool = True
+    ) -> None:
         super().__init__(owner)
         self._pool = pool
         self.is_patient = is_patient
+        self._sees_others = sees_others
 
     async def store_conversation(self, session_id: str, user_id: str, conversation: ConversationContext) -> None:
         """Store or replace a conversation in one statement."""
@@ -464,7 +493,7 @@ class PostgresMemoryStore(BaseMemoryStore):
         """Return the conversation of a session; None if there is none."""
         checked_id("session_id", session_id)
         async with owned(self._pool, self.owner) as connection:
-            return await read_conversation(connection, self.owner, session_id)
+            return await read_conversation(connection, self.owner, session_id, sees_others=self._sees_others)
 
     @_repeated
     async def delete_conversation(self, session_id: str) -> bool:
@@ -482,7 +511,7 @@ class PostgresMemoryStore(BaseMemoryStore):
         check_page(limit, offset)
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner) as connection:
-            rows = await connection.fetch(_LIST, user_id, self.owner, limit, offset)
+            rows = await connection.fetch(_LIST, user_id, self.owner, limit, offset, self._sees_others)
         return [_metadata(list(parts)) for _, parts in groupby(rows, lambda row: row["session_id"])]
 
     @_repeated
@@ -495,7 +524,7 @@ class PostgresMemoryStore(BaseMemoryStore):
         stemmer = stemmer_of(LanguageSettings().language)
         wanted, hits = parse_query(query, stemmer), []
         async with owned(self._pool, self.owner) as connection:
-            arguments = (user_id, self.owner, wanted.to_tsquery())
+            arguments = (user_id, self.owner, wanted.to_tsquery(), self._sees_others)
             async for parts in _sessions(connection.cursor(_SEARCH, *arguments, prefetch=EXPORT_PAGE)):
                 conversation = merged([part_of(row) for row in parts])
                 hit = find_hit(conversation, wanted, stemmer)
@@ -514,7 +543,7 @@ class PostgresMemoryStore(BaseMemoryStore):
 
     def for_owner(self, owner: str) -> Self:
         """Return a store of another owner over the same pool."""
-        return type(self)(self._pool, owner, is_patient=self.is_patient)
+        return type(self)(self._pool, owner, is_patient=self.is_patient, sees_others=self._sees_others)
 
     @_repeated
     async def load_agent_state(self, agent_id: str, owner_id: str, key: str) -> tuple[Any, int] | None:
@@ -567,7 +596,8 @@ class PostgresMemoryStore(BaseMemoryStore):
         checked_id("user_id", user_id)
         async with owned(self._pool, self.owner, is_snapshot=True) as connection:
             async for row in connection.cursor(_EXPORT_CONVERSATIONS, self.owner, user_id, prefetch=EXPORT_PAGE):
-                yield {"kind": "conversation", **_times(row), "conversation": orjson.loads(row["document"])}
+                kept = {"conversation": orjson.loads(row["document"])}
+                yield {"kind": "conversation", **_times(row), **_origins([row]), **kept}
             async for row in connection.cursor(_EXPORT_STATES, self.owner, user_id, prefetch=EXPORT_PAGE):
                 place = {"agent_id": row["agent_id"], "owner_id": row["owner_id"], "key": row["state_key"]}
                 yield {"kind": "agent_state", **place, **_times(row), "state": orjson.loads(row["document"])}
@@ -650,6 +680,7 @@ def _metadata(parts: Sequence[asyncpg.Record]) -> dict[str, Any]:
         "summary": row["summary"],
         "message_count": row["message_count"],
         "version": row["version"],
+        **_origins(parts),
     }
     if len(parts) == 1:
         return shown
@@ -660,6 +691,12 @@ def _metadata(parts: Sequence[asyncpg.Record]) -> dict[str, Any]:
         "summary": whole.summary,
         "message_count": len(whole.messages),
     }
+
+
+def _origins(parts: Sequence[asyncpg.Record]) -> dict[str, Any]:
+    """Return as `made_by` the agents whose logins wrote parts; nothing when ours wrote it all."""
+    names = [part["made_by"] for part in parts if not part["is_own"]]
+    return {"made_by": names} if names else {}
 
 
 def _times(row: asyncpg.Record) -> dict[str, Any]:

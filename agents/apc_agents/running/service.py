@@ -72,7 +72,7 @@ async def _serve(
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
     artifacts = _artifacts(bus_settings)
-    async with _stores(settings) as (pool, states, tasks, effects, memory, schedules):
+    async with _stores(settings, agent.agent_id) as (pool, states, tasks, effects, memory, schedules):
         connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}", shards=settings.shards)
         bus = disturb(connected, agent.agent_id, bus_settings)
         try:
@@ -128,7 +128,7 @@ async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> N
 
 @asynccontextmanager
 async def _stores(
-    settings: WorkerSettings,
+    settings: WorkerSettings, agent_id: str
 ) -> AsyncIterator[tuple[asyncpg.Pool | None, StateStore, TaskStore, EffectStore, BaseMemoryStore, ScheduleStore]]:
     url = settings.url
     if url is None:
@@ -151,9 +151,9 @@ async def _stores(
         yield (
             pool,
             PostgresStateStore(pool),
-            PostgresTaskStore(pool),
+            PostgresTaskStore(pool, agent_id),
             PostgresEffectStore(pool),
-            PostgresMemoryStore(pool, is_patient=True),
+            PostgresMemoryStore(pool, is_patient=True, sees_others=False),
             PostgresScheduleStore(pool),
         )
     finally:

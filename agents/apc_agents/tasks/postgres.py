@@ -25,10 +25,14 @@ from apc_agents.tasks.store import (
     given_up,
     not_succeeded,
 )
-from apc_agents.tools import Effect, MakeEffect, TaskLost, TaskUnknown, ValueUnserialisable, json_form
+from apc_agents.tools import Effect, MakeEffect, TaskAmbiguous, TaskLost, TaskUnknown, ValueUnserialisable, json_form
 from apc_contracts.identity.ids import new_packet_id
 
-GET = "SELECT * FROM apc_app.agent_tasks WHERE task_id = $1"
+# An id is one of an agent: another may have a task of the same id. $2 is the agent, NULL for whichever it is.
+_TASK = "task_id = $1 AND ($2::text IS NULL OR agent_id = $2)"
+_RUN = f"{_TASK} AND attempt = $3 AND status = 'RUNNING'"
+
+GET = f"SELECT * FROM apc_app.agent_tasks WHERE {_TASK}"
 
 LIST = """
 SELECT * FROM apc_app.agent_tasks
@@ -39,7 +43,7 @@ ORDER BY created_at DESC, task_id DESC LIMIT $4
 
 INSERT = """
 INSERT INTO apc_app.agent_tasks (task_id, agent_id, session_id, spec, depends_on)
-VALUES ($1, $2, $3, $4::text::jsonb, $5) ON CONFLICT (task_id) DO NOTHING RETURNING *
+VALUES ($1, $2, $3, $4::text::jsonb, $5) ON CONFLICT (task_id, agent_id) DO NOTHING RETURNING *
 """
 
 # NO KEY: an attempt that makes an effect, or a row that refers to the task, must not hide it.
@@ -50,114 +54,125 @@ WITH next AS (
       AND (status = 'PENDING' OR (status = 'RUNNING' AND lease_until < clock_timestamp()))
       AND NOT EXISTS (
           SELECT FROM apc_app.agent_tasks AS needed
-          WHERE needed.task_id = ANY(task.depends_on) AND needed.status <> 'SUCCEEDED'
+          WHERE needed.task_id = ANY(task.depends_on) AND needed.agent_id = $1 AND needed.status <> 'SUCCEEDED'
       )
     ORDER BY created_at, task_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE apc_app.agent_tasks AS task
 SET status = 'RUNNING', attempt = attempt + 1, lost_leases = lost_leases + (status = 'RUNNING')::int, worker = $2,
     lease_until = clock_timestamp() + $3::interval, started_at = coalesce(started_at, clock_timestamp())
-FROM next WHERE task.task_id = next.task_id RETURNING task.*
+FROM next WHERE task.task_id = next.task_id AND task.agent_id = $1 RETURNING task.*
 """
 
-RESULT = "SELECT result FROM apc_app.agent_tasks WHERE task_id = $1"
+RESULT = "SELECT result FROM apc_app.agent_tasks WHERE task_id = $1 AND agent_id = $2"
 
-RENEW = """
-UPDATE apc_app.agent_tasks SET lease_until = clock_timestamp() + $3::interval
-WHERE task_id = $1 AND attempt = $2 AND status = 'RUNNING' RETURNING cancel_reason
+RENEW = f"""
+UPDATE apc_app.agent_tasks SET lease_until = clock_timestamp() + $4::interval WHERE {_RUN} RETURNING cancel_reason
 """
 
-PROGRESS = """
-UPDATE apc_app.agent_tasks SET progress = $3, note = $4
-WHERE task_id = $1 AND attempt = $2 AND status = 'RUNNING' RETURNING *
-"""
+PROGRESS = f"UPDATE apc_app.agent_tasks SET progress = $4, note = $5 WHERE {_RUN} RETURNING *"
 
-TOLD_PROGRESS = "UPDATE apc_app.agent_tasks SET told_progress = $2 WHERE task_id = $1"
+TOLD_PROGRESS = "UPDATE apc_app.agent_tasks SET told_progress = $3 WHERE task_id = $1 AND agent_id = $2"
 
-FINISH = """
+FINISH = f"""
 UPDATE apc_app.agent_tasks
-SET status = $3, result = $4::text::jsonb, error = $5, finished_at = clock_timestamp(), lease_until = NULL,
-    progress = CASE WHEN $3 = 'SUCCEEDED' THEN 1 ELSE progress END
-WHERE task_id = $1 AND attempt = $2 AND status = 'RUNNING' RETURNING *
+SET status = $4, result = $5::text::jsonb, error = $6, finished_at = clock_timestamp(), lease_until = NULL,
+    progress = CASE WHEN $4 = 'SUCCEEDED' THEN 1 ELSE progress END
+WHERE {_RUN} RETURNING *
 """
 
-RELEASE = """
-UPDATE apc_app.agent_tasks SET status = 'PENDING', worker = NULL, lease_until = NULL
-WHERE task_id = $1 AND attempt = $2 AND status = 'RUNNING' RETURNING *
+RELEASE = f"""
+UPDATE apc_app.agent_tasks SET status = 'PENDING', worker = NULL, lease_until = NULL WHERE {_RUN} RETURNING *
 """
 
 # A key share lock lets the lease be renewed meanwhile; that the effect is made once is the primary key's doing.
-HOLD = """
-SELECT * FROM apc_app.agent_tasks WHERE task_id = $1 AND attempt = $2 AND status = 'RUNNING' FOR KEY SHARE
-"""
+HOLD = f"SELECT * FROM apc_app.agent_tasks WHERE {_RUN} FOR KEY SHARE"
 
 RECORD_EFFECT = """
-INSERT INTO apc_app.agent_task_effects (task_id, name) VALUES ($1, $2)
-ON CONFLICT (task_id, name) DO NOTHING RETURNING true
+INSERT INTO apc_app.agent_task_effects (task_id, agent_id, name) VALUES ($1, $2, $3)
+ON CONFLICT (task_id, agent_id, name) DO NOTHING RETURNING true
 """
 
-KEEP_EFFECT = "UPDATE apc_app.agent_task_effects SET value = $3::text::jsonb WHERE task_id = $1 AND name = $2"
+_EFFECT = "task_id = $1 AND agent_id = $2 AND name = $3"
 
-EFFECT = "SELECT value FROM apc_app.agent_task_effects WHERE task_id = $1 AND name = $2"
+KEEP_EFFECT = f"UPDATE apc_app.agent_task_effects SET value = $4::text::jsonb WHERE {_EFFECT}"
+
+EFFECT = f"SELECT value FROM apc_app.agent_task_effects WHERE {_EFFECT}"
 
 # At once only when no worker has it: PENDING, or the lease of a worker that died.
-CANCEL = """
+CANCEL = f"""
 UPDATE apc_app.agent_tasks
-SET status = 'CANCELLED', error = $2, finished_at = clock_timestamp(), lease_until = NULL
-WHERE task_id = $1 AND (status = 'PENDING' OR (status = 'RUNNING' AND lease_until < clock_timestamp()))
+SET status = 'CANCELLED', error = $3, finished_at = clock_timestamp(), lease_until = NULL
+WHERE {_TASK} AND (status = 'PENDING' OR (status = 'RUNNING' AND lease_until < clock_timestamp()))
 RETURNING *
 """
 
-ASK_TO_CANCEL = """
-UPDATE apc_app.agent_tasks SET cancel_reason = coalesce(cancel_reason, $2)
-WHERE task_id = $1 AND status = 'RUNNING' RETURNING *
+ASK_TO_CANCEL = f"""
+UPDATE apc_app.agent_tasks SET cancel_reason = coalesce(cancel_reason, $3)
+WHERE {_TASK} AND status = 'RUNNING' RETURNING *
 """
 
-ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('apc_app.agent_tasks/' || $1, 0))"
-
+# Of two workers that sweep at once, each passes over the rows that the other one ends: they would lock them in
+# different orders. An advisory lock would do as well, but any login can take one by its name.
 END_ABANDONED = """
-UPDATE apc_app.agent_tasks
+WITH abandoned AS (
+    SELECT task_id FROM apc_app.agent_tasks
+    WHERE agent_id = $1 AND status = 'RUNNING' AND lease_until < clock_timestamp()
+      AND (cancel_reason IS NOT NULL OR lost_leases + 1 >= $2)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE apc_app.agent_tasks AS task
 SET status = CASE WHEN cancel_reason IS NULL THEN 'FAILED' ELSE 'CANCELLED' END, error = coalesce(cancel_reason, $3),
     finished_at = clock_timestamp(), lease_until = NULL
-WHERE agent_id = $1 AND status = 'RUNNING' AND lease_until < clock_timestamp()
-  AND (cancel_reason IS NOT NULL OR lost_leases + 1 >= $2)
-RETURNING *
+FROM abandoned WHERE task.task_id = abandoned.task_id AND task.agent_id = $1
+RETURNING task.*
 """
 
 FAILED_NEEDS = """
-SELECT DISTINCT ON (task.task_id) task.task_id, needed.task_id AS needed
-FROM apc_app.agent_tasks AS task JOIN apc_app.agent_tasks AS needed ON needed.task_id = ANY(task.depends_on)
-WHERE task.agent_id = $1 AND task.status = 'PENDING' AND needed.status IN ('FAILED', 'CANCELLED')
-ORDER BY task.task_id, array_position(task.depends_on, needed.task_id)
+SELECT task.task_id, (
+    SELECT needed.task_id FROM apc_app.agent_tasks AS needed
+    WHERE needed.task_id = ANY(task.depends_on) AND needed.agent_id = $1 AND needed.status IN ('FAILED', 'CANCELLED')
+    ORDER BY array_position(task.depends_on, needed.task_id) LIMIT 1
+) AS needed
+FROM apc_app.agent_tasks AS task
+WHERE task.agent_id = $1 AND task.status = 'PENDING' AND EXISTS (
+    SELECT FROM apc_app.agent_tasks AS needed
+    WHERE needed.task_id = ANY(task.depends_on) AND needed.agent_id = $1 AND needed.status IN ('FAILED', 'CANCELLED')
+)
+FOR NO KEY UPDATE OF task SKIP LOCKED
 """
 
 ADD_EVENT = """
-INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document)
-SELECT $1, coalesce(max(number), 0) + 1, $2, $3::text::jsonb FROM apc_app.agent_task_events WHERE task_id = $1
+INSERT INTO apc_app.agent_task_events (task_id, agent_id, number, packet_id, document)
+SELECT $1, $2, coalesce(max(number), 0) + 1, $3, $4::text::jsonb
+FROM apc_app.agent_task_events WHERE task_id = $1 AND agent_id = $2
 """
 
+# The right to DELETE is that to lock the table: a trigger of the table has it, and removes what is marked.
 PURGE = """
-DELETE FROM apc_app.agent_tasks AS task
+UPDATE apc_app.agent_tasks AS task SET is_removed = true
 WHERE finished_at < $1 AND ($2::text IS NULL OR agent_id = $2)
   AND NOT EXISTS (
       SELECT FROM apc_app.agent_tasks AS waiting
-      WHERE waiting.status IN ('PENDING', 'RUNNING') AND task.task_id = ANY(waiting.depends_on)
+      WHERE waiting.agent_id = task.agent_id AND waiting.status IN ('PENDING', 'RUNNING')
+        AND task.task_id = ANY(waiting.depends_on)
   )
   AND NOT EXISTS (
       SELECT FROM apc_app.agent_task_events AS event
-      WHERE event.task_id = task.task_id AND event.announced_at IS NULL
+      WHERE event.task_id = task.task_id AND event.agent_id = task.agent_id AND event.announced_at IS NULL
   )
 """
 
 UNANNOUNCED = """
 SELECT event.task_id, event.number, event.packet_id, event.document, task.session_id, task.spec
-FROM apc_app.agent_task_events AS event JOIN apc_app.agent_tasks AS task USING (task_id)
+FROM apc_app.agent_task_events AS event JOIN apc_app.agent_tasks AS task USING (task_id, agent_id)
 WHERE event.announced_at IS NULL AND task.agent_id = $1
 ORDER BY event.made_at, event.task_id, event.number LIMIT $2
 """
 
 ANNOUNCED = """
-UPDATE apc_app.agent_task_events SET announced_at = clock_timestamp() WHERE task_id = $1 AND number = $2
+UPDATE apc_app.agent_task_events SET announced_at = clock_timestamp()
+WHERE task_id = $1 AND ($2::text IS NULL OR agent_id = $2) AND number = $3
 """
 
 
@@ -172,13 +187,15 @@ class PostgresTaskStore:
 
     Args:
         pool: needs a connection more than effects that are made at a time.
+        agent_id: whose tasks the ids name; None = those that the login sees, which may be of several agents.
         is_patient: wait for a database that is away, because without it no task may go on; else raise
             StateUnavailable.
     """
 
-    def __init__(self, pool: asyncpg.Pool, *, is_patient: bool = True) -> None:
+    def __init__(self, pool: asyncpg.Pool, agent_id: str | None = None, *, is_patient: bool = True) -> None:
         self.news = News()
         self._pool = pool
+        self._agent = agent_id
         self._is_patient = is_patient
 
     async def add(self, task: NewTask) -> Task:
@@ -190,7 +207,7 @@ class PostgresTaskStore:
                 INSERT, task.task_id, task.agent_id, task.session_id, spec, list(task.depends_on)
             )
             if row is None:
-                return await _kept(connection, task.task_id)
+                return await _kept(connection, task.task_id, task.agent_id)
             return await _announced(connection, row)
 
         try:
@@ -200,7 +217,9 @@ class PostgresTaskStore:
 
     async def get(self, task_id: UUID) -> Task:
         """Return the task."""
-        return await self._patiently(lambda: self._in_transaction(lambda connection: _kept(connection, task_id)))
+        return await self._patiently(
+            lambda: self._in_transaction(lambda connection: _kept(connection, task_id, self._agent))
+        )
 
     async def list(
         self,
@@ -227,7 +246,7 @@ class PostgresTaskStore:
             task = await _announced(connection, row)
             results = {}
             for name, task_id in task.spec.awaited.items():
-                result = await connection.fetchval(RESULT, task_id)
+                result = await connection.fetchval(RESULT, task_id, agent_id)
                 results[name] = None if result is None else orjson.loads(result)
             return Claim(task, results)
 
@@ -235,7 +254,7 @@ class PostgresTaskStore:
 
     async def renew(self, task_id: UUID, attempt: int, lease: timedelta) -> str | None:
         """Lengthen the lease."""
-        row = await self._patiently(lambda: self._pool.fetchrow(RENEW, task_id, attempt, lease))
+        row = await self._patiently(lambda: self._pool.fetchrow(RENEW, task_id, self._agent, attempt, lease))
         if row is None:
             raise TaskLost(str(task_id), attempt)
         reason: str | None = row["cancel_reason"]
@@ -245,10 +264,11 @@ class PostgresTaskStore:
         """Keep how far it is."""
 
         async def progress(connection: Connection) -> bool:
-            row = _held(await connection.fetchrow(PROGRESS, task_id, attempt, fraction, note), task_id, attempt)
+            found = await connection.fetchrow(PROGRESS, task_id, self._agent, attempt, fraction, note)
+            row = _held(found, task_id, attempt)
             is_told: bool = fraction >= row["told_progress"] + PROGRESS_STEP
             if is_told:
-                await connection.execute(TOLD_PROGRESS, task_id, fraction)
+                await connection.execute(TOLD_PROGRESS, task_id, row["agent_id"], fraction)
                 await _announced(connection, row)
             return is_told
 
@@ -262,7 +282,7 @@ class PostgresTaskStore:
         written = orjson.dumps(result).decode() if status is TaskStatus.SUCCEEDED else None
 
         async def finish(connection: Connection) -> None:
-            row = await connection.fetchrow(FINISH, task_id, attempt, status.value, written, error)
+            row = await connection.fetchrow(FINISH, task_id, self._agent, attempt, status.value, written, error)
             await _announced(connection, _held(row, task_id, attempt))
 
         await self._change(finish)
@@ -271,7 +291,7 @@ class PostgresTaskStore:
         """Make it PENDING again."""
 
         async def release(connection: Connection) -> None:
-            row = await connection.fetchrow(RELEASE, task_id, attempt)
+            row = await connection.fetchrow(RELEASE, task_id, self._agent, attempt)
             if row is not None:
                 await _announced(connection, row)
 
@@ -281,11 +301,12 @@ class PostgresTaskStore:
         """Make an effect once: `make` writes with the connection of the transaction that records it."""
 
         async def once(connection: Connection) -> JsonValue:
-            _held(await connection.fetchrow(HOLD, task_id, attempt), task_id, attempt)
+            found = await connection.fetchrow(HOLD, task_id, self._agent, attempt)
+            place = (task_id, _held(found, task_id, attempt)["agent_id"], name)
             # Waits for another attempt that is making this effect right now.
-            is_first = await connection.fetchval(RECORD_EFFECT, task_id, name)
+            is_first = await connection.fetchval(RECORD_EFFECT, *place)
             if not is_first:
-                kept = await connection.fetchval(EFFECT, task_id, name)
+                kept = await connection.fetchval(EFFECT, *place)
                 value: JsonValue = None if kept is None else orjson.loads(kept)
                 return value
             try:
@@ -293,7 +314,7 @@ class PostgresTaskStore:
             except OSError as error:  # the maker's own, not the database's: no reason to try again
                 raise _MakerFailed(error) from error
             value = json_form(made, f"effect {name}")
-            await connection.execute(KEEP_EFFECT, task_id, name, orjson.dumps(value).decode())
+            await connection.execute(KEEP_EFFECT, *place, orjson.dumps(value).decode())
             return value
 
         try:
@@ -305,11 +326,11 @@ class PostgresTaskStore:
         """Cancel it."""
 
         async def cancel(connection: Connection) -> Task:
-            row = await connection.fetchrow(CANCEL, task_id, reason)
+            row = await connection.fetchrow(CANCEL, task_id, self._agent, reason)
             if row is not None:
                 return await _announced(connection, row)
-            row = await connection.fetchrow(ASK_TO_CANCEL, task_id, reason)
-            return await _kept(connection, task_id) if row is None else _task(row)
+            row = await connection.fetchrow(ASK_TO_CANCEL, task_id, self._agent, reason)
+            return await _kept(connection, task_id, self._agent) if row is None else _task(row)
 
         return await self._change(cancel)
 
@@ -335,7 +356,7 @@ class PostgresTaskStore:
 
     async def announced(self, task_id: UUID, number: int) -> None:
         """Record that the event was announced."""
-        await self._patiently(lambda: self._pool.execute(ANNOUNCED, task_id, number))
+        await self._patiently(lambda: self._pool.execute(ANNOUNCED, task_id, self._agent, number))
 
     async def _change(self, change: Callable[[Connection], Awaitable[ResultT]]) -> ResultT:
         changed = await self._patiently(lambda: self._in_transaction(change))
@@ -358,14 +379,12 @@ class _MakerFailed(Exception):
 
 async def _sweep(connection: Connection, agent_id: str) -> None:
     """End what can run no more: again and again, because the end of one task ends those that need it."""
-    # Two workers that sweep at once would lock the same rows in different orders.
-    await connection.execute(ONE_AT_A_TIME, agent_id)
     for row in await connection.fetch(END_ABANDONED, agent_id, MAX_LOST_LEASES, given_up(MAX_LOST_LEASES)):
         await _announced(connection, row)
     while ended := await connection.fetch(FAILED_NEEDS, agent_id):
         for found in ended:
-            reason = not_succeeded(await _kept(connection, found["needed"]))
-            cancelled = await connection.fetchrow(CANCEL, found["task_id"], reason)
+            reason = not_succeeded(await _kept(connection, found["needed"], agent_id))
+            cancelled = await connection.fetchrow(CANCEL, found["task_id"], agent_id, reason)
             if cancelled is not None:
                 await _announced(connection, cancelled)
 
@@ -373,15 +392,18 @@ async def _sweep(connection: Connection, agent_id: str) -> None:
 async def _announced(connection: Connection, row: asyncpg.Record) -> Task:
     """Return the task of a row that has changed, with the event that says so."""
     task = _task(row)
-    await connection.execute(ADD_EVENT, task.task_id, new_packet_id(), orjson.dumps(task.event()).decode())
+    place = (task.task_id, task.agent_id)
+    await connection.execute(ADD_EVENT, *place, new_packet_id(), orjson.dumps(task.event()).decode())
     return task
 
 
-async def _kept(connection: Connection, task_id: UUID) -> Task:
-    row = await connection.fetchrow(GET, task_id)
-    if row is None:
+async def _kept(connection: Connection, task_id: UUID, agent_id: str | None) -> Task:
+    rows = await connection.fetch(GET, task_id, agent_id)
+    if not rows:
         raise TaskUnknown(str(task_id))
-    return _task(row)
+    if len(rows) > 1:
+        raise TaskAmbiguous(str(task_id), sorted(row["agent_id"] for row in rows))
+    return _task(rows[0])
 
 
 def _held(row: asyncpg.Record | None, task_id: UUID, attempt: int) -> asyncpg.Record:

@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from apc_agents.memory import ConversationMessage, PostgresMemoryStore, Removed, UnknownSession
+from apc_agents.memory.conversation import MADE_BY
 from apc_cli.commands.group import Commands
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
@@ -70,6 +71,8 @@ def _tell(removed: Removed, as_json: bool) -> None:
 
 def _shown(message: ConversationMessage) -> dict[str, Any]:
     sender = message.metadata.get("sender_id", message.role)
+    if MADE_BY in message.metadata:
+        sender = f"{sender} (by login agent.{message.metadata[MADE_BY]})"
     return {"timestamp": message.timestamp, "sender": sender, "content": message.content}
 
 
@@ -114,6 +117,9 @@ async def list_(
             conversations = await memory.search_conversations(whose, search, limit, offset)
     shown = _LISTED if search is None else _FOUND
     rows = [{name: one[name] for name in shown} for one in conversations]
+    if any("made_by" in one for one in conversations):
+        for row, one in zip(rows, conversations, strict=True):
+            row["made_by"] = ", ".join(f"agent.{name}" for name in one.get("made_by", ()))
     empty = f"{owner} keeps none of user {whose}"
     print_rows(rows, title=f"conversations of {whose}", as_json=as_json, empty=empty, document=conversations)
 

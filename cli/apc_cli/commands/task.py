@@ -38,11 +38,11 @@ def _print(task: Task, as_json: bool) -> None:
 
 
 @asynccontextmanager
-async def _open_tasks() -> AsyncIterator[PostgresTaskStore]:
+async def _open_tasks(agent_id: str | None = None) -> AsyncIterator[PostgresTaskStore]:
     async with open_log() as pool:
         if await pool.fetchval("SELECT to_regclass('apc_app.agent_tasks')") is None:
             raise InputUnusable("this database holds no tasks: run `apc migrate`")
-        yield PostgresTaskStore(pool, is_patient=False)
+        yield PostgresTaskStore(pool, agent_id, is_patient=False)
 
 
 def _uuid(task_id: str) -> UUID:
@@ -65,6 +65,7 @@ app = Commands(help="Durable tasks of agents.")
 
 IsSure = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 TaskId = Annotated[str, typer.Argument(metavar="TASK_ID", help="The task, as `apc task list` shows it.")]
+OfAgent = Annotated[str | None, typer.Option("--agent", help="Whose task it is, where several agents have this id.")]
 
 
 @app.command("list")
@@ -88,9 +89,9 @@ async def list_(
 
 
 @app.command()
-async def show(task_id: TaskId, as_json: AsJson = False) -> None:
+async def show(task_id: TaskId, agent_id: OfAgent = None, as_json: AsJson = False) -> None:
     """Print a task with its params, its result or its error."""
-    async with _open_tasks() as store:
+    async with _open_tasks(agent_id) as store:
         _print(await store.get(_uuid(task_id)), as_json)
 
 
@@ -98,10 +99,11 @@ async def show(task_id: TaskId, as_json: AsJson = False) -> None:
 async def cancel(
     task_id: TaskId,
     reason: Annotated[str, typer.Option(help="The reason, which its agent is told.")] = "cancelled by an operator",
+    agent_id: OfAgent = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel a task: at once when no worker runs it, else by its worker within seconds."""
-    async with _open_tasks() as store:
+    async with _open_tasks(agent_id) as store:
         before = await store.get(_uuid(task_id))
         if before.status in ENDED:
             raise InputUnusable(f"task {task_id} has ended already: {before.status}")

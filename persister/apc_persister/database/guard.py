@@ -23,7 +23,22 @@ EVENT_TRIGGERS = (
 _ROLES_SCRIPT = "0101_roles"
 _GUARD_SCRIPT = "0107_guard"
 _FREEZE_SCRIPT = "0108_freeze"
-_MIGRATION_LOCK = 0x617063_6D696772
+
+LOCK_SCHEMA = """
+DO $$
+BEGIN
+    IF to_regclass('apc_guard.alembic_version') IS NULL THEN
+        PERFORM pg_advisory_xact_lock(x'6170636d696772'::bigint);
+    END IF;
+    IF to_regclass('apc_guard.alembic_version') IS NOT NULL THEN
+        LOCK TABLE apc_guard.alembic_version IN SHARE ROW EXCLUSIVE MODE;
+    END IF;
+END $$
+"""
+"""Of several migrations that start together, one works and the rest wait, until their transactions end.
+
+Any login can take an advisory lock by its key, and would keep migrations waiting: it is used for the first one alone.
+"""
 
 _FAULTS = "SELECT log_table::text || ' ' || fault FROM apc_guard.faults()"
 _IN_FORCE = """
@@ -126,7 +141,7 @@ async def harden(connection: asyncpg.Connection, scripts: Path) -> None:
         scripts: folder `sql` of the migrations.
     """
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+        await connection.execute(LOCK_SCHEMA)
         await _run(connection, scripts / f"{_ROLES_SCRIPT}.sql")
         await connection.execute(_TAKE_OVER)
         await _run(connection, scripts / f"{_GUARD_SCRIPT}.sql")

@@ -15,19 +15,21 @@ from pathlib import Path
 import asyncpg
 
 from apc_log.heads import AnyConnection
-from apc_persister.database.guard import is_superuser
+from apc_persister.database.guard import LOCK_SCHEMA, is_superuser
 
 Database = AnyConnection | asyncpg.Pool
 
 _SCRIPT = "logins.sql"
-_ARE_INSTALLED = "SELECT to_regprocedure('apc_access.send_away(text)') IS NOT NULL"
-"""The newest of the functions: release 0.1.0 had the others."""
+_ARE_INSTALLED = """
+SELECT to_regprocedure('apc_access.send_away(text)') IS NOT NULL
+    AND EXISTS (SELECT FROM pg_event_trigger WHERE evtname = 'apc_access_agents' AND evtenabled IN ('O', 'A'))
+"""
+"""What release 0.1.0 did not have."""
 _MAY_MAKE = """
 SELECT coalesce(has_schema_privilege(oid, 'USAGE')
                 AND has_function_privilege('apc_access.make_login(text, text)', 'EXECUTE'), false)
 FROM pg_namespace WHERE nspname = 'apc_access'
 """
-_LOCK = 0x617063_6C6F67
 _CLOSING_ATTEMPTS = 3
 """Each waits two seconds for the entry of the login (logins.sql)."""
 _SENDING_INTERVAL_SECONDS = 0.05
@@ -44,7 +46,7 @@ async def complete_logins(connection: asyncpg.Connection, scripts: Path) -> None
     if not await is_superuser(connection) or await connection.fetchval(_ARE_INSTALLED):
         return
     async with connection.transaction():
-        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute(LOCK_SCHEMA)
         await connection.execute(await asyncio.to_thread((scripts / _SCRIPT).read_text, encoding="utf-8"))
 
 

@@ -28,6 +28,24 @@ SINCE_0110 = (
     "CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, shard, seq)",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )
+SINCE_0111 = (
+    "DROP TABLE apc_app.schedule_turns",
+    "DROP FUNCTION apc_app.remove_marked CASCADE",
+    *(
+        f"ALTER TABLE apc_app.{table} DROP COLUMN is_removed"
+        for table in ("agent_state_store", "conversation_history", "agent_tasks", "agent_effects", "schedules")
+    ),
+    "DROP POLICY agents ON apc_app.agent_task_events",
+    "DROP POLICY agents ON apc_app.agent_task_effects",
+    "ALTER TABLE apc_app.agent_tasks DROP CONSTRAINT agent_tasks_pkey CASCADE, ADD PRIMARY KEY (task_id)",
+    "ALTER TABLE apc_app.agent_task_events DROP COLUMN agent_id, ADD PRIMARY KEY (task_id, number),"
+    " ADD FOREIGN KEY (task_id) REFERENCES apc_app.agent_tasks ON DELETE CASCADE",
+    "ALTER TABLE apc_app.agent_task_effects DROP COLUMN agent_id, ADD PRIMARY KEY (task_id, name),"
+    " ADD FOREIGN KEY (task_id) REFERENCES apc_app.agent_tasks ON DELETE CASCADE",
+    "CREATE POLICY agents ON apc_app.agent_task_events USING (true)",
+    "CREATE POLICY agents ON apc_app.agent_task_effects USING (true)",
+    "GRANT UPDATE, DELETE ON ALL TABLES IN SCHEMA apc_app TO apc_agent",
+)
 RULING = """
 INSERT INTO apc_log.transfer_rulings (shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id,
     parent_protocol_ids, refusal_code, is_accepted, cross_use_case, transfer_mode)
@@ -100,7 +118,7 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
 async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None:
     """The last of those revisions has the schema of 0108 but for two indexes; no migration is left of the others."""
     indexes = await _indexes(postgres_url)
-    await _drop(postgres_url, *SINCE_0108, *SINCE_0110)
+    await _drop(postgres_url, *SINCE_0111, *SINCE_0108, *SINCE_0110)
     assert await _indexes(postgres_url) != indexes
 
     await _set_revision(postgres_url, "0025")
@@ -116,7 +134,7 @@ async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None
 
 async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
     """Its revision 0109 made the two indexes; today's makes the schedules, which such a database has not."""
-    await _drop(postgres_url, "DROP TABLE apc_app.schedules", *SINCE_0110)
+    await _drop(postgres_url, *SINCE_0111, "DROP TABLE apc_app.schedules", *SINCE_0110)
     await _set_revision(postgres_url, "0109")
 
     await migrate(postgres_url)
@@ -130,7 +148,7 @@ async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
 
 
 async def test_where_protocols_were_used_follows_from_the_rulings(postgres_url: str) -> None:
-    await _drop(postgres_url, *SINCE_0110)
+    await _drop(postgres_url, *SINCE_0111, *SINCE_0110)
     connection = await asyncpg.connect(postgres_url)
     await connection.executemany(RULING, [(1, "task-1", None), (2, "task-1", None), (3, "task-2", "THROTTLE_SCORE")])
     await _set_revision(postgres_url, "0110")
@@ -144,6 +162,31 @@ async def test_where_protocols_were_used_follows_from_the_rulings(postgres_url: 
         "SELECT coalesce(refusal_code, ''), max(judged_at) FROM apc_log.transfer_rulings GROUP BY 1 ORDER BY 1"
     )
     assert [*map(tuple, runs)] == [*map(tuple, newest)]
+    await connection.close()
+
+
+async def test_tasks_of_an_older_release_are_kept(postgres_url: str) -> None:
+    await _drop(postgres_url, *SINCE_0111)
+    connection = await asyncpg.connect(postgres_url)
+    task = await connection.fetchval(
+        "INSERT INTO apc_app.agent_tasks (task_id, agent_id, session_id, spec)"
+        " VALUES (gen_random_uuid(), 'a-1', 's-1', '{}') RETURNING task_id"
+    )
+    add_event = "INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document) VALUES ($1, 1, $1, '{}')"
+    await connection.execute(add_event, task)
+    await connection.execute("INSERT INTO apc_app.agent_task_effects (task_id, name) VALUES ($1, 'pay')", task)
+    await connection.execute(
+        "INSERT INTO apc_app.schedules VALUES ('a-1', 'report', '0 7 * * *', 'UTC', 'skip', now(), now())"
+    )
+    await _set_revision(postgres_url, "0111")
+
+    await migrate(postgres_url)
+
+    for table in ("agent_task_events", "agent_task_effects", "schedule_turns"):
+        assert await connection.fetchval(f"SELECT agent_id FROM apc_app.{table}") == "a-1"
+    await connection.execute("UPDATE apc_app.agent_tasks SET is_removed = true")
+    for table in ("agent_tasks", "agent_task_events", "agent_task_effects"):
+        assert await connection.fetchval(f"SELECT count(*) FROM apc_app.{table}") == 0
     await connection.close()
 
 

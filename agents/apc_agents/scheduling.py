@@ -354,7 +354,6 @@ class PostgresScheduleStore:
             async with self._pool.acquire() as connection, connection.transaction():
                 await connection.execute(_FORGET, agent_id, list(schedules))
                 await connection.executemany(_KEEP, rows)
-                await connection.executemany(_ADD_TURN, [(agent_id, name) for name in sorted(schedules)])
 
         await _patiently(register)
 
@@ -365,6 +364,7 @@ class PostgresScheduleStore:
         async def take() -> tuple[AsyncExitStack, bool]:
             async with AsyncExitStack() as stack:
                 connection = await stack.enter_async_context(self._pool.acquire())
+                await connection.execute(_ADD_TURN, agent_id, name)
                 await stack.enter_async_context(connection.transaction())
                 is_ours = bool(await connection.fetchval(_TURN, agent_id, name))
                 return stack.pop_all(), is_ours

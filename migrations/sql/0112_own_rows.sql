@@ -28,13 +28,12 @@ DROP POLICY agents ON apc_app.agent_task_effects;
 CREATE POLICY agents ON apc_app.agent_task_events USING ((SELECT apc_app.writing_agent()) IN ('', agent_id));
 CREATE POLICY agents ON apc_app.agent_task_effects USING ((SELECT apc_app.writing_agent()) IN ('', agent_id));
 
--- Whose turn it is to fire a schedule: the process that has locked the row. It stays when the schedule goes.
+-- Whose turn it is to fire a schedule: the process that has locked the row, which stays when the schedule goes.
 CREATE TABLE apc_app.schedule_turns (
     agent_id text NOT NULL,
     name text NOT NULL,
     PRIMARY KEY (agent_id, name)
 );
-INSERT INTO apc_app.schedule_turns SELECT agent_id, name FROM apc_app.schedules;
 ALTER TABLE apc_app.schedule_turns ENABLE ROW LEVEL SECURITY;
 CREATE POLICY agents ON apc_app.schedule_turns USING ((SELECT apc_app.writing_agent()) IN ('', agent_id));
 

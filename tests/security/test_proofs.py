@@ -94,7 +94,7 @@ HERE: Table = {
         "test_locks_that_anybody_can_name_keep_nobody_waiting": "the act works against who asks for the same",
         "test_one_agent_does_not_take_all_connections": "the act works without the limit",
         "test_what_an_agent_plants_in_a_conversation_is_known_as_its_own": "the act works where a row is not",
-        "test_an_agent_keeps_nobody_from_a_conversation": "what one statement for all parts would wait for",
+        "test_an_agent_keeps_nobody_from_a_conversation": "with pytest.raises(asyncpg.LockNotAvailableError)",
         "test_a_schedule_of_another_is_not_moved": "logins.open_to_all(",
         "test_the_state_of_another_is_not_reached_by_naming_its_owner": "once the guard is away",
         "test_the_conversation_of_another_is_neither_seen_nor_changed": "once the guard is away",

@@ -281,6 +281,17 @@ _ENDS: dict[str, Callable[[Advance], None]] = {
     "stall": _is_stalled,
 }
 
+_FINAL = frozenset({"wall", "veto", "deadline"})
+
+
+def ends_what_may_come(kind: str) -> bool:
+    """Return whether an input after this deadline comes too late, whoever was away when it passed.
+
+    Of a question, a veto window and the session's end. Other deadlines say that nothing has come: what comes after an
+    outage of the orchestrator, and was sent in time, shows that it has.
+    """
+    return kind in _FINAL or task.question_of_timer(kind) is not None
+
 
 # The events of the inter-agent machine, checked after every packet, receipt and timer.
 

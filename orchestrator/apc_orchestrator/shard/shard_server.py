@@ -19,12 +19,13 @@ from apc_bus.port import Delivery
 from apc_bus.telemetry import NO_TRACE, CountedWarning
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
+from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_log.body_encryption import KeyRing
 from apc_log.session_loading import open_sessions, unanswered_denials
 from apc_orchestrator.batch import Batch, Outgoing
-from apc_orchestrator.errors import SessionUnloadable
-from apc_orchestrator.judging.inputs import is_probe, read_inputs, session_ids
+from apc_orchestrator.errors import SessionUnloadable, ShardLost
+from apc_orchestrator.judging.inputs import Input, is_probe, read_inputs, session_ids
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.shard.intake import InputIntake, SessionLoader, ShardResources, Stopping
@@ -276,13 +277,24 @@ class ShardServer:
                 unloadable |= needed
                 return False
             for judgeable in inputs:
+                self._expire_before(batch, judgeable)
                 self._memory.traces.begin(batch, judgeable, delivery.message)
                 self._judge.take(batch, judgeable, delivery.message)
+        except ShardLost:
+            raise
         except Exception as error:
             # Memory may be half changed: the shard is left, which logs the traceback, and the input comes again.
             _log.error("input_unjudgeable", reason=repr(error), **ids_of(delivery))
             raise
         return True
+
+    def _expire_before(self, batch: Batch, judgeable: Input) -> None:
+        """Let the deadlines pass after which this packet comes too late. Raises ShardLost."""
+        if isinstance(judgeable, ReceivedPacket):
+            session = self._memory.sessions.get(judgeable.packet.trace.session_id)
+            if session is not None:
+                batch.trace = NO_TRACE
+                self._timers.expire(batch, session)
 
     async def _log(self, batch: Batch, inputs: int) -> None:
         """Log the batch. Once that is confirmed, the batch has happened."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from apc_bus.crash_points import crash_point
 from apc_contracts.contract.contract import Contract
 from apc_contracts.session.emissions import timer
+from apc_contracts.session.events import ends_what_may_come
 from apc_contracts.session.session import Session
 from apc_contracts.session.task import wake_of_timer
 from apc_orchestrator.batch import Batch
@@ -114,35 +115,56 @@ class Timers:
                     due = batch.now + timedelta(seconds=RETRY_SECONDS)
                 self._deadlines.note(session_id, due)
 
+    def expire(self, batch: Batch, session: Session) -> None:
+        """Judge the timers after which an input of this session comes too late, before the input.
+
+        They may have become due while no orchestrator was there, or in this batch: the recorded time decides.
+
+        Raises:
+            ShardLost: a timer packet cannot be judged.
+        """
+        due = session.next_deadline
+        if due is not None and due <= batch.now:
+            for kind in filter(ends_what_may_come, _due(session, batch)):
+                self._judge_timer(batch, session, kind)
+
     def _fire_due(self, batch: Batch, session: Session) -> bool:
         """Judge what is due; return whether a timer of an agent was held back, because its inbox has no room."""
         has_held = False
-        deadlines = session.document.deadlines
-        for kind in sorted(deadlines, key=deadlines.__getitem__):
-            # Read again each time: an earlier timer may have moved this deadline.
-            due = session.document.deadlines.get(kind)
-            if due is None or due > batch.now or session.is_paused:
-                continue
+        for kind in _due(session, batch):
             if batch.is_full():  # the others go off in the next batch, at once
                 return has_held
-            if not self._has_room(session, kind):
+            if self._has_room(session, kind):
+                self._judge_timer(batch, session, kind)
+            else:
                 has_held = True
-                continue
-            tag = ("timer", session.session_id, session.step, kind)
-            if tag in self._unjudgeable:
-                continue
-            try:
-                self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract_of(session)))
-            except Exception as error:
-                raise self._unjudgeable.give_up(tag, error) from error
-            crash_point("gate.after_timer")
         return has_held
+
+    def _judge_timer(self, batch: Batch, session: Session, kind: str) -> None:
+        tag = ("timer", session.session_id, session.step, kind)
+        if tag in self._unjudgeable:
+            return
+        try:
+            self._judge.judge_own(batch, timer(session, kind, batch.now, self._contract_of(session)))
+        except Exception as error:
+            raise self._unjudgeable.give_up(tag, error) from error
+        crash_point("gate.after_timer")
 
     def _has_room(self, session: Session, kind: str) -> bool:
         """Return whether the agent whose timer this is has room in its inbox; other timers are the orchestrator's."""
         packet_id, work = wake_of_timer(kind), session.work
         wake = None if packet_id is None or work is None else work.wakes.get(packet_id)
         return wake is None or self._open_deliveries.get(wake.agent, 0) < self._bound
+
+
+def _due(session: Session, batch: Batch) -> Iterator[str]:
+    """Yield the deadlines that have passed, the earliest first."""
+    deadlines = session.document.deadlines
+    for kind in sorted(deadlines, key=deadlines.__getitem__):
+        # Read again each time: an earlier timer may have moved this deadline.
+        due = session.document.deadlines.get(kind)
+        if due is not None and due <= batch.now and not session.is_paused:
+            yield kind
 
 
 def _next_look(session: Session, now: datetime) -> datetime | None:

@@ -37,7 +37,7 @@ class TestRowLevelSecurity:
         for table in ("conversation_history", "agent_state_store"):
             assert await connection.fetch(f"SELECT * FROM apc_app.{table}") == []
             assert await connection.execute(f"UPDATE apc_app.{table} SET revision = 9") == "UPDATE 0"
-            assert await connection.execute(f"DELETE FROM apc_app.{table}") == "DELETE 0"
+            assert await connection.execute(f"UPDATE apc_app.{table} SET is_removed = true") == "UPDATE 0"
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
             await connection.execute(
                 "INSERT INTO apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner) "

@@ -115,11 +115,7 @@ class Office:
         self, person: str, question: QuestionRow, outcome: str = "approved", user: str = "web", **change: Any
     ) -> tuple[str, str | None, str | None]:
         """Send an answer; return its verdict, and why it was refused."""
-        role = change.pop("role", "release-manager")
-        registration = Registration(person, user, role, change.pop("swarm", "people"), kind=Kind.PERSON)
-        packet = answer_packet(question, registration, AnswerOutcome(outcome), "go")
-        packet = packet.model_copy(update=change)
-        await self.house.publish(packet, user=user)
+        packet = await self.send_answer(person, question, outcome, user, **change)
         await self.house.quiet()
         row = await self.house.pool.fetchrow(
             "SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path FROM apc_log.agent_packets "
@@ -129,6 +125,16 @@ class Office:
         )
         assert row is not None, "the answer was not judged"
         return row["verdict"], row["code"], row["path"]
+
+    async def send_answer(
+        self, person: str, question: QuestionRow, outcome: str = "approved", user: str = "web", **change: Any
+    ) -> Packet:
+        """Send an answer, whether anybody judges it or not."""
+        role = change.pop("role", "release-manager")
+        registration = Registration(person, user, role, change.pop("swarm", "people"), kind=Kind.PERSON)
+        packet = answer_packet(question, registration, AnswerOutcome(outcome), "go").model_copy(update=change)
+        await self.house.publish(packet, user=user)
+        return packet
 
     @asynccontextmanager
     async def worker(

@@ -99,7 +99,7 @@ async def test_a_role_may_not(connection: asyncpg.Connection, role: str, stateme
         ("apc_writer", "SELECT * FROM apc_log.packet_state"),
         ("apc_reader", "SELECT * FROM apc_log.packet_transitions"),
         ("apc_reader", "SELECT version_num FROM apc_guard.alembic_version"),
-        ("apc_agent", "DELETE FROM apc_app.agent_state_store"),
+        ("apc_agent", "UPDATE apc_app.agent_state_store SET is_removed = true"),
     ],
 )
 async def test_a_role_may(connection: asyncpg.Connection, role: str, statement: str) -> None:

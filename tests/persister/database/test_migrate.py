@@ -175,14 +175,11 @@ async def test_tasks_of_an_older_release_are_kept(postgres_url: str) -> None:
     add_event = "INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document) VALUES ($1, 1, $1, '{}')"
     await connection.execute(add_event, task)
     await connection.execute("INSERT INTO apc_app.agent_task_effects (task_id, name) VALUES ($1, 'pay')", task)
-    await connection.execute(
-        "INSERT INTO apc_app.schedules VALUES ('a-1', 'report', '0 7 * * *', 'UTC', 'skip', now(), now())"
-    )
     await _set_revision(postgres_url, "0111")
 
     await migrate(postgres_url)
 
-    for table in ("agent_task_events", "agent_task_effects", "schedule_turns"):
+    for table in ("agent_task_events", "agent_task_effects"):
         assert await connection.fetchval(f"SELECT agent_id FROM apc_app.{table}") == "a-1"
     await connection.execute("UPDATE apc_app.agent_tasks SET is_removed = true")
     for table in ("agent_tasks", "agent_task_events", "agent_task_effects"):

@@ -1,6 +1,9 @@
 """Folders that belong to one user of the machine."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EEXIST
 from pathlib import Path
 from secrets import token_hex
@@ -51,6 +54,25 @@ def _put(new: Path, path: Path) -> None:
         if os.path.lexists(path):
             raise FileExistsError(EEXIST, os.strerror(EEXIST), str(path)) from None
         new.replace(path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the right to read, change and replace a file, against other processes that ask for it.
+
+    The lock is a file beside it, `.NAME.lock`, which stays: the file itself is replaced. Blocks until it is free.
+
+    Raises:
+        OSError: it cannot be made there.
+    """
+    make_private_folder(path.parent)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_open_to_others(folder: Path) -> bool:

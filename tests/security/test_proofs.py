@@ -17,6 +17,7 @@ Table = dict[str, dict[str, str]]
 
 HERE: Table = {
     "web/test_accounts.py": {
+        "test_browsers_are_told_to_use_tls_alone": "without TLS a browser could not come back",
         "test_a_viewer_sees_the_rule_but_not_what_it_read": "assert ruling.values == {",
     },
     "gate/test_effect_tampering.py": {

@@ -31,6 +31,7 @@ from apc_bus.folders import make_private_folder
 from apc_bus.settings import sources
 from apc_contracts.errors import InputUnusable
 from apc_web.errors import ApiError
+from apc_web.throttle import LoginThrottle
 
 LOCAL_USER = "local"
 """Anyone who has the token of a loopback server."""
@@ -266,26 +267,16 @@ IDLE_SECONDS = 3_600.0
 """A login ends so long after it began, and so long after it was used last."""
 MOST_LOGINS = 10_000
 """Logins that are open at the same time; the oldest ends first."""
-_FREE_FAILURES = 5
-_LONGEST_PAUSE = 60.0
-"""After so many wrong passwords a name has to pause: 1 s, doubling up to a minute."""
-_MOST_NAMES = 10_000
-_MOST_WAITING = 8
-"""Passwords that wait to be hashed: each costs 64 MiB for some 50 ms."""
 
 
 @dataclass(slots=True)
 class _Login:
     name: str
     role: AccountRole
+    password: str
+    """The hash by which it was judged: another password ends the login."""
     begun: float
     used: float
-
-
-@dataclass(slots=True)
-class _Failures:
-    count: int
-    until: float
 
 
 class Accounts:
@@ -294,15 +285,19 @@ class Accounts:
     Args:
         users: the file.
         clock: seconds that only grow.
+        throttle: slows down who tries passwords.
     """
 
-    def __init__(self, users: UsersFile, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        users: UsersFile,
+        clock: Callable[[], float] = time.monotonic,
+        throttle: LoginThrottle | None = None,
+    ) -> None:
         self._users = users
         self._clock = clock
         self._logins: dict[str, _Login] = {}
-        self._failures: dict[str, _Failures] = {}
-        self._hashing = asyncio.Semaphore(1)
-        self._waiting = 0
+        self._throttle = throttle or LoginThrottle(clock)
 
     def caller_of(self, headers: Headers) -> Caller | None:
         """Return who sent a request: by API token, else by cookie."""
@@ -336,27 +331,26 @@ class Accounts:
         """Return the error that says to log in."""
         return ApiError(401, "LOGIN", "log in: nobody is logged in here, or not any more")
 
-    async def login(self, name: str, password: str) -> str:
-        """Return the cookie of a new login. Raises ApiError: wrong (401), or too many attempts (429)."""
-        self._check_throttle(name)
-        if self._waiting >= _MOST_WAITING:
-            raise ApiError(429, "TOO_MANY", "too many logins at the same time: try again in a moment")
-        self._waiting += 1
-        try:
-            async with self._hashing:
-                user = self._users.find(name)
-                is_right = len(password) <= MOST_PASSWORD and await asyncio.to_thread(is_password, user, password)
-        finally:
-            self._waiting -= 1
-        if user is None or not is_right:
-            self._count_failure(name)
+    async def login(self, name: str, password: str, source: str = "") -> str:
+        """Return the cookie of a new login.
+
+        Args:
+            source: whose address it comes from (`source_of`).
+
+        Raises:
+            ApiError: wrong (401), or too many attempts from there wait (429).
+        """
+        async with self._throttle.attempt(name, source):
+            user = self._users.find(name)
+            is_right = len(password) <= MOST_PASSWORD and await asyncio.to_thread(is_password, user, password)
+        self._throttle.note(name, source, is_right=is_right)
+        if user is None or user.password is None or not is_right:
             raise ApiError(401, "WRONG_LOGIN", "this name and password do not belong together")
-        self._failures.pop(name, None)
         cookie, now = secrets.token_urlsafe(32), self._clock()
         self._drop_ended()
         while len(self._logins) >= MOST_LOGINS:
             self._logins.pop(next(iter(self._logins)))
-        self._logins[_digest(cookie)] = _Login(name, user.role, now, now)
+        self._logins[_digest(cookie)] = _Login(name, user.role, user.password, now, now)
         return cookie
 
     def logout(self, caller: Caller) -> None:
@@ -364,12 +358,12 @@ class Accounts:
         self._logins.pop(caller.proof, None)
 
     def _login(self, proof: str) -> _Login | None:
-        """Return an open login whose account still has its role; one that has ended is forgotten."""
+        """Return an open login whose account still has its role and password; one that has ended is forgotten."""
         login = self._logins.get(proof)
         if login is None:
             return None
         user = self._users.find(login.name)
-        if self._is_over(login) or user is None or user.role is not login.role or user.password is None:
+        if self._is_over(login) or user is None or (user.role, user.password) != (login.role, login.password):
             del self._logins[proof]
             return None
         return login
@@ -381,21 +375,6 @@ class Accounts:
     def _drop_ended(self) -> None:
         for proof in [proof for proof, login in self._logins.items() if self._is_over(login)]:
             del self._logins[proof]
-
-    def _check_throttle(self, name: str) -> None:
-        failures = self._failures.get(name)
-        if failures is not None and self._clock() < failures.until:
-            raise ApiError(429, "TOO_MANY", "too many wrong passwords for this name: try again in a minute")
-
-    def _count_failure(self, name: str) -> None:
-        failures = self._failures.pop(name, None) or _Failures(0, 0.0)
-        failures.count += 1
-        extra = failures.count - _FREE_FAILURES
-        if extra >= 0:
-            failures.until = self._clock() + min(2.0**extra, _LONGEST_PAUSE)
-        while len(self._failures) >= _MOST_NAMES:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures[name] = failures
 
 
 def _cookie_of(headers: Headers) -> str | None:

@@ -17,6 +17,8 @@ from apc_web.problems import problem_response
 class BehindProxies:
     """Refuses anyone who is not a trusted proxy, and what came to the proxy without TLS.
 
+    The application gets the scheme https, and as client the last address of X-Forwarded-For that is no proxy's.
+
     Args:
         app: receives the rest.
         proxies: networks of the proxies.
@@ -33,12 +35,29 @@ class BehindProxies:
             if error is not None:
                 await problem_response(error)(scope, receive, send)
                 return
+            scope = {**scope, "scheme": "https", "client": (self._client(scope), 0)}
         await self._app(scope, receive, send)
+
+    def _client(self, scope: Scope) -> str:
+        """Return who the outermost proxy of ours says it has heard; what stands before that, anybody may write."""
+        known = str(scope["client"][0])
+        given = ",".join(Headers(scope=scope).getlist("x-forwarded-for"))
+        for named in reversed(given.split(",")):
+            if not self._is_proxy(known) or not (named := named.strip()):
+                break
+            known = named
+        return known
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            parsed = ip_address(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self._proxies)
 
     def _error(self, scope: Scope) -> ApiError | None:
         client = scope.get("client")
-        address = None if client is None else ip_address(client[0])
-        if address is None or not any(address in network for network in self._proxies):
+        if client is None or not self._is_proxy(client[0]):
             return ApiError(403, "NOT_A_PROXY", "this server answers to its proxies alone: APC_WEB_TRUSTED_PROXIES")
         if Headers(scope=scope).getlist("x-forwarded-proto") != ["https"]:
             return ApiError(403, "NO_TLS", "use https: the proxy must send X-Forwarded-Proto", "X-Forwarded-Proto")
@@ -58,6 +77,8 @@ LARGEST_BODY = 256 * 1024
 """Bytes of a request's body."""
 LOOK_AGAIN_SECONDS = 30.0
 """A stream ends when its reader is logged out; it sends something every 15 s."""
+HTTPS_ALONE_SECONDS = 365 * 86_400
+"""So long a browser asks this name by https alone, once it has done so."""
 LOGIN = "/api/v1/login"
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {
@@ -88,7 +109,7 @@ class AccessGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sending = _Guarded(scope["path"], send)
+        sending = _Guarded(scope["path"], send, is_https=scope.get("scheme") == "https")
         error, caller = self._judged(scope)
         if error is not None:
             await problem_response(error)(scope, receive, sending)
@@ -119,8 +140,9 @@ class AccessGuard:
 class _Guarded:
     """Adds the headers to an answer, and ends it when its reader may not read any more."""
 
-    def __init__(self, path: str, send: Send) -> None:
+    def __init__(self, path: str, send: Send, *, is_https: bool) -> None:
         self._is_api = path.startswith("/api/")
+        self._is_https = is_https
         self._send = send
         self._is_still: Callable[[], bool] | None = None
         self._clock: Callable[[], float] = time.monotonic
@@ -138,6 +160,8 @@ class _Guarded:
             headers = MutableHeaders(scope=message)
             for name, value in _HEADERS.items():
                 headers[name] = value
+            if self._is_https:
+                headers["Strict-Transport-Security"] = f"max-age={HTTPS_ALONE_SECONDS}"
             if self._is_api:
                 headers.setdefault("Cache-Control", "no-store")
         elif message["type"] == "http.response.body" and self._is_still is not None:

@@ -1,12 +1,13 @@
 """Routes of logins: only where the server has accounts."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from apc_web.access import COOKIE, LONGEST_SECONDS, Accounts, caller
 from apc_web.errors import ApiError
 from apc_web.models import LoginRequest
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
+from apc_web.throttle import source_of
 
 router = APIRouter(tags=["login"], route_class=RoleRoute)
 
@@ -19,9 +20,10 @@ def _accounts(services: Services) -> Accounts:
 
 @router.post("/login", status_code=204)
 @needs(None)
-async def login(services: Serving, request: LoginRequest) -> Response:
+async def login(services: Serving, request: LoginRequest, http: Request) -> Response:
     """Log in with name and password; the answer sets a cookie for this host alone."""
-    cookie = await _accounts(services).login(request.name, request.password.get_secret_value())
+    source = source_of(http.client.host if http.client is not None else "")
+    cookie = await _accounts(services).login(request.name, request.password.get_secret_value(), source)
     response = Response(status_code=204)
     response.set_cookie(
         COOKIE, cookie, max_age=int(LONGEST_SECONDS), path="/", secure=True, httponly=True, samesite="strict"

@@ -3,7 +3,8 @@
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -11,7 +12,7 @@ import asyncpg
 import orjson
 
 from apc_bus.database import first_line
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import locked, make_private_folder
 from apc_bus.rabbit.definitions import SERVICE_USERS, Limits, Permission, agent_permission, permissions, user_limits
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings, ConsoleSettings
@@ -47,7 +48,7 @@ def known_passwords(file: Path) -> dict[str, str]:
     return _read(file) | given_passwords()
 
 
-def complete_passwords(users: Iterable[str], file: Path) -> tuple[dict[str, str], list[str]]:
+def complete_passwords(users: Collection[str], file: Path) -> tuple[dict[str, str], list[str]]:
     """Return the passwords of all these users, and the users whose passwords were generated now.
 
     New passwords are written into `file` (mode 0600).
@@ -56,19 +57,32 @@ def complete_passwords(users: Iterable[str], file: Path) -> tuple[dict[str, str]
         InputUnusable: as `known_passwords`, or the file cannot be written.
     """
     known = known_passwords(file)
-    missing = [user for user in users if user not in known]
-    if missing:
+    if all(user in known for user in users):
+        return known, []
+    with _locked(file):
+        known = known_passwords(file)
+        missing = [user for user in users if user not in known]
         made = {user: secrets.token_urlsafe(RANDOM_BYTES) for user in missing}
         _write(file, _read(file) | made)
-        known |= made
-    return known, missing
+    return known | made, missing
 
 
 def forget_password(user: str, file: Path) -> None:
     """Remove a user from the file, if it is there. Raises InputUnusable."""
-    kept = _read(file)
-    if kept.pop(user, None) is not None:
-        _write(file, kept)
+    if user not in _read(file):
+        return
+    with _locked(file):
+        _write(file, {one: password for one, password in _read(file).items() if one != user})
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Let no other command change the file meanwhile. Raises InputUnusable."""
+    try:
+        with locked(file):
+            yield
+    except OSError as error:
+        raise InputUnusable(f"cannot write {file}: {error.strerror}") from error
 
 
 def _read(file: Path) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 import secrets
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from apc_bus.folders import locked
 from apc_bus.settings import WebSettings
 from apc_cli.commands.group import Commands
 from apc_cli.errors import InputUnusable
@@ -20,16 +23,15 @@ from apc_web.access import AccountRole, UserRecord, UsersDocument, check_name, h
 def set_user(name: str, role: str, password: str | None) -> None:
     """Make or change an account; its tokens stay. Raises InputUnusable."""
     check_name(name)
-    file, document = _opened()
-    known = document.users.get(name)
     hashed = None if password is None else hash_password(password)
-    record = UserRecord(role=AccountRole(role), password=hashed, tokens={} if known is None else known.tokens)
-    write_users(file, UsersDocument(users={**document.users, name: record}))
+    with _changing() as users:
+        tokens = users[name].tokens if name in users else {}
+        users[name] = UserRecord(role=AccountRole(role), password=hashed, tokens=tokens)
 
 
 def has_user(name: str) -> bool:
     """Return whether there is an account of this name. Raises InputUnusable."""
-    return name in _opened()[1].users
+    return name in _read().users
 
 
 def read_password(file: Path) -> str:
@@ -44,40 +46,57 @@ def read_password(file: Path) -> str:
 
 def new_token(name: str, label: str) -> str:
     """Make a token for an account and return it. Raises InputUnusable."""
-    file, document = _opened()
-    record = _known(document, name)
     token = secrets.token_urlsafe(32)
-    tokens = {**record.tokens, label: sha256(token.encode()).hexdigest()}
-    changed = UserRecord(role=record.role, password=record.password, tokens=tokens)
-    write_users(file, UsersDocument(users={**document.users, name: changed}))
+    with _changing() as users:
+        record = _known(users, name)
+        tokens = {**record.tokens, label: sha256(token.encode()).hexdigest()}
+        users[name] = UserRecord(role=record.role, password=record.password, tokens=tokens)
     return token
 
 
 def remove_user(name: str) -> None:
     """Remove an account. Raises InputUnusable."""
-    file, document = _opened()
-    _known(document, name)
-    write_users(file, UsersDocument(users={one: user for one, user in document.users.items() if one != name}))
+    with _changing() as users:
+        _known(users, name)
+        del users[name]
 
 
 def user_rows() -> list[dict[str, Any]]:
     """Return the accounts without their secrets. Raises InputUnusable."""
-    _, document = _opened()
+    document = _read()
     return [
         {"name": name, "role": user.role.value, "password": user.password is not None, "tokens": ", ".join(user.tokens)}
         for name, user in sorted(document.users.items())
     ]
 
 
-def _opened() -> tuple[Path, UsersDocument]:
+def _file() -> Path:
     file = WebSettings().web_users_file
     if file is None:
         raise InputUnusable("set APC_WEB_USERS_FILE to the file of the accounts")
-    return file, read_users(file) if file.exists() else UsersDocument()
+    return file
 
 
-def _known(document: UsersDocument, name: str) -> UserRecord:
-    record = document.users.get(name)
+def _read() -> UsersDocument:
+    file = _file()
+    return read_users(file) if file.exists() else UsersDocument()
+
+
+@contextmanager
+def _changing() -> Iterator[dict[str, UserRecord]]:
+    """Yield the accounts, and write them as they are then; no other command changes them meanwhile."""
+    file = _file()
+    try:
+        with locked(file):
+            users = dict(_read().users)
+            yield users
+            write_users(file, UsersDocument(users=users))
+    except OSError as error:
+        raise InputUnusable(f"cannot write {file}: {error.strerror}") from error
+
+
+def _known(users: Mapping[str, UserRecord], name: str) -> UserRecord:
+    record = users.get(name)
     if record is None:
         raise InputUnusable(f"there is no account {name!r}: `apc user list` shows them")
     return record

@@ -1,12 +1,15 @@
 """Somebody logs in who must not, keeps a login that has ended, or sees and does more than their role allows."""
 
+import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from ipaddress import ip_network
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
 
 import httpx2 as httpx
@@ -19,8 +22,10 @@ from tests.support.reference.web_api import roles_of_routes
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import SERVER, WebBench
 
+from apc_bus.folders import locked
 from apc_bus.settings import WebSettings
 from apc_cli.commands.ui import reach_of
+from apc_cli.commands.user import set_user
 from apc_contracts import SignalPayload
 from apc_contracts.errors import InputUnusable
 from apc_contracts.vocabulary import Signal
@@ -47,6 +52,7 @@ from apc_web.app import make_app
 from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
 from apc_web.models import ApiModel, Shown
 from apc_web.openapi import DOCUMENT
+from apc_web.throttle import LoginThrottle
 from apc_web.verdict_words import ruling_of
 
 PASSWORD = "correct horse battery"
@@ -74,6 +80,7 @@ class Door:
     clock: Clock
     client: httpx.AsyncClient
     app: Any
+    pauses: list[float]
 
     def write(self, **roles_: AccountRole) -> None:
         write_users(
@@ -98,12 +105,18 @@ class Door:
 async def opened(bench: WebBench, folder: Path) -> AsyncIterator[Door]:
     clock, file = Clock(), folder / "users.json"
     write_users(file, UsersDocument())
-    accounts = Accounts(UsersFile(file), clock)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    accounts = Accounts(UsersFile(file), clock, LoginThrottle(clock, pause))
     object.__setattr__(bench.services, "accounts", accounts)
     app = make_app(bench.services)
     transport = httpx.ASGITransport(AccessGuard(app, accounts, clock))
     async with httpx.AsyncClient(transport=transport, base_url=SERVER) as client:
-        door = Door(file, accounts, clock, client, app)
+        door = Door(file, accounts, clock, client, app, pauses)
         door.write(vera=AccountRole.VIEWER, rita=AccountRole.READER, olga=AccountRole.OPERATOR)
         yield door
 
@@ -181,16 +194,139 @@ async def test_a_login_ends_by_logout_time_idleness_and_change(door: Door, monke
         assert [await after(act) for act in (idle, half_a_day)] == [200, 200]
 
 
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare passwords without argon2: these tests are about how often."""
+    monkeypatch.setattr(logins, "is_password", lambda user, password: user is not None and password == PASSWORD)
+
+
 async def test_passwords_are_not_tried_one_after_the_other(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = [(await door.login("rita", f"wrong password {number}")).status_code for number in range(8)]
-    assert tried[:5] == [401] * 5 and tried[5:] == [429] * 3
-    assert (await door.login("rita")).status_code == 429, "not even the right one, for now"
-    assert (await door.login("vera")).status_code == 204, "others log in"
-    door.clock.now += 61
-    assert (await door.login("rita")).status_code == 204
+    cheap(monkeypatch)
+    tried = [(await door.login("rita", f"wrong password {number}")).status_code for number in range(9)]
+    assert tried == [401] * 9 and door.pauses == [0, 0, 0, 0, 0, 0.5, 1, 2, 3]
+    at_once = await asyncio.gather(*(door.login("rita", "wrong password") for _ in range(9)))
+    assert sorted(one.status_code for one in at_once) == [401] * 4 + [429] * 5
+    door.pauses.clear()
+    assert (await door.login("vera")).status_code == 204 and door.pauses == [0], "others log in"
+    assert (await door.login("rita")).status_code == 204, "the right password passes"
+    assert (await door.login("rita")).status_code == 204 and door.pauses == [0, 3, 0]
+    for number in range(30):
+        await door.login(f"somebody-{number}", "wrong password")
+    assert door.pauses[-1] == 3, "nor by trying names"
     with monkeypatch.context() as unguarded:
-        unguarded.setattr(Accounts, "_check_throttle", lambda self, name: None)
-        assert {(await door.login("rita", f"wrong password {number}")).status_code for number in range(8)} == {401}
+        unguarded.setattr(LoginThrottle, "delay", lambda self, name, source: 0.0)
+        for number in range(8):
+            await door.login("rita", f"wrong password {number}")
+        assert door.pauses[-8:] == [0] * 8
+
+
+async def test_nobody_is_kept_out_by_what_others_try(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever tries passwords of an account does it from elsewhere, and slows down themselves alone."""
+
+    cheap(monkeypatch)
+
+    def of(address: str) -> httpx.AsyncClient:
+        guarded = AccessGuard(door.app, door.accounts, door.clock)
+        return httpx.AsyncClient(transport=httpx.ASGITransport(guarded, client=(address, 1)), base_url=SERVER)
+
+    async def logged_in(client: httpx.AsyncClient, password: str) -> int:
+        body = {"name": "rita", "password": password}
+        return (await client.post("/api/v1/login", json=body, headers=ORIGIN)).status_code
+
+    async with of("2001:db8::1") as attacker, of("2001:db8::2") as neighbour, of("2001:db8:0:1::1") as owner:
+        for _ in range(12):
+            await logged_in(attacker, "wrong password")
+        assert door.pauses[-1] == 3
+        assert await logged_in(neighbour, "wrong password") == 401 and door.pauses[-1] == 3, "the same network"
+        assert await logged_in(owner, PASSWORD) == 204 and door.pauses[-1] == 0
+        with monkeypatch.context() as unguarded:
+            unguarded.setattr("apc_web.login.source_of", lambda address: "")
+            for _ in range(12):
+                await logged_in(attacker, "wrong password")
+            assert await logged_in(owner, PASSWORD) == 204 and door.pauses[-1] == 3, "by name alone they would"
+
+
+async def test_a_new_password_ends_the_logins_of_the_old_one(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APC_WEB_USERS_FILE", str(door.file))
+    thief, other = await door.cookie("rita"), await door.cookie("vera")
+    set_user("rita", "reader", "a quite new password")
+    assert await door.status(thief) == 401 and await door.status(other) == 200
+    assert (await door.login("rita")).status_code == 401
+    with monkeypatch.context() as unguarded:
+        thief = await door.cookie("vera")
+        old = UsersDocument(users={"vera": UserRecord(role=AccountRole.VIEWER, password=HASH)})
+        unguarded.setattr(logins, "read_users", lambda path: old)
+        set_user("vera", "viewer", "a quite new password")
+        assert await door.status(thief) == 200, "a login lasts where the change of its password is not seen"
+
+
+async def test_browsers_are_told_to_use_tls_alone(door: Door) -> None:
+    async def told(base: str, app: Any) -> str | None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:
+            answers = [await client.get(path, headers=PROXIED) for path in ("/", "/api/v1/about")]
+            assert len({one.headers.get("strict-transport-security") for one in answers}) == 1
+            return answers[0].headers.get("strict-transport-security")
+
+    guarded = AccessGuard(door.app, door.accounts, door.clock)
+    proxied = BehindProxies(guarded, [ip_network("127.0.0.1/32")])
+    assert await told("https://127.0.0.1:8083", guarded) == "max-age=31536000"
+    assert await told(SERVER, proxied) == "max-age=31536000", "the proxy speaks TLS"
+    assert await told(SERVER, guarded) is None, "without TLS a browser could not come back"
+
+
+PROXIED = {"X-Forwarded-Proto": "https"}
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        ("198.51.100.7", "198.51.100.7"),
+        ("198.51.100.7, 203.0.113.9", "203.0.113.9"),
+        ("198.51.100.7, 203.0.113.9, 127.0.0.1", "203.0.113.9"),
+        ("made up, 203.0.113.9", "203.0.113.9"),
+        ("", "127.0.0.1"),
+        ("10.0.0.1,", "127.0.0.1"),
+    ],
+)
+async def test_what_a_client_says_before_the_proxy_is_not_its_address(forwarded: str, client: str) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["client"][0])
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    unguarded = forwarded.split(",")[0].strip()  # whom the first address would name, as anybody may write it
+    transport = httpx.ASGITransport(BehindProxies(app, [ip_network("127.0.0.1/32")]))
+    async with httpx.AsyncClient(transport=transport, base_url=SERVER) as asking:
+        assert (await asking.get("/", headers=PROXIED | {"X-Forwarded-For": forwarded})).status_code == 204
+    assert seen == [client] and (client == unguarded) is (forwarded == "198.51.100.7")
+
+
+def test_two_administrators_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one of them removes does not come back by the other's change."""
+    file = tmp_path / "users.json"
+    monkeypatch.setenv("APC_WEB_USERS_FILE", str(file))
+    change = "from apc_cli.commands.user import {}; import sys; sys.stdin.readline(); {}"
+    removing = change.format("remove_user", "remove_user('mallory')")
+    adding = change.format("set_user", "set_user('zoe', 'viewer', None)")
+    set_user("mallory", "operator", PASSWORD)
+    with locked(file):
+        both = [Popen([sys.executable, "-c", code], stdin=PIPE) for code in (adding, removing)]
+        for one in both:
+            assert one.stdin is not None
+            one.stdin.write(b"\n")
+            one.stdin.close()
+        with pytest.raises(TimeoutExpired):  # without the lock both would have read the file by now
+            both[0].wait(2)
+        set_user_unguarded(file, "olga")
+    assert [one.wait(60) for one in both] == [0, 0]
+    assert set(read_users(file).users) == {"olga", "zoe"}
+
+
+def set_user_unguarded(file: Path, name: str) -> None:
+    """Write an account as one who holds the lock."""
+    users = read_users(file).users
+    write_users(file, UsersDocument(users={**users, name: UserRecord(role=AccountRole.VIEWER)}))
 
 
 async def test_a_page_of_another_origin_cannot_act_with_the_cookie(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,141 @@ export type Block =
   | { kind: "table"; head: Inline[][]; rows: Inline[][][] }
   | { kind: "rule" };
 
-const INLINE = /(`+)([^]*?[^`])\1(?!`)|\*\*([^\s*](?:[^]*?[^\s*])?)\*\*|(?<![\w*])[*_]([^\s*_](?:[^*_]*?[^\s*_])?)[*_](?![\w*])|\[([^\]\n]{1,500})\]\(([^()\s]{1,2000})\)/;
 /** Nested marks beyond this depth stay text. */
 const DEEPEST = 8;
 const LONGEST = 200_000;
-/** Marks are looked for in shorter texts alone: the search takes time with the square of the length. */
-const LONGEST_MARKED = 20_000;
+const LONGEST_LABEL = 500;
+const LONGEST_ADDRESS = 2000;
+
+// Every search below only goes forward: reading takes time in proportion to the length, whatever the text.
+
+/** Find the next place at or after one where `isThere`; asked with growing places, it looks at each of them once. */
+class Ahead {
+  #found = -1;
+  readonly #length: number;
+  readonly #isThere: (at: number) => boolean;
+
+  constructor(length: number, isThere: (at: number) => boolean) {
+    this.#length = length;
+    this.#isThere = isThere;
+  }
+
+  from(at: number): number {
+    if (this.#found < at) {
+      this.#found = at;
+      while (this.#found < this.#length && !this.#isThere(this.#found)) this.#found++;
+    }
+    return this.#found;
+  }
+}
+
+/** Where the runs of backticks of each length begin, in order. */
+function backticks(text: string): Map<number, number[]> {
+  const runs = new Map<number, number[]>();
+  for (let at = text.indexOf("`"); at >= 0; at = text.indexOf("`", at)) {
+    const begin = at;
+    while (text[at] === "`") at++;
+    const known = runs.get(at - begin);
+    if (known) known.push(begin);
+    else runs.set(at - begin, [begin]);
+  }
+  for (const begins of runs.values()) begins.reverse();
+  return runs;
+}
+
+const isSpace = (char: string | undefined): boolean => char === undefined || /\s/.test(char);
+const isWord = (char: string | undefined): boolean => char !== undefined && /\w/.test(char);
+
+interface Mark {
+  found: Inline[];
+  end: number;
+}
+
+/** The marks of one text: each method reads the mark that begins at a place; null where there is none. */
+class Marks {
+  readonly #text: string;
+  readonly #depth: number;
+  readonly #runs: Map<number, number[]>;
+  readonly #strongEnds: Ahead;
+  readonly #emEnds: Ahead;
+  readonly #brackets: Ahead;
+  readonly #addresses = new Map<number, string | null>();
+
+  constructor(text: string, depth: number) {
+    this.#text = text;
+    this.#depth = depth;
+    const isStar = (at: number) => text[at] === "*" || text[at] === "_";
+    this.#runs = backticks(text);
+    this.#strongEnds = new Ahead(text.length, (at) => text[at] === "*" && text[at + 1] === "*" && !isSpace(text[at - 1]) && text[at - 1] !== "*");
+    this.#emEnds = new Ahead(text.length, isStar);
+    this.#brackets = new Ahead(text.length, (at) => text[at] === "]" || text[at] === "\n");
+  }
+
+  at(at: number): Mark | null {
+    const char = this.#text[at];
+    if (char === "`") return this.#code(at);
+    if (char === "[") return this.#link(at);
+    return char === "*" || char === "_" ? (this.#strong(at) ?? this.#em(at)) : null;
+  }
+
+  /** How many characters stay text where a mark does not begin: of a run of backticks, all. */
+  passed(at: number): number {
+    let end = at + 1;
+    if (this.#text[at] === "`") while (this.#text[end] === "`") end++;
+    return end - at;
+  }
+
+  #code(at: number): Mark | null {
+    const size = this.passed(at);
+    const ends = this.#runs.get(size)!;
+    while (ends.length > 0 && ends.at(-1)! <= at) ends.pop();
+    const end = ends.at(-1);
+    return end === undefined ? null : { found: [{ kind: "code", text: this.#text.slice(at + size, end).trim() }], end: end + size };
+  }
+
+  #strong(at: number): Mark | null {
+    const first = this.#text[at + 2];
+    if (this.#text[at] !== "*" || this.#text[at + 1] !== "*" || isSpace(first) || first === "*") return null;
+    const end = this.#strongEnds.from(at + 3);
+    return end >= this.#text.length ? null : { found: [{ kind: "strong", content: this.#inner(at + 2, end) }], end: end + 2 };
+  }
+
+  #em(at: number): Mark | null {
+    const before = this.#text[at - 1];
+    const end = this.#emEnds.from(at + 1);
+    const after = this.#text[end + 1];
+    if (isWord(before) || before === "*" || isSpace(this.#text[at + 1])) return null;
+    if (end >= this.#text.length || end === at + 1 || isSpace(this.#text[end - 1]) || isWord(after) || after === "*") return null;
+    return { found: [{ kind: "em", content: this.#inner(at + 1, end) }], end: end + 1 };
+  }
+
+  #link(at: number): Mark | null {
+    const close = this.#brackets.from(at + 1);
+    if (this.#text[close] !== "]" || close === at + 1 || close - at - 1 > LONGEST_LABEL) return null;
+    const address = this.#address(close + 1);
+    if (address === null) return null;
+    const to = safeAddress(address);
+    const end = close + address.length + 3;
+    return { found: [to ? { kind: "link", content: this.#inner(at + 1, close), to } : { kind: "text", text: this.#text.slice(at, end) }], end };
+  }
+
+  /** What stands in the brackets that open here; read once, however many labels end before it. */
+  #address(open: number): string | null {
+    let known = this.#addresses.get(open);
+    if (known === undefined) {
+      let end = open + 1;
+      const last = open + LONGEST_ADDRESS + 1;
+      if (this.#text[open] === "(") while (end < last && !isSpace(this.#text[end]) && this.#text[end] !== "(" && this.#text[end] !== ")") end++;
+      known = this.#text[end] === ")" && end > open + 1 ? this.#text.slice(open + 1, end) : null;
+      this.#addresses.set(open, known);
+    }
+    return known;
+  }
+
+  #inner(from: number, to: number): Inline[] {
+    return readInline(this.#text.slice(from, to), this.#depth + 1);
+  }
+}
 
 /** The address of a link that may be followed: http and https alone. */
 export function safeAddress(address: string): string | null {
@@ -34,32 +163,72 @@ export function safeAddress(address: string): string | null {
 }
 
 export function readInline(text: string, depth = 0): Inline[] {
+  if (depth >= DEEPEST) return text === "" ? [] : [{ kind: "text", text }];
   const found: Inline[] = [];
-  let rest = text;
-  while (rest !== "") {
-    const match = depth < DEEPEST && rest.length <= LONGEST_MARKED ? INLINE.exec(rest) : null;
-    if (!match) break;
-    if (match.index > 0) found.push({ kind: "text", text: rest.slice(0, match.index) });
-    const [whole, , code, strong, em, label, address] = match;
-    if (code !== undefined) found.push({ kind: "code", text: code.trim() });
-    else if (strong !== undefined) found.push({ kind: "strong", content: readInline(strong, depth + 1) });
-    else if (em !== undefined) found.push({ kind: "em", content: readInline(em, depth + 1) });
-    else {
-      const to = safeAddress(address!);
-      if (to) found.push({ kind: "link", content: readInline(label!, depth + 1), to });
-      else found.push({ kind: "text", text: whole });
+  const marks = new Marks(text, depth);
+  let begin = 0;
+  for (let at = 0; at < text.length; ) {
+    const mark = marks.at(at);
+    if (!mark) {
+      at += marks.passed(at);
+      continue;
     }
-    rest = rest.slice(match.index + whole.length);
+    if (at > begin) found.push({ kind: "text", text: text.slice(begin, at) });
+    found.push(...mark.found);
+    begin = at = mark.end;
   }
-  if (rest !== "") found.push({ kind: "text", text: rest });
+  if (begin < text.length) found.push({ kind: "text", text: text.slice(begin) });
   return found;
 }
 
-const ITEM = /^\s{0,3}(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
+/** A line without up to three spaces before it; null when it is indented further. */
+function outdented(line: string): string | null {
+  const text = line.trimStart();
+  return line.length - text.length <= 3 ? text : null;
+}
+
+function headingOf(line: string): { level: number; text: string } | null {
+  const level = /^#{1,6}(?=\s)/.exec(line)?.[0].length;
+  if (level === undefined) return null;
+  const text = line.slice(level).trim();
+  let end = text.length;
+  while (text[end - 1] === "#") end--;
+  return { level, text: text.slice(0, end).trim() };
+}
+
+function isRule(line: string): boolean {
+  const text = outdented(line);
+  const mark = text?.[0];
+  if (!text || (mark !== "-" && mark !== "*" && mark !== "_")) return false;
+  let count = 0;
+  for (const char of text) {
+    if (char === mark) count++;
+    else if (!isSpace(char)) return false;
+  }
+  return count >= 3;
+}
+
+function itemOf(line: string): { isOrdered: boolean; text: string } | null {
+  const text = outdented(line) ?? "";
+  const mark = /^(?:[-*+]|\d{1,9}[.)])(?=\s)/.exec(text)?.[0];
+  return mark === undefined ? null : { isOrdered: mark.length > 1, text: text.slice(mark.length).trimStart() };
+}
+
+/** Whether it is the line below a table's head: dashes, with or without colons, between bars. */
+function isBelowHead(line: string): boolean {
+  if (!line.includes("|")) return false;
+  return unbarred(line)
+    .split("|")
+    .every((cell) => /^:?-+:?$/.test(cell.trim()));
+}
+
+function unbarred(line: string): string {
+  const text = line.trim();
+  return text.slice(text.startsWith("|") ? 1 : 0, text.length > 1 && text.endsWith("|") ? -1 : undefined);
+}
+
 const cells = (line: string): Inline[][] =>
-  line
-    .trim()
-    .replace(/^\||\|$/g, "")
+  unbarred(line)
     .split("|")
     .map((cell) => readInline(cell.trim()));
 
@@ -75,7 +244,7 @@ export function readMarkdown(text: string, depth = 0): Block[] {
   for (let at = 0; at < lines.length; at++) {
     const line = lines[at]!;
     const fence = /^\s{0,3}(```+|~~~+)\s*([\w+-]*)/.exec(line);
-    const heading = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line);
+    const heading = headingOf(line);
     if (fence) {
       flush();
       const inner: string[] = [];
@@ -83,8 +252,8 @@ export function readMarkdown(text: string, depth = 0): Block[] {
       blocks.push({ kind: "code", text: inner.join("\n"), language: fence[2]! });
     } else if (heading) {
       flush();
-      blocks.push({ kind: "heading", level: heading[1]!.length, content: readInline(heading[2]!) });
-    } else if (/^\s{0,3}([-*_])(\s*\1){2,}\s*$/.test(line)) {
+      blocks.push({ kind: "heading", level: heading.level, content: readInline(heading.text) });
+    } else if (isRule(line)) {
       flush();
       blocks.push({ kind: "rule" });
     } else if (/^\s{0,3}>/.test(line) && depth < DEEPEST) {
@@ -93,19 +262,19 @@ export function readMarkdown(text: string, depth = 0): Block[] {
       for (; at < lines.length && /^\s{0,3}>/.test(lines[at]!); at++) inner.push(lines[at]!.replace(/^\s{0,3}> ?/, ""));
       at--;
       blocks.push({ kind: "quote", content: readMarkdown(inner.join("\n"), depth + 1) });
-    } else if (ITEM.test(line)) {
+    } else if (itemOf(line)) {
       flush();
-      const isOrdered = ITEM.exec(line)![1] !== undefined;
+      const isOrdered = itemOf(line)!.isOrdered;
       const items: string[] = [];
       for (; at < lines.length; at++) {
-        const item = ITEM.exec(lines[at]!);
-        if (item && (item[1] !== undefined) === isOrdered) items.push(item[2]!);
+        const item = itemOf(lines[at]!);
+        if (item?.isOrdered === isOrdered) items.push(item.text);
         else if (/^\s{2,}\S/.test(lines[at]!) && items.length > 0) items.push(`${items.pop()!}\n${lines[at]!.trim()}`);
         else break;
       }
       at--;
       blocks.push({ kind: "list", isOrdered, items: items.map((item) => readInline(item)) });
-    } else if (line.includes("|") && /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/.test(lines[at + 1] ?? "") && (lines[at + 1] ?? "").includes("|")) {
+    } else if (line.includes("|") && isBelowHead(lines[at + 1] ?? "")) {
       flush();
       const head = cells(line);
       const rows: Inline[][][] = [];

@@ -22,9 +22,17 @@ from apc_bus.folders import make_private_folder
 
 LARGEST_TABLE = 2**30
 """Bytes of a table once it is unpacked."""
+MOST_MEMORY = 2**31
+"""Bytes that a table of text may take while it is read, each cell counted as the largest that pandas makes of it."""
+_COPIES = 3
+"""Of the text: as it came, decoded, and as pandas reads it."""
+_BYTES_OF_A_CELL = 64
+"""Of a short text: a pointer to an object; a number has 8 and as much again while it is read."""
+_PART_BYTES = 2**20
 MOST_COLUMNS = 5_000
 """Each is profiled, and told of, separately."""
 SEPARATORS = ",;\t|"
+_PARQUET = b"PAR1"
 NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`"}
 SAMPLE_LINES = 200
 DECIMAL_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
@@ -93,7 +101,7 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
 def _read_unpacked(path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
     data, packing = _unpacked(path)
     check_bytes(data, path)
-    if data[:4] == b"PAR1":
+    if data[:4] == _PARQUET:
         return read_parquet(data, path, LARGEST_TABLE), ["parquet", *packing]
     if data[:4] == OLD_WORKBOOK:
         raise TableInvalid(f"{path} is a workbook of Excel 2003 or before; save it as .xlsx or CSV")
@@ -121,10 +129,23 @@ def _unpacked(path: Path) -> tuple[bytes, list[str]]:
 
 
 def _bounded(file: Any, path: Path) -> bytes:
-    data: bytes = file.read(LARGEST_TABLE + 1)
-    if len(data) > LARGEST_TABLE:
-        raise _too_large(path)
-    return data
+    """Read a file until it is known to be too large: a packed one may grow a thousandfold."""
+    parts: list[bytes] = []
+    size, marks = 0, Counter[str]()
+    while part := file.read(_PART_BYTES):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_TABLE:
+            raise _too_large(path)
+        if parts[0][:4] != _PARQUET:
+            marks.update({mark: part.count(mark.encode()) for mark in f"\n{SEPARATORS}"})
+            cells = marks["\n"] + max(marks[mark] for mark in SEPARATORS)
+            if _COPIES * size + _BYTES_OF_A_CELL * cells > MOST_MEMORY:
+                raise TableInvalid(
+                    f"{path} has more cells than can be read in {MOST_MEMORY // 2**20:,} MiB of memory "
+                    f"({cells:,} in its first {size // 2**20 + 1:,} MiB); name a part of the table"
+                )
+    return b"".join(parts)
 
 
 def _too_large(path: Path) -> TableInvalid:
@@ -142,7 +163,7 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
         has_header = _has_header(rows) if options.header is None else options.header
         decimal, thousands = _decimal(rows, separator, options.decimal)
         frame = pd.read_csv(
-            io.StringIO(text),
+            io.BytesIO(text.encode()),  # a StringIO takes four bytes a character
             sep=separator,
             header=0 if has_header else None,
             decimal=decimal,

@@ -14,12 +14,13 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import BinaryIO
 
 import structlog
 
@@ -71,6 +72,19 @@ class _Refused(Exception):
         self.status = status
 
 
+class _Space:
+    """Space that is set aside for one body; `left` is what was not written yet."""
+
+    def __init__(self, uploads: "ArtifactUploads", size: int) -> None:
+        self._uploads = uploads
+        self.left = size
+
+    def use(self, size: int) -> None:
+        """Note that bytes of the body are on the disk."""
+        self.left -= size
+        self._uploads.note_written(size)
+
+
 class ArtifactUploads:
     """Takes uploads into a store.
 
@@ -96,6 +110,8 @@ class ArtifactUploads:
         self._limits = limits
         self._store = remote or ArtifactStore(folder, max_bytes=limits.max_bytes)
         self._clients: Counter[str] = Counter()
+        self._unwritten = 0
+        """Bytes of uploads that were let in and are not on the disk yet."""
         make_private_folder(self._incoming)
         for left_over in self._incoming.iterdir():
             left_over.unlink()
@@ -142,10 +158,11 @@ class ArtifactUploads:
         size = self._size(fields)
         if await self._is_there(f"sha256:{digits}"):
             return HTTPStatus.OK, "it is there"
-        if fields.get("expect", "").lower() == "100-continue":
-            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
-            await self._receive(reader, size, digits)
+        with self._space_for(size) as space:
+            if fields.get("expect", "").lower() == "100-continue":
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
+                await self._receive(reader, space, digits)
         log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size, user=user)
         return HTTPStatus.CREATED, "stored"
 
@@ -174,9 +191,19 @@ class ArtifactUploads:
         size = int(text)
         if size > self._limits.max_bytes:
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._limits.max_bytes} bytes are allowed")
-        if shutil.disk_usage(self._folder).free - size < self._limits.free_bytes:
-            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, "the disk of the store is nearly full")
         return size
+
+    @contextmanager
+    def _space_for(self, size: int) -> Iterator["_Space"]:
+        """Set space aside for a body, so that the bodies of several clients do not count on the same."""
+        if shutil.disk_usage(self._folder).free - self._unwritten - size < self._limits.free_bytes:
+            raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, "the disk of the store is nearly full")
+        space = _Space(self, size)
+        self._unwritten += size
+        try:
+            yield space
+        finally:
+            self._unwritten -= space.left
 
     async def _is_there(self, artifact_hash: str) -> bool:
         try:
@@ -191,18 +218,18 @@ class ArtifactUploads:
             raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, str(error)) from error
         return True
 
-    async def _receive(self, reader: asyncio.StreamReader, size: int, digits: str) -> None:
+    async def _receive(self, reader: asyncio.StreamReader, space: "_Space", digits: str) -> None:
         descriptor, name = tempfile.mkstemp(dir=self._incoming)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                digest, left = hashlib.sha256(), size
-                while left:
-                    part = await reader.read(min(left, _PART_BYTES))
+                digest = hashlib.sha256()
+                while space.left:
+                    part = await reader.read(min(space.left, _PART_BYTES))
                     if not part:
-                        raise asyncio.IncompleteReadError(b"", left)
-                    left -= len(part)
+                        raise asyncio.IncompleteReadError(b"", space.left)
                     digest.update(part)
-                    await asyncio.to_thread(file.write, part)
+                    await asyncio.to_thread(_write, file, part)
+                    space.use(len(part))
             if digest.hexdigest() != digits:
                 raise _Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"these bytes have the hash {digest.hexdigest()}")
             if self._remote is not None:
@@ -211,6 +238,10 @@ class ArtifactUploads:
                 await asyncio.to_thread(self._place, Path(name), digits)
         finally:
             os.unlink(name)
+
+    def note_written(self, size: int) -> None:
+        """Note that bytes are on the disk, which no longer has them free."""
+        self._unwritten -= size
 
     def _place(self, file: Path, digits: str) -> None:
         """Give a complete file its final name, unless another client was faster with the same bytes."""
@@ -234,6 +265,11 @@ class ArtifactUploads:
                     pass
         except (TimeoutError, OSError):
             writer.transport.abort()
+
+
+def _write(file: BinaryIO, part: bytes) -> None:
+    file.write(part)
+    file.flush()
 
 
 def _answer(status: HTTPStatus, reason: str) -> bytes:

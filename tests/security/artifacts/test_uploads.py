@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import SecretStr
@@ -261,6 +262,30 @@ async def test_a_full_disk_is_not_filled(tmp_path: Path) -> None:
     async with service(tmp_path / "store", UploadLimits(1 << 20, free_bytes=1 << 60)) as url:
         with pytest.raises(ArtifactError, match="nearly full"):
             await ArtifactStore(tmp_path / "store", uploads=url).put(DATA)
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+async def test_uploads_at_the_same_time_do_not_count_on_the_same_space(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has room for one of them; the first has sent its head alone."""
+    size = len(DATA)
+    monkeypatch.setattr(artifact_uploads.shutil, "disk_usage", lambda _: SimpleNamespace(free=size + size // 2))
+    if not is_guarded:
+        monkeypatch.setattr(ArtifactUploads, "_unwritten", property(lambda _: 0, lambda _, value: None), raising=False)
+    limits = UploadLimits(1 << 20, clients_of_one_address=3, head_seconds=20.0, free_bytes=0)
+    other = bytes(reversed(DATA))
+    async with service(tmp_path / "store", limits) as url:
+        reader, writer = await connect(url)
+        writer.write(put(PATH, b"", size).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        assert b"100 Continue" in await reader.readline()
+        second = await send(url, put(f"/sha256/{hashlib.sha256(other).hexdigest()}", other))
+        assert (b" 507 " in second) is is_guarded, second
+        writer.write(DATA)
+        await reader.readline()
+        assert b" 201 " in await reader.readline(), "the first has its space"
+        writer.close()
+        assert b" 20" in await send(url, put(f"/sha256/{hashlib.sha256(other).hexdigest()}", other)), "given back"
 
 
 async def test_a_service_that_is_away_is_named(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 import gzip
 import io
+import subprocess
+import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,57 @@ def test_a_table_that_unpacks_beyond_the_bound_is_refused(
     with pytest.raises(TableInvalid, match="MiB of data"):
         read_source(path)
     assert [one.name for one in tmp_path.iterdir()] == ["inner"], "nothing is unpacked to a file"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zip", "csv"])
+@pytest.mark.parametrize("line", [b"1\n", b"\n", b",,,\n", b"ab;cd\n"])
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_table_of_many_small_cells_is_refused_before_it_is_read(
+    is_guarded: bool, line: bytes, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """130 KB that unpack to 130 MB took three gigabytes: a cell of one byte becomes an object."""
+    monkeypatch.setattr(source, "MOST_MEMORY", 2**22 if is_guarded else 2**40)
+    monkeypatch.setattr(source, "_PART_BYTES", 2**16)
+    unpacked = 0
+
+    class Counting(Counter[str]):
+        def update(self, *given: object, **named: int) -> None:
+            nonlocal unpacked
+            unpacked += 1
+            super().update(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(source, "Counter", Counting)
+    body = b"a,b\n" + line * (2**20 // len(line))
+    path = tmp_path / f"table.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("table.csv", body)
+    else:
+        path.write_bytes(gzip.compress(body) if kind == "gz" else body)
+    if is_guarded:
+        with pytest.raises(TableInvalid, match=r"more cells than can be read in 4 MiB of memory"):
+            read_source(path)
+        assert unpacked < 17, "the rest is not even unpacked"
+    else:
+        with suppress(TableInvalid):  # a table of empty lines has no rows
+            read_source(path)
+        assert unpacked >= 16, "all of it is"
+
+
+def test_what_is_counted_is_at_least_what_reading_takes(tmp_path: Path) -> None:
+    """In a process of its own: its largest memory, less what Python and pandas take."""
+    read = (
+        "import resource, sys; from pathlib import Path; from apc_automl.data import source;"
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024; before = most();"
+        "source.read_source(Path(sys.argv[1])); print(most() - before)"
+    )
+    for line in (b"1\n", b"ab\n", b"1,,x\n"):
+        path = tmp_path / "table.csv"
+        path.write_bytes(b"a,b,c\n" + line * 2**20)
+        cells = 2**20 * sum(map(line.count, (b",", b"\n")))
+        counted = source._COPIES * path.stat().st_size + source._BYTES_OF_A_CELL * cells
+        taken = int(subprocess.run([sys.executable, "-c", read, path], check=True, capture_output=True).stdout)
+        assert taken <= counted + 2**25, line
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

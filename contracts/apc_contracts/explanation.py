@@ -10,6 +10,7 @@ from uuid import UUID
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import TEAM_CODES
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.session.document import OpenQuestion, SessionDocument, TaskDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
@@ -631,7 +632,15 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
     # Of a session that closed they are among its doubts.
     stale = [] if document.state == "CLOSED" else [f"{decision.words}." for decision in around.doubts.stale]
     effects = [effect.words for effect in around.effects[:MOST_DELIVERIES]]
-    said = (*stale, *effects, *_ruled(around), *_refused(document, around), *_not_separated(around, contract))
+    left_out = omissions(contract)
+    said = (
+        *stale,
+        *left_out,
+        *effects,
+        *_ruled(around),
+        *_refused(document, around),
+        *_not_separated(around, contract),
+    )
     return replace(explanation, remarks=(*said, *explanation.remarks))
 
 

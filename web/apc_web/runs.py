@@ -1,6 +1,7 @@
 """Runs and sessions as the API returns them, and lists of both."""
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 from uuid import UUID
@@ -8,9 +9,12 @@ from uuid import UUID
 import asyncpg
 from pydantic import Field
 
+from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.payloads.budget_expression import RESOURCES
 from apc_contracts.session.document import SessionDocument
 from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
+from apc_log.session_loading import contract_of_session
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.errors import not_found
 from apc_web.models import NEXT, ApiModel, NamedCount, Sender, Shown, column
@@ -58,6 +62,8 @@ class SessionSummary(ApiModel):
     opened_at: Shown[datetime]
     updated_at: Shown[datetime]
     halt_reason: str | None
+    left_out: Shown[list[str]] = Field(default_factory=list)
+    """What its contract leaves out of the usual checks, a sentence each."""
 
 
 class SessionPage(ApiModel):
@@ -263,7 +269,7 @@ async def one_run(pool: asyncpg.Pool, run_id: str) -> RunSummary:
 
 
 async def sessions_page(
-    pool: asyncpg.Pool, run_id: str | None, running: bool | None, after: str | None, limit: int
+    pool: asyncpg.Pool, default: Contract, run_id: str | None, running: bool | None, after: str | None, limit: int
 ) -> SessionPage:
     """Return sessions, the one that changed last first. Raises ApiError for a bad cursor."""
     filters = {"run_id": run_id, "running": running}
@@ -274,7 +280,26 @@ async def sessions_page(
     cursor = None
     if len(rows) > limit:
         cursor = write_cursor("sessions", filters, microseconds(shown[-1].updated_at), shown[-1].session_id)
-    return SessionPage(items=[session_summary(row) for row in shown], next=cursor)
+    left_out = {row.document.contract_hash: await _left_out(pool, row, default) for row in shown}
+    return SessionPage(items=[session_summary(row, left_out[row.document.contract_hash]) for row in shown], next=cursor)
+
+
+_MOST_KEPT = 1_000
+_kept: dict[str, tuple[str, ...]] = {}
+"""SHA-256 of a contract -> what it leaves out: contracts never change."""
+
+
+async def _left_out(pool: asyncpg.Pool, place: SessionPlace, default: Contract) -> tuple[str, ...]:
+    digest = place.document.contract_hash
+    known = _kept.get(digest)
+    if known is None:
+        contract = await contract_of_session(pool, digest, default)
+        known = omissions(contract)
+        if contract.hash.hex() == digest:
+            while len(_kept) >= _MOST_KEPT:
+                del _kept[next(iter(_kept))]
+            _kept[digest] = known
+    return known
 
 
 async def place_of(pool: asyncpg.Pool, session_id: str) -> SessionPlace:
@@ -285,8 +310,8 @@ async def place_of(pool: asyncpg.Pool, session_id: str) -> SessionPlace:
     return place
 
 
-def session_summary(place: SessionPlace) -> SessionSummary:
-    """Return a session as lists show it."""
+def session_summary(place: SessionPlace, left_out: Sequence[str]) -> SessionSummary:
+    """Return a session as lists show it; `left_out`: by its contract."""
     document = place.document
     return SessionSummary.of(
         place,
@@ -294,6 +319,7 @@ def session_summary(place: SessionPlace) -> SessionSummary:
         is_paused=document.paused_at is not None,
         spent=_spent(document),
         halt_reason=document.halt_reason if document.state == "HALTED" else None,
+        left_out=list(left_out),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from apc_contracts.contract.contract import Contract
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.session.budgets import budget_shares, memberships
 from apc_contracts.session.document import SessionDocument, TaskDocument
 from apc_contracts.text import numbered
@@ -147,7 +148,7 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
     document = place.document
     contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
     return SessionDetail.of(
-        session_summary(place),
+        session_summary(place, omissions(contract)),
         document,
         figures,
         verdicts=_counts(figures.verdicts),
@@ -239,7 +240,7 @@ async def list_sessions(
     limit: Limit = 100,
 ) -> SessionPage:
     """Return sessions, the one that changed last first."""
-    return await reading.sessions_page(services.pool, run_id, running, after, limit)
+    return await reading.sessions_page(services.pool, services.contract, run_id, running, after, limit)
 
 
 @router.get("/sessions/{session_id}", response_model=SessionDetail)

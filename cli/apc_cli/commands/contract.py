@@ -27,13 +27,14 @@ from apc_cli.commands.group import Commands, ContractFile
 from apc_cli.connections import open_bus, open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
-from apc_cli.output.output import AsJson, print_rows
+from apc_cli.output.output import AsJson, print_rows, tell
 from apc_cli.output.terminal import echo
 from apc_contracts import PacketType
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.contract.contract import Contract, contract_from_bytes, load_contract, read_contract_file
 from apc_contracts.contract.coordinators import STOP, Coordinator
 from apc_contracts.contract.file import EdgeDeclaration
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.errors import ContractInvalid
 from apc_contracts.identity.registry_change import MAX_CONTRACT_BYTES
 from apc_contracts.replay.examination import Examined, examine, holds_overlay
@@ -432,6 +433,7 @@ async def register(file: Annotated[Path, typer.Argument(help="A contract file; `
         registered = await register_contract(bus, pool, settings.shards, body, file)
     name, digest = registered.contract.name, registered.contract.hash.hex()
     echo(f"contract {name} is registered, revision {registered.revision}, sha256 {digest}")
+    tell([f"warning: {one}" for one in omissions(registered.contract)])
 
 
 @app.command("list")

@@ -15,6 +15,7 @@ from apc_contracts.contract.collection import load_contracts
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.expressions import MAX_COST
 from apc_contracts.contract.file import Subject
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.contract.overlay import Overlay, read_overlay
 from apc_contracts.contract.rules import Counter, Rule
 from apc_contracts.contract.rules import Team as TeamOfRules
@@ -74,7 +75,8 @@ async def read_surroundings(team_name: str | None = None) -> Surroundings:
 
 
 def summary(examined: Examined, body: bytes, around: Surroundings) -> Iterator[str]:
-    """Yield the lines of `apc contract check` behind the first: costs, tests, warnings."""
+    """Yield the lines of `apc contract check` behind the first: what is left out, costs, tests, warnings."""
+    yield from (f"warning: {one}" for one in omissions(examined.contract))
     team = examined.contract.team
     if team is None:
         return

@@ -18,6 +18,7 @@ from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
 from apc_cli.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.contract.omissions import omissions
 from apc_contracts.explanation import Explanation
 from apc_contracts.explanation import explain as explanation_of
 from apc_contracts.payloads.budget_expression import RESOURCES
@@ -126,23 +127,31 @@ async def list_(
     as_json: AsJson = False,
 ) -> None:
     """Print sessions, the latest first: state, round, generation, what was spent, why one was halted."""
+    default = load_contract(OrchestratorSettings().contract)
     async with open_log() as pool:
         sessions = await list_sessions(pool, run_id=run_id, only_running=running, limit=limit)
-    print_rows(
-        [_summary(row) for row in sessions], title="sessions", as_json=as_json, empty="the log holds no such session"
-    )
+        digests = {row.document.contract_hash for row in sessions}
+        left_out = {digest: omissions(await contract_of_session(pool, digest, default)) for digest in digests}
+    rows = [_summary(row) for row in sessions]
+    if any(left_out.values()):
+        for row, session in zip(rows, sessions, strict=True):
+            row["contract_leaves_out"] = len(left_out[session.document.contract_hash])
+    print_rows(rows, title="sessions", as_json=as_json, empty="the log holds no such session")
 
 
 @app.command()
 async def show(session_id: SessionId, as_json: AsJson = False) -> None:
-    """Print a session: state, budgets and what is left of them, members, pending ACKs, deadlines, held packets."""
+    """Print a session: state, contract, budgets and what is left, members, pending ACKs, deadlines, held packets."""
+    default = load_contract(OrchestratorSettings().contract)
     async with open_log() as pool:
         row = await get_session(pool, session_id)
         if row is None:
             raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
         held = await list_held_packets(pool, session_id)
+        contract = await contract_of_session(pool, row.document.contract_hash, default)
     sections = {
         "session": [_details(row)],
+        "contract": [{"name": contract.name, "sha256": contract.hash.hex(), "left_out": list(omissions(contract))}],
         "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
         "members": [asdict(one) for one in memberships(row.document)],
         "pending_acks": _pending_acks(row.document),

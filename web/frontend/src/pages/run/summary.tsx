@@ -141,6 +141,15 @@ function Outcome({ detail }: { detail: Detail }) {
   );
 }
 
+/** What the session's contract leaves out of the usual checks. */
+export function LeftOut({ detail }: { detail: Detail }) {
+  return detail.left_out.map((one) => (
+    <p key={one} role="note">
+      <Badge tone="warn">contract</Badge> <Foreign>{one}</Foreign>
+    </p>
+  ));
+}
+
 export function Waits({ detail }: { detail: Detail }) {
   if (detail.is_terminal) return <Outcome detail={detail} />;
   if (detail.waits.length === 0) return <p className="soft">Nothing: agents are working.</p>;
@@ -236,7 +245,7 @@ export function SummaryCards({ detail, shown, onPick }: { detail: Detail; shown:
         </div>
       </Card>
       <div className="three">
-        <Card title={detail.is_terminal && !shown.at ? "Outcome" : "Waits for"}>{shown.at ? <p className="soft">Known for the present only. Return to now to see it.</p> : <Waits detail={detail} />}</Card>
+        <Card title={detail.is_terminal && !shown.at ? "Outcome" : "Waits for"}>{shown.at ? <p className="soft">Known for the present only. Return to now to see it.</p> : <Waits detail={detail} />}<LeftOut detail={detail} /></Card>
         <Card title="Budgets">{shown.at ? <p className="soft">Spent until then: {count(shown.spent.packets ?? shown.packets)} packets{shown.spent.tokens ? `, ${count(shown.spent.tokens)} tokens` : ""}.</p> : <Budgets detail={detail} />}</Card>
         <Card title="Refusals by reason">
           <Refusals shown={shown} onPick={onPick} />

@@ -29,6 +29,7 @@ SINCE_0110 = (
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )
 SINCE_0111 = (
+    "DROP INDEX apc_log.packet_lineage_measured, apc_log.packet_lineage_measured_parents",
     "DROP TABLE apc_app.schedule_turns",
     "DROP FUNCTION apc_app.remove_marked CASCADE",
     *(

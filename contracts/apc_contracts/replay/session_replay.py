@@ -40,8 +40,9 @@ from apc_contracts.session.knowledge import decay_packet
 from apc_contracts.session.lifecycle import ends_at_gate, resolve_recipients
 from apc_contracts.session.movement import FinalVerdict, Hop, PacketInput, ReceiptsInput, ReleaseInput, Transition
 from apc_contracts.session.opening import open_session
-from apc_contracts.session.receipts import planned_at
+from apc_contracts.session.receipts import JUDGED_AT, planned_at
 from apc_contracts.session.session import HeldPacket, Session
+from apc_contracts.session.task import STALL
 from apc_contracts.session.verdicts import hops_without_session, identity_without_session
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, PRESENCE_SESSION
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet, seal
@@ -100,8 +101,9 @@ class RecordedBatch:
     def judged_at(self) -> datetime | None:
         """Return the time at which all inputs of the batch were judged.
 
-        Packets carry it; without a packet it is in the orchestrator's own hops, or in the due time of a retry. If there
-        is none of these, nothing depends on it.
+        Packets carry it; without a packet it is in the orchestrator's own hops, in the due time of a retry, or in the
+        metadata of a hop. If there is none of these, nothing depends on it; logs from before `judged_at` in the
+        metadata do not say when such receipts started the stall timer.
         """
         for entry in self._entries:
             if isinstance(entry, RecordedPacket):
@@ -110,8 +112,11 @@ class RecordedBatch:
             if isinstance(entry, RecordedHop) and entry.actor == ORCHESTRATOR and entry.occurred_at:
                 return entry.occurred_at[-1]
         for entry in self._entries:
-            if isinstance(entry, RecordedHop) and "retry" in (entry.metadata or {}):
-                return planned_at(dict(entry.metadata or {})["retry"])
+            said = (entry.metadata or {}) if isinstance(entry, RecordedHop) else {}
+            if JUDGED_AT in said:
+                return datetime.fromisoformat(said[JUDGED_AT])
+            if "retry" in said:
+                return planned_at(dict(said)["retry"])
         return None
 
 
@@ -130,6 +135,15 @@ def _is_resolved(packet: Packet, recipients: tuple[str, ...]) -> bool:
     """Return whether an entry has other recipients than its packet: of a BROADCAST, a role, or the client of a run."""
     is_told = recipients == (ORCHESTRATOR,) and ends_at_gate(packet)
     return packet.recipients[0].agent_id == ALL_RECIPIENTS or asks_role(packet) or is_told
+
+
+def _first_difference(path: str, recorded: Any, recomputed: Any) -> tuple[str, Any, Any]:
+    """Return the first place at which two JSON values differ, and the two values there; None where one has none."""
+    if isinstance(recorded, Mapping) and isinstance(recomputed, Mapping):
+        for name in sorted(recorded.keys() | recomputed.keys()):
+            if recorded.get(name) != recomputed.get(name) or (name in recorded) is not (name in recomputed):
+                return _first_difference(f"{path}.{name}", recorded.get(name), recomputed.get(name))
+    return path, recorded, recomputed
 
 
 class SessionReplay:
@@ -158,6 +172,8 @@ class SessionReplay:
         self._now: datetime | None = None
         self._held: dict[UUID, ReceivedPacket] = {}
         """For `what_if`: packets whose ruling is still to come."""
+        self._knows_stall = True
+        """The log says when the stall timer was started; one from before `judged_at` in the metadata may not."""
 
     def take(self, entries: Sequence[Entry]) -> None:
         """Replay all entries of this session in one log batch, in the order of the log.
@@ -167,9 +183,11 @@ class SessionReplay:
             ReplayImpossible: a body or a contract that the replay needs is missing.
         """
         self._batch = RecordedBatch(entries)
-        self._now = self._batch.judged_at() or self._now
+        is_begun = False
         while (entry := self._batch.current) is not None:
             try:
+                if not is_begun:
+                    self._now, is_begun = self._batch.judged_at() or self._now, True
                 self._take_input(entry)
             except (ReplayDiffers, ReplayImpossible):
                 raise
@@ -188,8 +206,11 @@ class SessionReplay:
         if mine is None or mine.keys() - added != document.keys():
             raise ReplayDiffers(*entry, "sessions.document", sorted(document), sorted(mine or {}))
         for name, value in document.items():
-            if mine[name] != value:
-                raise ReplayDiffers(*entry, f"sessions.document.{name}", value, mine[name])
+            recomputed = mine[name]
+            if name == "deadlines" and not self._knows_stall and STALL in value and STALL in recomputed:
+                recomputed = recomputed | {STALL: value[STALL]}
+            if recomputed != value:
+                raise ReplayDiffers(*entry, *_first_difference(f"sessions.document.{name}", value, recomputed))
 
     def _take_input(self, entry: Entry) -> None:
         """Replay an input of the gate: an entry that no earlier entry caused."""
@@ -355,9 +376,18 @@ class SessionReplay:
             compare(entry, name, getattr(entry, name), getattr(hop, name))
         compare(entry, "events", list(entry.events), hop.events)
         compare(entry, "occurred_at", list(entry.occurred_at), hop.occurred_at)
-        compare(entry, "metadata", entry.metadata, as_json(hop.metadata))
+        compare(entry, "metadata", entry.metadata, self._metadata_of(hop, entry))
         self.hops += 1
         self._note_ruling(entry)
+
+    def _metadata_of(self, hop: Hop, entry: RecordedHop) -> Any:
+        """Return the metadata that the entry must have: in an older log without the time of the receipts."""
+        told = hop.metadata or {}
+        if JUDGED_AT in told:
+            self._knows_stall = JUDGED_AT in (entry.metadata or {})
+            if not self._knows_stall:
+                return as_json({name: value for name, value in told.items() if name != JUDGED_AT} or None)
+        return as_json(hop.metadata)
 
     def _note_ruling(self, hop: RecordedHop) -> None:
         record = (hop.metadata or {}).get("facts")

@@ -46,6 +46,7 @@ def advance(session: Session, given: PacketInput | ReceiptsInput | ReleaseInput,
     if isinstance(given, ReceiptsInput):
         moment = Advance(session, given.receipts[0].packet_id, given.now, effects, contract, decayed=given.decayed)
         _take_receipts(moment, given)
+        return _finish(moment, has_packet=False)
     elif isinstance(given, ReleaseInput):
         moment = Advance(session, given.cause, given.now, effects, contract, _rights(given.verdict), given.decayed)
         _take_released(moment, given)
@@ -70,14 +71,16 @@ def confirm_substrate(
     return _finish(moment)
 
 
-def _finish(moment: Advance, *, may_sync: bool = True, must_sync: bool = False) -> Advanced:
+def _finish(moment: Advance, *, may_sync: bool = True, must_sync: bool = False, has_packet: bool = True) -> Advanced:
     """Move the session as far as it can go now, and emit its SYNC: once per cause."""
     session, effects = moment.session, moment.effects
     if not session.is_terminal:
         settle(moment)
         if session.is_terminal:
             _end(moment)
-        watch(moment)
+        is_timed = watch(moment)
+        if is_timed and not has_packet:
+            receipts.record_time(moment)
     if must_sync or (effects.is_sync_due and may_sync):
         # First, because other emissions may move the session on and cause their own SYNC.
         effects.emissions.insert(0, emissions.sync(session, moment.cause, moment.now, moment.contract))

@@ -348,6 +348,18 @@ def _log_moves(
     effects.hops.append(hop)
 
 
+JUDGED_AT = "judged_at"
+"""Member of a hop's metadata: when the orchestrator took the receipts, where no other entry that they cause says so."""
+
+
+def record_time(moment: Advance) -> None:
+    """Record when these receipts were taken: a deadline began with them."""
+    hops = moment.effects.hops
+    if hops and not moment.effects.emissions and all(hop.actor != ORCHESTRATOR for hop in hops):
+        told = {JUDGED_AT: moment.now.isoformat()}
+        hops[-1] = replace(hops[-1], metadata=(hops[-1].metadata or {}) | told)
+
+
 def _actor_of(receipt: Receipt) -> str:
     """Return who moved a delivery: the operator whom a requeue or a discard names, else the recipient."""
     by = receipt.by if receipt.kind in OPERATOR_KINDS else None

@@ -270,18 +270,23 @@ def work(moment: Advance) -> None:
         _review(moment, found)
 
 
-def watch(moment: Advance) -> None:
-    """Start the stall timer when nothing is open in a running session; stop it when something is."""
+def watch(moment: Advance) -> bool:
+    """Start the stall timer when nothing is open in a running session; stop it when something is.
+
+    Return whether it was started: the log must then tell when.
+    """
     session, deadlines = moment.session, moment.session.document.deadlines
     work = session.work
     if work is None or session.is_terminal or session.is_paused:
-        return
+        return False
     if moment.effects.ended:
         work.last_end = f"packet {moment.cause} at {moment.effects.ended[-1]}"
     if session.state == "SESSION_OPEN" or not is_idle(session):
         deadlines.pop(STALL, None)
     elif STALL not in deadlines or moment.effects.hops:
         start_timer(moment, STALL, STALL_MS)
+        return True
+    return False
 
 
 def is_idle(session: Session) -> bool:

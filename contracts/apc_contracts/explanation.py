@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from apc_contracts.contract.omissions import omissions
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.session.document import OpenQuestion, SessionDocument, TaskDocument
 from apc_contracts.session.movement import COORDINATION, GENERATION_STATES
+from apc_contracts.text import numbered
 from apc_contracts.vocabulary import ORCHESTRATOR, Right
 
 
@@ -165,14 +167,40 @@ class FailedVerification:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedUsage:
+    """What an agent reported as spent on a task, of which a part was not charged to any budget."""
+
+    agent_id: str
+    task_id: str
+    resource: str
+    """tokens or cost."""
+    reported: float
+    refused: float
+
+    @property
+    def words(self) -> str:
+        """What was reported and refused, in one sentence."""
+        unit = "tokens" if self.resource == "tokens" else "of cost"
+        return (
+            f"{self.agent_id} reported {amount_text(self.reported)} {unit}, of which {amount_text(self.refused)} were "
+            f"refused as too large and not charged: task {self.task_id} may have spent more than its budget shows."
+        )
+
+
+def amount_text(amount: float) -> str:
+    """Return an amount with at most ten digits and separated thousands."""
+    return f"{amount:,.0f}" if amount >= 10_000_000_000 or amount == int(amount) else f"{amount:,.10g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Doubts:
     """Why what came of a session is open to doubt, though it has closed."""
 
     stale: tuple[StaleDecision, ...] = ()
     failed: tuple[FailedVerification, ...] = ()
     dead: tuple[OpenDelivery, ...] = ()
-    usage: tuple[str, ...] = ()
-    """Agents that reported a usage of which a part was refused."""
+    usage: tuple[RefusedUsage, ...] = ()
+    """What was reported as spent and not charged."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -187,11 +215,13 @@ class Doubts:
             f"`apc dead-letter show {one.packet_id}` tells more."
             for one in self.dead[:MOST_DELIVERIES]
         ]
-        usage = [
-            f"{agent} reported a usage that was refused as too large: what the session has spent is uncertain."
-            for agent in self.usage[:MOST_DELIVERIES]
-        ]
-        return (*stale, *failed, *dead, *usage)
+        return (*stale, *failed, *dead, *self.of_usage)
+
+    @property
+    def of_usage(self) -> tuple[str, ...]:
+        """What was spent beyond what the budget shows, a sentence each, the largest parts first."""
+        largest = sorted(self.usage, key=lambda one: -one.refused)
+        return tuple(one.words for one in largest[:MOST_DELIVERIES])
 
 
 UNSETTLED_EFFECTS = frozenset({"claimed", "unknown"})
@@ -207,14 +237,18 @@ class UnsettledEffect:
     key: str
     state: str
 
-    @property
-    def words(self) -> str:
-        """The effect in a sentence, and what to do about it."""
+    def words(self, dead: UUID | None = None) -> str:
+        """Return the effect in a sentence, and what to do about it; `dead` is the dead letter that waits for that.
+
+        The dead letter is another packet where the handler had waited: the answer with which it went on.
+        """
         what = f"The effect {self.key} of {self.agent_id} for packet {self.packet_id}"
         if self.state == "claimed":
             return f"{what} is claimed: {self.agent_id} makes it now, or stopped before it reported how that ended."
-        settle = f"`apc effect settle {self.packet_id} {self.agent_id} {self.key}`"
-        return f"{what} is unknown: find out whether it happened, then {settle}."
+        settle = f"`apc effect settle {self.packet_id} {self.agent_id} {quote(self.key)}`"
+        then = "" if dead is None else f", then `apc dead-letter requeue {dead}`"
+        how = "with `--result JSON` if it has happened, with `--not-made` if it has not"
+        return f"{what} is unknown: find out whether it happened, settle it by {settle} {how}{then}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,9 +399,12 @@ def explain_end(document: SessionDocument, doubts: Doubts) -> Explanation:
         )
     reason = document.halt_reason or "no reason recorded"
     meaning = _REASONS.get(reason.split(" ", 1)[0])
+    dead = numbered(len(doubts.dead), "dead letter is", "dead letters are")
+    discard = f"`apc dead-letter discard --all --session {document.session_id}` gives up what is left"
+    letters = (f"{dead} left, and work of a halted session cannot be requeued: {discard}.",) if doubts.dead else ()
     return Explanation(
         f"HALTED: {reason}" + (f": {meaning}" if meaning else ""),
-        remarks=("Nothing moves a halted session: open another one with SIGNAL START.",),
+        remarks=(*letters, "Nothing moves a halted session: open another one with SIGNAL START."),
     )
 
 
@@ -630,18 +667,26 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
     """Return in words where a session stands, what it waits for, from whom, until when, and what would move it."""
     explanation = _explain(document, around, contract)
     # Of a session that closed they are among its doubts.
-    stale = [] if document.state == "CLOSED" else [f"{decision.words}." for decision in around.doubts.stale]
-    effects = [effect.words for effect in around.effects[:MOST_DELIVERIES]]
-    left_out = omissions(contract)
+    doubts = around.doubts
+    stale = [] if document.state == "CLOSED" else [*(f"{one.words}." for one in doubts.stale), *doubts.of_usage]
+    effects = [effect.words(_waiting_for(effect, document, around)) for effect in around.effects[:MOST_DELIVERIES]]
     said = (
         *stale,
-        *left_out,
+        *omissions(contract),
         *effects,
         *_ruled(around),
         *_refused(document, around),
         *_not_separated(around, contract),
     )
     return replace(explanation, remarks=(*said, *explanation.remarks))
+
+
+def _waiting_for(effect: UnsettledEffect, document: SessionDocument, around: Surroundings) -> UUID | None:
+    """Return the dead letter that can be requeued once the effect is settled: that of its packet, else of its agent."""
+    own = [one.packet_id for one in around.deliveries if one.is_dead and one.recipient == effect.agent_id]
+    if document.state == "HALTED" or not own:
+        return None
+    return effect.packet_id if effect.packet_id in own else own[-1]
 
 
 def _ruled(around: Surroundings) -> list[str]:
@@ -724,13 +769,19 @@ def _acknowledgements(document: SessionDocument, around: Surroundings) -> list[W
     return waits
 
 
+def _dead_letter(one: OpenDelivery, around: Surroundings) -> str:
+    """Say what can be done about a dead letter: an effect of its handler that is unknown is settled first."""
+    is_unsettled = any(effect.agent_id == one.recipient and effect.state == "unknown" for effect in around.effects)
+    first = f"Settle the effect of {one.recipient} first; then " if is_unsettled else ""
+    return (
+        f"{one.packet_type} {one.packet_id} is a dead letter of {one.recipient}: {one.error or 'no reason recorded'}. "
+        f"{first}`apc dead-letter requeue {one.packet_id}` delivers it again, `apc dead-letter discard` gives it up."
+    )
+
+
 def _remarks(document: SessionDocument, around: Surroundings) -> list[str]:
     dead = [delivery for delivery in around.deliveries if delivery.is_dead]
-    remarks = [
-        f"{one.packet_type} {one.packet_id} is a dead letter of {one.recipient}: {one.error or 'no reason recorded'}. "
-        f"`apc dead-letter requeue {one.packet_id}` delivers it again, `apc dead-letter discard` gives it up."
-        for one in dead[:MOST_DELIVERIES]
-    ]
+    remarks = [_dead_letter(one, around) for one in dead[:MOST_DELIVERIES]]
     if around.held:
         kinds = ", ".join(sorted({packet.packet_type for packet in around.held}))
         is_task = isinstance(document, TaskDocument)

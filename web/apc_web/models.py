@@ -352,7 +352,7 @@ class AgentSummary(ApiModel):
     keys: Shown[list[str]]
     last_seen: Shown[datetime | None]
     is_alive: Shown[bool]
-    """A heartbeat was logged within 90 s."""
+    """It was heard of within 90 s: by a packet, a receipt or a HEARTBEAT."""
     open_deliveries: Shown[int]
     most_open: Shown[int]
     """Open deliveries from which on the gate refuses more."""
@@ -409,5 +409,5 @@ class SystemHealth(ApiModel):
     agents: Shown[int]
     """Registered agents that have not been revoked."""
     alive: Shown[int]
-    """Of these, with a heartbeat within 90 s."""
+    """Of these, heard of within 90 s."""
     alerts: Shown[list[FiringAlert]]

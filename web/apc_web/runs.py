@@ -81,7 +81,10 @@ class BudgetPart(ApiModel):
     """packets, tokens, cost or wall_ms."""
     limit: Shown[float | None]
     spent: Shown[float | None]
+    """What was charged."""
     left: Shown[float]
+    refused: Shown[float]
+    """Reported as spent beside it, and not charged."""
 
 
 class SessionMember(ApiModel):

@@ -18,6 +18,7 @@ from apc_log.queries import HeldRow, list_dead, list_held_packets
 from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.packet_pages import session_scores, session_transfers
 from apc_log.queries.session_pages import SessionPlace, page_of_moves, session_figures
+from apc_log.queries.surroundings import read_refused_usage
 from apc_log.session_loading import contract_of_session
 from apc_web import runs as reading
 from apc_web.access import AccountRole
@@ -145,6 +146,8 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
     figures = await session_figures(services.pool, place)
     held = await list_held_packets(services.pool, session_id)
     dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
+    refused = await read_refused_usage(services.pool, session_id)
+    uncharged = [(one.task_id, one.resource, one.refused) for one in refused]
     document = place.document
     contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
     return SessionDetail.of(
@@ -155,7 +158,7 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
         refusals=_counts(figures.refusals),
         dead=len(dead),
         waits=waits_of(place, held, len(dead)),
-        budgets=budget_shares(document, datetime.now(UTC)),
+        budgets=budget_shares(document, datetime.now(UTC), uncharged),
         members=memberships(document),
         deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
         held=held,

@@ -55,17 +55,21 @@ _log = structlog.get_logger("apc_agents")
 
 
 async def send_heartbeats(emitter: Emitter, agent_id: str, silence: timedelta) -> None:
-    """Send HEARTBEAT now and whenever the agent has been silent, until cancelled."""
+    """Send HEARTBEAT now, whenever the agent has been silent, and half as often while it emits, until cancelled.
+
+    An agent that never falls silent is found among others by these alone.
+    """
     loop = asyncio.get_running_loop()
-    due = loop.time()
+    due = latest = loop.time()
     while True:
         now = loop.time()
         if now < due:
             await asyncio.sleep(due - now)
-            due = max(due, emitter.last_emit + silence.total_seconds())
+            due = min(latest, max(due, emitter.last_emit + silence.total_seconds()))
         else:
             await _send(emitter, agent_id, silence)
             due = loop.time() + silence.total_seconds()
+            latest = due + silence.total_seconds()
 
 
 async def _send(emitter: Emitter, agent_id: str, silence: timedelta) -> None:

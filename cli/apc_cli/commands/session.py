@@ -27,7 +27,7 @@ from apc_contracts.session.document import SessionDocument
 from apc_contracts.text import one_line
 from apc_contracts.vocabulary import Signal
 from apc_log.queries import HeldRow, SessionRow, get_session, list_held_packets, list_sessions
-from apc_log.queries.surroundings import read_surroundings
+from apc_log.queries.surroundings import read_refused_usage, read_surroundings
 from apc_log.session_loading import contract_of_session
 
 Row = dict[str, Any]
@@ -141,7 +141,10 @@ async def list_(
 
 @app.command()
 async def show(session_id: SessionId, as_json: AsJson = False) -> None:
-    """Print a session: state, contract, budgets and what is left, members, pending ACKs, deadlines, held packets."""
+    """Print a session: state, contract, budgets and what is left, members, pending ACKs, deadlines, held packets.
+
+    `refused` of a budget is what agents reported as spent, and what was not charged.
+    """
     default = load_contract(OrchestratorSettings().contract)
     async with open_log() as pool:
         row = await get_session(pool, session_id)
@@ -149,10 +152,11 @@ async def show(session_id: SessionId, as_json: AsJson = False) -> None:
             raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
         held = await list_held_packets(pool, session_id)
         contract = await contract_of_session(pool, row.document.contract_hash, default)
+        uncharged = [(one.task_id, one.resource, one.refused) for one in await read_refused_usage(pool, session_id)]
     sections = {
         "session": [_details(row)],
         "contract": [{"name": contract.name, "sha256": contract.hash.hex(), "left_out": list(omissions(contract))}],
-        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC))],
+        "budgets": [asdict(one) for one in budget_shares(row.document, datetime.now(UTC), uncharged)],
         "members": [asdict(one) for one in memberships(row.document)],
         "pending_acks": _pending_acks(row.document),
         "deadlines": [{"kind": kind, "due": due} for kind, due in sorted(row.document.deadlines.items())],

@@ -11,6 +11,7 @@ one up. Source: docs/specification/contract.md section 3.
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil, fsum
@@ -245,7 +246,10 @@ class BudgetShare:
     limit: float | None
     """None for wall_ms: the rest of the time is a deadline, which nobody spends."""
     spent: float | None
+    """What was charged: for tokens and cost at most what one delivery may report."""
     left: float
+    refused: float = 0
+    """Reported as spent beside `spent`, and not charged (`usage_refused` in the log)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +262,22 @@ class Membership:
     """A barrier waits for it."""
 
 
-def budget_shares(document: SessionDocument, now: datetime) -> list[BudgetShare]:
-    """Return a share for each task and each resource that its part names."""
-    shares = []
+def budget_shares(
+    document: SessionDocument, now: datetime, refused: Iterable[tuple[str, str, float]] = ()
+) -> list[BudgetShare]:
+    """Return a share for each task and each resource that its part names.
+
+    `refused` is what was reported and not charged: task, resource, amount.
+    """
+    shares, uncharged = [], defaultdict[tuple[str, str], float](float)
+    for task, name, amount in refused:
+        uncharged[_holder(document, task, name), name] += amount
     for task in (SESSION, *sorted(document.task_budgets)):
         limits = document.budgets if task == SESSION else document.task_budgets[task].limits
         for name in RESOURCES:
             if name in limits and name != "wall_ms" and (left := left_of(document, task, name)) is not None:
-                shares.append(BudgetShare(task, name, limits[name], spent_of(document, task, name), left))
+                beside, spent = uncharged[task, name], spent_of(document, task, name)
+                shares.append(BudgetShare(task, name, limits[name], spent, left, beside))
         time = parts(document, task, now).get("wall_ms")
         if time is not None and time.holder == task:
             shares.append(BudgetShare(task, "wall_ms", None, None, int(time.left)))

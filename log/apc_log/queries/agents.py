@@ -11,13 +11,35 @@ from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_fro
 from apc_contracts.contract.contract import Contract
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
-_LISTED = """
+_NEWEST = 5_000
+"""Packets and hops of each shard in which signs of life are looked for, beside the HEARTBEATs.
+
+An agent that emits more often than every 30 s sends a HEARTBEAT each minute all the same.
+"""
+OWN_REPORT = """
+(hop.events && '{delivery_ack,consumer_apply,consumer_reject,retry_scheduled}'
+ OR hop.metadata ? 'effect' OR hop.metadata ->> 'ended' IN ('outcome', 'reject', 'retry'))
+"""
+"""Whether the actor of a hop has reported it itself: dead letters and expiries are mostly told by others."""
+RECENT_SIGNS = f"""
+SELECT sign.agent_id, max(sign.at) AS at FROM apc_log.shards CROSS JOIN LATERAL (
+    (SELECT sender_agent_id AS agent_id, recorded_at AS at FROM apc_log.agent_packets
+     WHERE shard = shards.shard ORDER BY seq DESC LIMIT {_NEWEST})
+    UNION ALL
+    SELECT hop.actor, hop.recorded_at FROM (
+        SELECT actor, recorded_at, events, metadata FROM apc_log.packet_events
+        WHERE shard = shards.shard ORDER BY seq DESC LIMIT {_NEWEST}
+    ) AS hop WHERE {OWN_REPORT}
+) AS sign GROUP BY sign.agent_id
+"""
+_LISTED = f"""
+WITH recent AS MATERIALIZED ({RECENT_SIGNS})
 SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked,
-ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, (
+ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, greatest(recent.at, (
     SELECT max(recorded_at) FROM apc_log.agent_packets
     WHERE session_id = $1 AND sender_agent_id = agents.agent_id
-) AS last_seen
-FROM apc_log.agents ORDER BY agent_id
+)) AS last_seen
+FROM apc_log.agents LEFT JOIN recent USING (agent_id) ORDER BY agent_id
 """
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
 _OPEN = """
@@ -47,7 +69,10 @@ GROUP BY recipient.name
 
 
 async def list_registered(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
-    """Return every agent that was ever registered, with the ids of its keys and when its last heartbeat was logged."""
+    """Return every agent that was ever registered, with the ids of its keys and its last sign of life.
+
+    That is a HEARTBEAT, or among the newest entries a packet of any session or a receipt.
+    """
     return await pool.fetch(_LISTED, PRESENCE_SESSION)
 
 

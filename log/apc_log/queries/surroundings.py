@@ -14,11 +14,13 @@ from apc_contracts.explanation import (
     HeldNote,
     OpenDelivery,
     RefusalCount,
+    RefusedUsage,
     Surroundings,
     UnsettledEffect,
 )
 from apc_contracts.identity.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
+from apc_log.queries.agents import OWN_REPORT, RECENT_SIGNS
 from apc_log.queries.dead import list_dead
 from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.packets import session_effects
@@ -28,12 +30,15 @@ from apc_log.session_loading import ERASED
 
 _NOW = "SELECT clock_timestamp()"
 # A live worker emits, reports receipts, or sends a HEARTBEAT into the presence session.
-_SEEN = """
+_SEEN = f"""
 SELECT agent_id, max(at) AS last_seen FROM (
     SELECT sender_agent_id AS agent_id, max(recorded_at) AS at FROM apc_log.agent_packets
     WHERE session_id = ANY ($1) GROUP BY sender_agent_id
     UNION ALL
-    SELECT actor, max(recorded_at) FROM apc_log.packet_events WHERE session_id = $2 GROUP BY actor
+    SELECT actor, max(recorded_at) FROM apc_log.packet_events AS hop
+    WHERE session_id = $2 AND {OWN_REPORT} GROUP BY actor
+    UNION ALL
+    {RECENT_SIGNS}
 ) AS heard GROUP BY agent_id
 """
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
@@ -112,9 +117,21 @@ WHERE hop.session_id = $1 AND 'verification_fail' = ANY (hop.events)
 ORDER BY packet.seq LIMIT $2
 """
 _REFUSED_USAGE = """
-SELECT DISTINCT recipient FROM apc_log.packet_events
-WHERE session_id = $1 AND metadata ? 'usage_refused' ORDER BY recipient LIMIT $2
+SELECT hop.recipient AS agent_id, packet.task_id, told.name AS resource,
+       sum((hop.metadata -> 'usage' ->> told.name)::double precision) AS reported,
+       sum(told.amount::double precision) AS refused
+FROM apc_log.packet_events AS hop
+CROSS JOIN LATERAL jsonb_each_text(hop.metadata -> 'usage_refused') AS told(name, amount)
+JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
+WHERE hop.session_id = $1 AND hop.metadata ? 'usage_refused'
+GROUP BY 1, 2, 3 ORDER BY refused DESC, 1, 2, 3 LIMIT $2
 """
+
+
+async def read_refused_usage(pool: asyncpg.Pool, session_id: str) -> tuple[RefusedUsage, ...]:
+    """Return what was reported as spent in a session and not charged, the largest parts first; at most 100."""
+    return tuple(RefusedUsage(**row) for row in await pool.fetch(_REFUSED_USAGE, session_id, _MOST))
 
 
 async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
@@ -127,7 +144,7 @@ async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
             OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
             for one in await list_dead(pool, session_id=session_id, limit=_MOST)
         ),
-        tuple(row["recipient"] for row in await pool.fetch(_REFUSED_USAGE, session_id, _MOST)),
+        await read_refused_usage(pool, session_id),
     )
 
 

@@ -21,6 +21,14 @@ def test_a_part_that_was_cut_is_its_own_share(simulation: Simulation) -> None:
     assert [one.left for one in later if one.resource == "wall_ms"] == [40_000]
 
 
+def test_what_was_not_charged_stands_beside_the_part_that_it_would_have_drawn_from(simulation: Simulation) -> None:
+    tree = Tree(simulation, tokens=100)
+    assert tree.give("a", "tokens=10") is None
+    refused = [("a", "tokens", 5.0), ("a", "tokens", 2.0), ("unknown", "tokens", 3.0)]
+    shares = budget_shares(tree.document, tree.document.opened_at, refused)
+    assert {one.task: one.refused for one in shares if one.resource == "tokens"} == {"": 3, "a": 7}
+
+
 def test_an_agent_of_a_dead_swarm_is_not_live(simulation: Simulation) -> None:
     tree = Tree(simulation)
     document = tree.document

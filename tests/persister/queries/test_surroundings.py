@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 import orjson
+import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, hop, lifecycle, packet_entry, session_row
 
@@ -19,6 +20,7 @@ from apc_contracts.judging.verdict import REMEDIES
 from apc_contracts.session.document import SessionDocument, TaskDocument, Work
 from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
 from apc_log.batch import RegistryEntry
+from apc_log.queries.agents import list_registered
 from apc_log.queries.surroundings import read_surroundings
 
 
@@ -235,7 +237,8 @@ async def test_what_is_open_to_doubt_did_not_end_as_planned(bench: LogBench, pos
         f"The verification of ARTIFACT {report.packet_id} of sender-1 failed: no such bytes.",
         f"TASK_IR {sent.packet_id} is a dead letter of receiver-1: x. "
         f"`apc dead-letter show {sent.packet_id}` tells more.",
-        "receiver-2 reported a usage that was refused as too large: what the session has spent is uncertain.",
+        "receiver-2 reported 9 tokens, of which 8 were refused as too large and not charged: task task-1 may have "
+        "spent more than its budget shows.",
     ]
     assert told["standing"] == (
         "CLOSED in round 1: it ended, but what came of it is open to doubt, and nothing moves it any more"
@@ -245,6 +248,84 @@ async def test_what_is_open_to_doubt_did_not_end_as_planned(bench: LogBench, pos
     result = await asyncio.to_thread(ApcCommand(tmp_path), "session", "result", "session-1", given=given)
     assert result.returncode == 0 and json.loads(result.stdout)["doubts"] == doubts
     assert result.stderr.splitlines() == [f"apc: the result is open to doubt: {doubt}" for doubt in doubts]
+
+
+@pytest.mark.parametrize("state", ["WORKING", "HALTED"])
+async def test_what_was_spent_beyond_the_budget_is_told(
+    bench: LogBench, postgres_url: str, tmp_path: Path, state: str
+) -> None:
+    """Two deliveries of 100,000 tokens: the budget of 2,000 is charged with 1,000 for each."""
+    sent = packet_entry(packet_type="TASK_IR", recipients=("receiver-1", "receiver-2"))
+    used = b'{"usage": {"tokens": 100000}, "usage_refused": {"tokens": 99000}, "ended": "outcome"}'
+    hops = [hop(sent, ["consumer_apply"], "ROUTED", "APPLIED", name, 1, used) for name in sent.recipients]
+    spent = task_document(state=state, budgets={"tokens": 2000}, spent={"tokens": 2000}, halt_reason="STOP")
+    await bench.gate.open()
+    await bench.gate.log([sent, *hops], [session_row(state=state, document=spent.encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    assert [one for one in told["remarks"] if "tokens" in one] == [
+        f"{name} reported 100,000 tokens, of which 99,000 were refused as too large and not charged: task task-1 may "
+        "have spent more than its budget shows."
+        for name in sent.recipients
+    ]
+    given = {"APC_DATABASE_URL": postgres_url}
+    shown = await asyncio.to_thread(ApcCommand(tmp_path), "session", "show", "session-1", "--json", given=given)
+    (budget,) = json.loads(shown.stdout)["budgets"]
+    assert (budget["spent"], budget["left"], budget["refused"]) == (2000, 0, 198000)
+
+
+async def test_an_unknown_effect_is_settled_before_its_dead_letter_is_requeued(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    """The handler had waited: the effect belongs to the packet that started it, the dead letter is the answer."""
+    first = packet_entry(packet_type="MESSAGE", recipients=("cashier",))
+    answer = packet_entry(packet_type="SIGNAL", recipients=("cashier",), parent=first)
+    unknown = {"key": "pay it", "claim": str(uuid4()), "entry": "unknown", "attempt": 1}
+    effect = hop(first, ["effect_unknown"], "", "", "cashier", -1, orjson.dumps({"effect": unknown}))
+    died = hop(answer, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "cashier", 1, b'{"error": "handler_error"}')
+    await bench.gate.open()
+    await bench.gate.log(
+        [first, answer, effect, died], [session_row(state="WORKING", document=task_document().encode())]
+    )
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    settling, requeueing = [one for one in told["remarks"] if "cashier" in one and "apc " in one]
+    assert f"`apc effect settle {first.packet_id} cashier 'pay it'` with `--result JSON` if it has" in settling
+    assert settling.endswith(f"then `apc dead-letter requeue {answer.packet_id}`.")
+    assert f"Settle the effect of cashier first; then `apc dead-letter requeue {answer.packet_id}`" in requeueing
+
+
+async def test_a_halted_session_says_what_becomes_of_its_dead_letters(
+    bench: LogBench, postgres_url: str, tmp_path: Path
+) -> None:
+    sent = packet_entry(packet_type="TASK_IR")
+    died = hop(sent, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "receiver-1", 1, b'{"error": "handler_error"}')
+    halted = task_document(state="HALTED", halt_reason="HANDLER_FAILED x")
+    await bench.gate.open()
+    await bench.gate.log([sent, died], [session_row(state="HALTED", document=halted.encode())])
+    await bench.write()
+    told = await explained(tmp_path, postgres_url)
+    assert told["remarks"][0] == (
+        "1 dead letter is left, and work of a halted session cannot be requeued: `apc dead-letter discard --all "
+        "--session session-1` gives up what is left."
+    )
+
+
+async def test_an_agent_that_works_is_heard_of(bench: LogBench) -> None:
+    """By a packet in any session, or by a receipt; not by what the orchestrator says of a delivery to it."""
+    sent = packet_entry(recipients=("busy", "dead", "silent"))
+    hops = [
+        hop(sent, ["delivery_ack", "consumer_apply"], "ROUTED", "APPLIED", "busy", 1, b'{"ended": "outcome"}'),
+        hop(sent, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "dead", 1, b'{"error": "delivery_limit"}'),
+    ]
+    await bench.gate.open()
+    await bench.gate.log([added(name) for name in ("sender-1", "busy", "dead", "silent")], [])
+    await bench.gate.log([sent, *hops], [session_row()])
+    await bench.write()
+    seen = {row["agent_id"]: row["last_seen"] for row in await list_registered(bench.pool)}
+    assert {name for name, at in seen.items() if at is not None} == {"sender-1", "busy"}
+    around = await read_surroundings(bench.pool, "another-session", timedelta(seconds=30))
+    assert {name for name in seen if around.is_live(name)} == {"sender-1", "busy"}
 
 
 async def test_it_is_told_where_one_user_speaks_for_every_agent(bench: LogBench) -> None:

@@ -16,7 +16,7 @@ import typer
 
 from apc_bus.settings import LogKeySettings
 from apc_cli.commands.group import Commands
-from apc_cli.commands.log_verification import TrustedKeys, print_uncovered, read_exported, verify_log
+from apc_cli.commands.log_verification import TrustedKeys, print_uncovered, read_exported, say_uncovered, verify_log
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import write_bytes
@@ -247,7 +247,8 @@ async def export(
 ) -> None:
     """Write one file with a whole run: packets, events, proofs, contract, public key. `apc log check` verifies it.
 
-    The log is verified first, and its key signs the list of entries.
+    The log is verified first, and its key signs the list of entries. Tables beside the entries (ids, sessions, rulings,
+    counts) are not in the file; where they do not fit, standard error says so.
     """
     own = TrustedKeys(())
     outside = read_exported(own)
@@ -262,6 +263,7 @@ async def export(
             async for line in lines:
                 file.write(line + b"\n")
                 count += 1
+        await say_uncovered(connection, run_id, contract or [])
     echo(f"{out or 'bundle'}: {numbered(count, 'entry', 'entries')} of run {run_id}, with proofs", file=sys.stderr)
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from apc_cli.output.output import print_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.errors import ContractError
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
@@ -89,7 +90,7 @@ LONG_LOG = 200_000
 """Entries from which starting processes pays off."""
 
 _MOST_UNPLAYED = 10
-"""Sessions that cannot be replayed and are listed by name."""
+"""Sessions that cannot be replayed, and findings beside a bundle, that are listed one by one."""
 
 ExportedCheckpoints = dict[int, list[Checkpoint]]
 """Shard -> its checkpoints held outside."""
@@ -147,6 +148,25 @@ async def verify_log(
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+async def say_uncovered(connection: AnyConnection, run_id: str, contracts: Sequence[Path]) -> None:
+    """Say on standard error what does not fit beside the entries of a run: a bundle does not hold it.
+
+    `contracts` are files of contracts that the log may lack.
+    """
+    available = [load_contract()]
+    for path in contracts:
+        with suppress(ContractError):  # its bytes are in the bundle all the same
+            available.append(load_contract(path))
+    sessions = await compare_sessions(connection, available, run_id=run_id)
+    findings = [*await find_strays(connection), *await compare_derived(connection), *sessions.findings]
+    for finding in findings[:_MOST_UNPLAYED]:
+        echo(f"not in the bundle, and not what the entries say: {finding.message}", file=sys.stderr)
+    if len(findings) > _MOST_UNPLAYED:
+        more = numbered(len(findings) - _MOST_UNPLAYED, "more finding")
+        echo(f"not in the bundle: {more}, which `apc log verify` names", file=sys.stderr)
+    _say_unplayed(sessions)
 
 
 async def _verify(

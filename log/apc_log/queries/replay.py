@@ -339,7 +339,8 @@ class ContractBook:
             if isinstance(entry, RecordedPacket) and entry.contract_hash not in self._known:
                 body = await self._records.contract(entry.contract_hash)
                 contract = None if body is None else contract_from_bytes(body)
-                self._known[entry.contract_hash] = contract
+                is_it = contract is not None and contract.hash == entry.contract_hash  # the row may have been changed
+                self._known[entry.contract_hash] = contract if is_it else None
 
     def get(self, contract_hash: bytes) -> Contract | None:
         """Return the contract with this hash, once it was looked up."""

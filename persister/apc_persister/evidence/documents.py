@@ -130,7 +130,8 @@ async def bundle_lines(
     bytes of contract files that the log may lack: those of before it kept them.
 
     Raises:
-        ProofImpossible: no such run, a contract of the run is not among those given, an entry is not in the tree yet.
+        ProofImpossible: no such run, a contract of the run is not among those given or was changed in the database, an
+            entry is not in the tree yet.
         TreeBroken: the log of a shard does not verify.
     """
     async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -187,6 +188,11 @@ async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[byt
     known = {sha256(body).digest(): body for body in given}
     bodies = []
     for contract_hash, document in await connection.fetch(_CONTRACTS, run_id):
+        if document is not None and sha256(document).digest() != contract_hash:
+            raise ProofImpossible(
+                f"the bytes of contract {contract_hash.hex()} in table contracts do not have this hash, so nothing is "
+                "exported of the run: restore the row, and `apc log verify` shows whether the rest fits"
+            )
         body = document or known.get(contract_hash)
         if body is None:
             raise ProofImpossible(

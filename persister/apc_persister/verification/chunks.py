@@ -44,7 +44,8 @@ class StoredCheckpoint:
     """A row of log_checkpoints. `fault` is what is wrong with its note; None = signed, and as the row."""
 
     size: int
-    root: bytes
+    signed: bytes | None
+    """The root by its note; None where no signature holds, or the note is of another size."""
     fault: str | None
 
 
@@ -81,16 +82,18 @@ class _Read:
 
 
 def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
-    size, root = row["tree_size"], row["root_hash"]
-    fault = None
+    size = row["tree_size"]
     try:
         checkpoint = check_note(parse_note(row["note"] or ""), keys)
     except CheckFailed as error:
-        fault = f"stored checkpoint of {size} entries: {error}"
-    else:
-        if (checkpoint.size, checkpoint.root) != (size, root):
-            fault = f"the note of the stored checkpoint of {size} entries says something else"
-    return StoredCheckpoint(size, root, fault)
+        return StoredCheckpoint(size, None, f"stored checkpoint of {size} entries: {error}")
+    if checkpoint.size != size:
+        fault = f"column tree_size of the stored checkpoint of {size} entries is not what its note says"
+        return StoredCheckpoint(size, None, fault)
+    fault = None
+    if checkpoint.root != row["root_hash"]:
+        fault = f"column root_hash of the stored checkpoint of {size} entries is not what its note says"
+    return StoredCheckpoint(size, checkpoint.root, fault)
 
 
 def check_note(note: SignedNote, keys: Keys) -> Checkpoint:

@@ -1,9 +1,10 @@
 """Compares what stands beside the entries with what follows from them: ids, counts, rulings, contracts."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import asyncpg
+import orjson
 
 from apc_log.heads import AnyConnection
 from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
@@ -13,6 +14,8 @@ from apc_persister.verification.verify import UNREADABLE
 class _Compared(NamedTuple):
     """The columns of a table, the query that says what they must hold, and which rows it is about."""
 
+    key: int
+    """The first columns, so many, name a row."""
     columns: str
     wanted: str
     rows: str = "true"
@@ -21,10 +24,12 @@ class _Compared(NamedTuple):
 _AT_REST = "run_id NOT IN (SELECT run_id FROM apc_log.unsummed_runs)"
 _COMPARED: Mapping[str, _Compared] = {
     "packet_ids": _Compared(
+        2,
         "session_id, packet_id, packet_hash, shard, seq",
         "SELECT session_id, packet_id, packet_hash, shard, seq FROM apc_log.agent_packets",
     ),
     "transfer_rulings": _Compared(
+        2,
         "shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id, parent_protocol_ids, "
         "refusal_code, is_accepted, cross_use_case, transfer_mode, from_swarm, to_swarm, sender_score, receiver_score",
         """
@@ -35,6 +40,7 @@ _COMPARED: Mapping[str, _Compared] = {
         """,
     ),
     "task_tallies": _Compared(
+        3,
         "shard, run_id, task_id, evals, outcome_billionths, drift_evals, drift_billionths, transfers, accepted, "
         "cross_transfers, cross_accepted",
         """
@@ -55,6 +61,7 @@ _COMPARED: Mapping[str, _Compared] = {
         """,
     ),
     "protocol_tallies": _Compared(
+        5,
         "shard, protocol_id, transfer_mode, cross_use_case, refusal_code, transfers, sender_scores, sender_billionths, "
         "receiver_scores, receiver_billionths",
         """
@@ -67,12 +74,14 @@ _COMPARED: Mapping[str, _Compared] = {
     ),
     # Uses and their sums follow from the rulings, which are compared with the entries above, in the same snapshot.
     "protocol_tasks": _Compared(
+        5,
         "protocol_id, run_id, task_id, refusal_code, shard",
         """
         SELECT DISTINCT protocol_id, run_id, task_id, coalesce(refusal_code, ''), shard FROM apc_log.transfer_rulings
         """,
     ),
     "protocol_runs": _Compared(
+        4,
         "protocol_id, run_id, refusal_code, shard, last_judged_at",
         """
         SELECT protocol_id, run_id, coalesce(refusal_code, ''), shard, max(judged_at) FROM apc_log.transfer_rulings
@@ -80,6 +89,7 @@ _COMPARED: Mapping[str, _Compared] = {
         """,
     ),
     "run_changes": _Compared(
+        2,
         "run_id, shard, seq, judged_at, summed_seq",
         # A run was summed up to one of its verdicts; to which one is free, for it is then summed again.
         """
@@ -90,11 +100,13 @@ _COMPARED: Mapping[str, _Compared] = {
         """,
     ),
     "summed_uses": _Compared(
+        3,
         "run_id, protocol_id, task_id, refusal_codes, evals, outcome_billionths, drift_evals, drift_billionths",
         f"SELECT * FROM apc_log.uses_of_runs WHERE {_AT_REST}",
         _AT_REST,
     ),
     "protocol_sums": _Compared(
+        3,
         "protocol_id, task_id, refusal_codes, tasks, evals, outcome_billionths, drift_evals, drift_billionths",
         """
         SELECT protocol_id, task_id, refusal_codes, count(*), sum(evals)::bigint, sum(outcome_billionths)::bigint,
@@ -108,14 +120,13 @@ _COMPARED: Mapping[str, _Compared] = {
 0111_uses.sql)."""
 _DIFFERENCES = """
 WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table} WHERE {rows}),
-     wanted ({columns}) AS MATERIALIZED ({wanted})
-SELECT 'stored and does not follow from the entries' AS what, to_jsonb(one)::text AS row
-FROM (TABLE stored EXCEPT ALL TABLE wanted) AS one
-UNION ALL
-SELECT 'missing, which follows from the entries', to_jsonb(one)::text
-FROM (TABLE wanted EXCEPT ALL TABLE stored) AS one
-LIMIT $1
+     wanted ({columns}) AS MATERIALIZED ({wanted}),
+     extra AS MATERIALIZED (TABLE stored EXCEPT ALL TABLE wanted),
+     lacking AS MATERIALIZED (TABLE wanted EXCEPT ALL TABLE stored)
+SELECT to_jsonb(extra)::text AS stored, to_jsonb(lacking)::text AS wanted
+FROM extra FULL JOIN lacking USING ({key}) LIMIT $1
 """
+"""A row that differs stands in one line, as it is and as it should be; one of both is null where there is no other."""
 _DERIVED_COLUMNS = """
 SELECT shard, coalesce(seq, 1) AS seq FROM apc_log.agent_packets
 WHERE refers_to IS DISTINCT FROM CASE
@@ -142,7 +153,7 @@ WHERE EXISTS (SELECT FROM apc_log.contracts)
   AND NOT EXISTS (SELECT FROM apc_log.contracts AS kept WHERE kept.contract_hash = named.contract_hash)
 LIMIT $1
 """
-_LONGEST = 300
+_LONGEST = 80
 
 
 async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
@@ -154,16 +165,35 @@ async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for table, compared in _COMPARED.items():
-            query = _DIFFERENCES.format(table=table, **compared._asdict())
+            names = [name.strip() for name in compared.columns.split(",")][: compared.key]
+            query = _DIFFERENCES.format(table=table, **compared._asdict() | {"key": ", ".join(names)})
             for row in await _rows(connection, query, table, findings):
-                message = f"a row of {table} is {row['what']}: {row['row'][:_LONGEST]}"
-                findings.append(LogFinding(None, 1, message, table))
+                findings.append(_difference(table, names, row["stored"], row["wanted"]))
         for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):
             message = "refers_to and defines are not what the bytes of the packet say"
             findings.append(LogFinding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
         for row in await _rows(connection, _CONTRACTS, "contracts", findings):
             findings.append(LogFinding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
     return findings
+
+
+def _difference(table: str, key: Sequence[str], stored: str | None, wanted: str | None) -> LogFinding:
+    """Return the finding about a row: which one, and which of its columns differ."""
+    found, expected = (None if text is None else orjson.loads(text) for text in (stored, wanted))
+    row = found or expected or {}
+    place = f"{table} {', '.join(f'{name}={_shown(row.get(name))}' for name in key)}"
+    if found is None:
+        return LogFinding(None, 1, f"{place}: the row is missing, and the entries say that it is there", place)
+    if expected is None:
+        return LogFinding(None, 1, f"{place}: the row follows from no entry, or stands twice", place)
+    differing = [name for name in found if found[name] != expected[name]]
+    columns = "; ".join(f"column {name} is {_shown(found[name])}, not {_shown(expected[name])}" for name in differing)
+    return LogFinding(None, 1, f"{place}: {columns}", place)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 async def _rows(connection: AnyConnection, query: str, table: str, findings: list[LogFinding]) -> list[asyncpg.Record]:

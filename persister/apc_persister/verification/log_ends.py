@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
@@ -25,8 +26,12 @@ FROM apc_log.shard_epochs WHERE shard = $1 ORDER BY epoch
 """
 _EDGES = "SELECT count(*) FROM apc_log.log_edges WHERE shard = $1"
 _LAST_SEQ = "SELECT max(seq) FROM apc_log.{table} WHERE shard = $1"
+LONGEST_WAIT = timedelta(minutes=10)
+"""An entry of the guard may wait for the log writer, which signs it within seconds once it runs."""
 _BEHIND = """
-SELECT coalesce(seq, 0), coalesce(epoch, 0), coalesce(batch_no, 0) FROM apc_log.{table}
+SELECT coalesce(seq, 0), coalesce(epoch, 0), coalesce(batch_no, 0),
+       coalesce(recorded_at BETWEEN clock_timestamp() - $4::interval AND clock_timestamp() + $4::interval, false)
+FROM apc_log.{table}
 WHERE shard = $1 AND (seq > $2 OR seq < 1 OR seq IS NULL) ORDER BY seq LIMIT $3
 """
 _SIZES = """
@@ -88,6 +93,11 @@ async def read_ends(connection: AnyConnection, shard: int, report: Report) -> En
     tables = [await connection.fetchval(_LAST_SEQ.format(table=table), shard) for table in KINDS.values()]
     last_row = max((seq for seq in tables if seq is not None), default=0)
     last_size = await connection.fetchval(_LAST_SIZE, shard) or 0
+    if tree is not None and tree.size < last_size <= last_row:
+        # The entries are there: the edge alone is compared, and the rest by the checkpoint.
+        what = "no row of this shard" if not edges else f"a tree of {tree.size} entries"
+        report.add(1, f"table log_edges has {what}, the last checkpoint has {last_size} entries", "log_edges")
+        tree = None
     size = last_size if tree is None else tree.size
     ends = Ends(head, tree, size, last_row, await connection.fetch(_EPOCHS, shard))
     if head is None and (size or last_row or last_size or ends.epochs):
@@ -100,7 +110,8 @@ async def read_ends(connection: AnyConnection, shard: int, report: Report) -> En
 
 
 async def _compare_sizes(connection: AnyConnection, ends: Ends, last_size: int, report: Report) -> None:
-    size, next_seq = ends.size, 1 if ends.head is None else ends.head.next_seq
+    size = ends.size
+    next_seq = size + 1 if ends.head is None else ends.head.next_seq
     if size >= next_seq:
         message = f"the tree has {size} entries, the log ends at {next_seq - 1}: its tail is cut"
         report.add(next_seq, message, "shards")
@@ -116,12 +127,16 @@ async def _compare_sizes(connection: AnyConnection, ends: Ends, last_size: int, 
 
 async def _compare_rows_behind(connection: AnyConnection, ends: Ends, report: Report) -> None:
     """Check that only entries of the guard follow the last checkpoint, without a gap, up to the end of the log."""
-    next_seq = 1 if ends.head is None else ends.head.next_seq
+    # Without a head the rows say where the log ends: that it is missing was reported.
+    next_seq = max(ends.size, ends.last_row) + 1 if ends.head is None else ends.head.next_seq
     kinds: dict[int, list[str]] = {}
+    overdue: set[int] = set()
     for kind, table in KINDS.items():
-        rows = await connection.fetch(_BEHIND.format(table=table), report.shard, ends.size, _MOST_ROWS)
-        for seq, epoch, batch_no in rows:
+        rows = await connection.fetch(_BEHIND.format(table=table), report.shard, ends.size, _MOST_ROWS, LONGEST_WAIT)
+        for seq, epoch, batch_no, is_recent in rows:
             kinds.setdefault(seq, []).append(kind)
+            if not is_recent:
+                overdue.add(seq)
             ends.batches[epoch] = max(batch_no, ends.batches.get(epoch, 0))
     expected = ends.size + 1
     for seq, here in sorted(kinds.items()):
@@ -136,10 +151,20 @@ async def _compare_rows_behind(connection: AnyConnection, ends: Ends, report: Re
             report.add(seq, message)
         if len(here) > 1:
             report.add(seq, f"entry {seq} stands twice")
+        if not foreign and seq in overdue:
+            report.add(seq, _unsigned(seq))
         report.pending += not foreign
         expected = seq + 1
     if len(kinds) < _MOST_ROWS and expected < next_seq:
         report.add(expected, _missing_behind(expected, next_seq - 1), "shards")
+
+
+def _unsigned(seq: int) -> str:
+    minutes = LONGEST_WAIT // timedelta(minutes=1)
+    return (
+        f"entry {seq}, a row of log_events behind the last checkpoint, was not recorded within the last {minutes} "
+        "minutes, and no log writer has signed it: start the log writer if none runs, and find out who wrote the row"
+    )
 
 
 def _missing_behind(first: int, last: int) -> str:

@@ -1,5 +1,6 @@
 """Compares table sessions with the entries: each session is played again under its contracts, and must come out so."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,8 +45,10 @@ class SessionComparison:
     findings: list[LogFinding] = field(default_factory=list)
 
 
-async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contract]) -> SessionComparison:
-    """Compare every session's row with its entries, as both are now.
+async def compare_sessions(
+    connection: AnyConnection, contracts: Iterable[Contract], *, run_id: str | None = None
+) -> SessionComparison:
+    """Compare every session's row with its entries, as both are now; with `run_id` those of one run.
 
     `contracts` are available beside those that the log holds.
 
@@ -59,14 +62,15 @@ async def compare_sessions(connection: AnyConnection, contracts: Iterable[Contra
         unnamed = await connection.fetchval(_UNNAMED)
         if unnamed:
             sessions.findings.append(LogFinding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
-        for session_id in await list_sessions(connection):
+        chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
+        for session_id in chosen:
             try:
                 async with connection.transaction():
                     await _compare(connection, records, book, session_id, sessions)
             except asyncpg.InsufficientPrivilegeError:
                 raise
             except ReplayDiffers as error:
-                sessions.findings.append(_finding(error.shard, error.seq, session_id, str(error)))
+                sessions.findings.append(_finding(error.shard, error.seq, session_id, _difference(error)))
             except ReplayImpossible as error:
                 sessions.unplayed.append(f"session {session_id!r}: {error}")
             except (*UNREADABLE, *UNPLAYABLE) as error:
@@ -117,6 +121,17 @@ async def _compare(
             message = f"column {name} is {rows[0][name]!r}, the entries say {value!r}"
             sessions.findings.append(_finding(last.shard, last.seq, session_id, message))
     replay.check_document(orjson.loads(rows[0]["document"] or "null") or {}, (last.shard, last.seq))
+
+
+_PLAIN = re.compile(r"[\w.:+/-]{0,80}", re.ASCII)
+
+
+def _difference(error: ReplayDiffers) -> str:
+    """Return where an entry differs; the two values only if neither is a text or an object that somebody wrote."""
+    where = f"entry {error.shard}/{error.seq}, {error.what}"
+    if all(_PLAIN.fullmatch(str(value)) for value in (error.recorded, error.recomputed)):
+        return f"{where} is {error.recorded}, the entries say {error.recomputed}"
+    return f"{where} is not what the entries say"
 
 
 def _expected(session: Session, last: Entry) -> Mapping[str, Any]:

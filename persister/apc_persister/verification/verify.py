@@ -82,6 +82,8 @@ class _Verification:
         self._frontier = Frontier()
         self._batches: dict[int, int] = {}
         self._empty = 0
+        self._edge_differs_at: int | None = None
+        """The first entry whose leaf in the stored edge is another one, though the entry is the signed one."""
 
     async def run(self, first: int, helpers: Helpers | None) -> None:
         report = self.report
@@ -98,7 +100,8 @@ class _Verification:
             compare_epochs(ends, self._batches, report, is_whole=start == 0)
         if self._tree is not None and ends.tree is not None and ends.tree.size == ends.readable:
             if self._tree != ends.tree:
-                report.add(self._tree.size, "the stored edge of the tree differs from the entries", "log_edges")
+                at = self._edge_differs_at or self._tree.size
+                report.add(at, "the stored edge of the tree differs from the entries", "log_edges")
             if not report.findings:
                 report.root = self._tree.root
 
@@ -164,17 +167,55 @@ class _Verification:
             stored = _stored_leaves(ends, chunk, index)
             if stored is not None and b"".join(hashes) == stored and len(stored) == len(hashes) * HASH_SIZE:
                 continue
-            if stored is not None or not all(hashes):
+            settled_here, above = None, _root_above(ends, chunk, index)
+            is_last = index == ends.size // TILE_WIDTH
+            if not is_lost:
+                settled_here = _original(hashes, stored or b"", above)
+                if settled_here is None and is_last:
+                    settled_here = self._signed_edge(chunk, (settled[:at], roots[: at // TILE_WIDTH]), hashes, stored)
+            is_as_signed = settled_here == hashes and (is_last or fold(hashes) == above)
+            if stored is not None and is_as_signed:
+                self._say_changed_tile(ends, index, hashes, stored)
+            elif stored is not None or not all(hashes):
                 self._compare_leaves(leaves.first + at, hashes, stored)
             if is_lost:
                 continue
-            settled_here = _original(hashes, stored or b"", _root_above(ends, chunk, index))
             if settled_here is None:
                 settled, roots, is_lost = settled[:at], roots[: at // TILE_WIDTH], True
             elif settled_here != hashes:
                 settled = [*settled[:at], *settled_here, *settled[at + TILE_WIDTH :]]
-                roots = [*roots[: at // TILE_WIDTH], fold(settled_here), *roots[at // TILE_WIDTH + 1 :]]
+                if len(settled_here) == TILE_WIDTH:  # the last tile has no root yet
+                    roots = [*roots[: at // TILE_WIDTH], fold(settled_here), *roots[at // TILE_WIDTH + 1 :]]
         return ([], []) if self._tree is None else (settled, roots)
+
+    def _signed_edge(
+        self,
+        chunk: Chunk,
+        before: tuple[Sequence[bytes], Sequence[bytes]],
+        found: Sequence[bytes],
+        stored: bytes | None,
+    ) -> Sequence[bytes] | None:
+        """Return the hashes of the last, incomplete tile that the last signed checkpoint is of; None if neither is."""
+        last = chunk.checkpoints[-1] if chunk.checkpoints else None
+        if last is None or last.signed is None or self._tree is None:
+            return None
+        tree, _ = self._tree.extend(*before)
+        for leaves in (found, split_hashes(stored or b"")):
+            fits = len(leaves) == last.size - tree.size and all(len(leaf) == HASH_SIZE for leaf in leaves)
+            if fits and tree.extend(leaves)[0].root == last.signed:
+                return leaves
+        return None
+
+    def _say_changed_tile(self, ends: Ends, index: int, found: Sequence[bytes], stored: bytes) -> None:
+        """Say that the entries fit the tree above a tile, and the tile does not; of the edge, `run` says it."""
+        pairs = zip(found, split_hashes(stored), strict=False)
+        place = next((at for at, (leaf, other) in enumerate(pairs) if leaf != other), 0)
+        seq = first_below(0, index) + place
+        if index == ends.size // TILE_WIDTH:
+            self._edge_differs_at = seq
+        else:
+            message = f"tile 0/{index} was changed: the entries below it fit the tree above it"
+            self.report.add(seq, message, f"log_tiles 0/{index}")
 
     def _compare_leaves(self, first: int, found: Sequence[bytes], stored: bytes | None) -> None:
         """Name each entry that differs from its leaf, and each that is missing."""
@@ -233,7 +274,7 @@ class _Verification:
         place = f"log_checkpoints {stored.size}"
         if root is not None:
             self.report.checkpoints += 1
-        if root is not None and stored.root != root:
+        if root is not None and stored.signed not in (None, root):
             self._say_rewritten(stored.size, "the stored checkpoint", place)
         elif stored.fault is not None:
             self.report.add(self._good + 1, stored.fault, place)
@@ -244,7 +285,7 @@ class _Verification:
             message = f"the checkpoint of {size} entries is held outside, and the database has it no more"
             self.report.add(size, message, f"log_checkpoints {size}")
         if root is None:
-            root = None if stored is None else stored.root
+            root = None if stored is None else stored.signed
         else:
             self.report.outside += 1
         if root is not None and self._outside[size] != {root}:

@@ -9,7 +9,7 @@ from tests.support.servers import PostgresServer
 
 from apc_bus.settings import PersisterSettings
 from apc_cli.commands import log_verification
-from apc_cli.commands.log_verification import print_uncovered, verify_log
+from apc_cli.commands.log_verification import print_uncovered, say_uncovered, verify_log
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.rows import find_strays, list_shards
 from apc_persister.verification.derived import compare_derived
@@ -107,3 +107,16 @@ async def test_a_reader_may_verify(exported: LogBench) -> None:
 def test_what_is_not_covered_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_uncovered()
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == list(UNCOVERED)
+
+
+async def test_an_export_says_what_its_bundle_does_not_hold(
+    exported: LogBench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with exported.pool.acquire() as connection:
+        await say_uncovered(connection, "run-1", [])
+        assert "not in the bundle" not in capsys.readouterr().err
+        await disable_guards(exported.pool)
+        await connection.execute("UPDATE apc_log.packet_ids SET packet_hash = sha256('x')")
+        await say_uncovered(connection, "run-1", [])
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("not in the bundle, and not what the entries say: packet_ids ")]

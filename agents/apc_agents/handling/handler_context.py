@@ -231,7 +231,8 @@ class HandlerContext(WaitingCalls):
         """The agent's JSON document in this session; saved before the outcome is reported, if it has changed.
 
         What a handler changed before it failed, or raised Retry or Reject, is forgotten, with what it has emitted after
-        the change. In on_start it is the agent's own document, beside those of its sessions, and nothing is held.
+        the change. What JSON cannot hold (NaN, sets, U+0000) raises StateInvalid at the next emission, wait or effect.
+        In on_start it is the agent's own document, beside those of its sessions, and nothing is held.
         """
         document = self._invocation.document
         document.use()
@@ -302,6 +303,7 @@ class HandlerContext(WaitingCalls):
             EmitRefused: the contract refuses it; `code`, `path` and `message` say why.
             EmitUnconfirmed: the broker did not confirm in time.
             EmitRejected, EmitTimeout: with requires_ack, a NACK or no answer.
+            StateInvalid: `state` holds what cannot be saved; nothing is sent.
             Retry: long texts cannot be stored, because the artifact store is away.
         """
         return await self._invocation.emit(Draft(payload, **options))
@@ -404,6 +406,7 @@ class HandlerContext(WaitingCalls):
         invocation, packet = self._invocation, self.packet
 
         async def once() -> JsonValue:
+            invocation.check_state()
             if after is not None:
                 await invocation.accepted(after)
             log, effects = invocation.effect_log, invocation.resources.effects

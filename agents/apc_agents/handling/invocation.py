@@ -285,9 +285,9 @@ class Invocation:
             return await self._send(draft, ordinal, emission, is_remembered=is_remembered)
 
     async def _send(self, draft: Draft, ordinal: int, emission: Emission, *, is_remembered: bool = False) -> Packet:
-        """Publish a packet, or hold it until the state is saved that the handler has changed."""
+        """Publish a packet, or hold it until the state is saved that the handler has changed. Raises StateInvalid."""
         emitter, document = self.resources.emitter, self.document
-        is_held = not self.is_ended and self._packet is not None and bool(document.held or document.is_changed)
+        is_held = not self.is_ended and bool(document.held or document.is_changed) and self._packet is not None
         if is_held and draft.options.get("requires_ack"):
             await self._release()
             is_held = False
@@ -304,8 +304,13 @@ class Invocation:
             await self._release()
         return held.built.packet
 
+    def check_state(self) -> None:
+        """Raise StateInvalid when the state cannot be saved: nothing is sent or done about it."""
+        _ = self.document.is_changed
+
     async def _release(self) -> None:
-        """Publish what is held before the state is saved."""
+        """Publish what is held before the state is saved. Raises StateInvalid."""
+        self.check_state()
         self._held_bytes, held = 0, self.document.held
         while held:
             one = held.pop(0)
@@ -351,6 +356,7 @@ class Invocation:
             return [inquiry.outcome(group) for inquiry, group in zip(inquiries, groups, strict=True)]
         try:
             self._check_may_wait()
+            self.check_state()
             asked = await self._prepared(inquiries, ordinals)
         except Exception as error:
             self.journal.note_error(op, subject, error)

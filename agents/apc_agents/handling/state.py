@@ -4,8 +4,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
@@ -15,6 +16,7 @@ import structlog
 
 from apc_agents.emission import HeldPacket
 from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
+from apc_agents.json_values import json_value
 from apc_agents.memory.conversation import (
     ConversationInvalid,
     MemoryUnavailable,
@@ -295,13 +297,9 @@ class StateDocument:
 
     @property
     def is_changed(self) -> bool:
-        """Whether a handler has changed what is saved, also if the value cannot be saved as it is."""
-        if not self._is_used:
-            return self.messages is not None
-        try:
-            return self.messages is not None or _encode(self.value) != self._clean
-        except StateInvalid:
-            return True
+        """Whether a handler has changed what is saved. Raises StateInvalid: the value cannot be saved as it is."""
+        is_changed = self._is_used and _encode(self.value) != self._clean
+        return is_changed or self.messages is not None
 
     def was_handled(self, key: DeliveryKey) -> bool:
         """Return whether the saved state has this packet, by this attempt or one that was given up too early."""
@@ -448,9 +446,31 @@ def _encode(value: dict[str, Any]) -> bytes:
     if not value:
         return b"{}"
     try:
-        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
+        encoded = orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME)
     except TypeError as error:
         raise StateInvalid(f"ctx.state holds something that is not JSON: {error}") from error
+    # NaN and the infinities are written as null, and PostgreSQL keeps no U+0000: walked only where one may be.
+    if _NUL in encoded or (b"null" in encoded and orjson.loads(encoded) != value):
+        json_value(value, "ctx.state", _refusal, _as_written)
+    return encoded
+
+
+_NUL = b"\\u0000"
+
+
+def _refusal(place: str, problem: str) -> StateInvalid:
+    return StateInvalid(f"{place}: {problem}")
+
+
+def _as_written(value: Any) -> Any:
+    """Return what is written for a value that is not JSON. Raises TypeError."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(type(value).__name__)
 
 
 def _unsent(held: HeldPacket) -> UnsentPacket:

@@ -1,7 +1,10 @@
 """What a handler says about a state that is not saved yet leaves when the state is saved, once, whatever happens."""
 
 import asyncio
+import math
+import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -11,7 +14,7 @@ from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.waiting.pipelines import HOUR
 from tests.support.waiting import until
 
-from apc_agents import Agent, AgentTestClient, HandlerContext, InMemoryStateStore, Reject, Retry, Role
+from apc_agents import Agent, AgentTestClient, HandlerContext, InMemoryStateStore, Reject, Retry, Role, StateInvalid
 from apc_agents.handling import invocation
 from apc_agents.handling.state import SavedWait
 from apc_agents.memory.conversation import NewMessages
@@ -20,6 +23,13 @@ from apc_agents.running.delivery import SessionPosition
 from apc_contracts import AckPayload, IdeaPayload, Packet, PacketType, ReceiptKind, SignalPayload, seal
 
 POSITION = SessionPosition(contract="task")
+
+
+@dataclass
+class Step:
+    """What a handler may keep in its state."""
+
+    cost: float
 
 
 class SlowStore(InMemoryStateStore):
@@ -362,3 +372,69 @@ async def names(memory: InMemoryMemoryStore) -> list[str]:
     kept = await memory.retrieve_conversation("session-1")
     assert kept is not None
     return [orjson.loads(one.content)["method_id"] for one in kept.messages]
+
+
+UNSTORABLE = {
+    "not a number": ({"scores": [0.5, math.nan]}, r"ctx\.state\.scores\[1\]: nan is no JSON number"),
+    "infinity beside null": ({"best": -math.inf, "last": None}, r"ctx\.state\.best: -inf"),
+    "a set": ({"seen": {1}}, "not JSON"),
+    "a text that Postgres does not keep": ({"note": "a\x00b"}, r"ctx\.state\.note: U\+0000"),
+    "a number in a dataclass": ({"step": Step(math.nan)}, r"ctx\.state\.step\.cost"),
+}
+
+
+@pytest.mark.parametrize("name", UNSTORABLE)
+@pytest.mark.parametrize("act", ["emit", "acknowledged", "once", "wait"])
+async def test_a_state_that_cannot_be_saved_stops_the_handler_before_anything_leaves(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea, name: str, act: str
+) -> None:
+    agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+    value, words = UNSTORABLE[name]
+    failures: list[BaseException] = []
+    made: list[str] = []
+
+    @agent.on(PacketType.IDEA)
+    async def work(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        ctx.state.update(value)
+        try:
+            if act == "once":
+                await ctx.once("pay", lambda: made.append("paid"))
+            elif act == "wait":
+                await ctx.ask("Go on?", to=Role("lead"), timeout=HOUR)
+            else:
+                await ctx.emit(named(idea, "said"), requires_ack=act == "acknowledged")
+        except StateInvalid as error:
+            failures.append(error)
+            raise
+
+    gate = await (await make_stage(agent)).start()
+    await gate.deliver(make_packet(idea()), POSITION)
+    await until(gate.dead_letters)
+    await gate.settled()
+    (failure,) = failures
+    assert re.search(words, str(failure)) and made == [] and said(gate) == []
+    assert {one.packet_type for one in gate.packets} == {PacketType.ERROR}
+
+
+async def test_what_json_writes_in_another_way_is_kept_as_before(
+    make_stage: StageMaker, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    agent, states = Agent("sentinel-1", role="sentinel", swarm="hybrid"), InMemoryStateStore()
+    packet_id = UUID(int=7)
+
+    @agent.on(PacketType.IDEA)
+    async def work(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        ctx.state.update({"id": packet_id, "pair": (1, None), "step": Step(0.5), "none": None})
+
+    gate = await (await make_stage(agent, states)).start()
+    packet = make_packet(idea())
+    await gate.deliver(packet)
+    await gate.ended(packet)
+    found = await states.load("sentinel-1", packet.trace.session_id)
+    assert found is not None
+    assert orjson.loads(found[0])["state"] == {
+        "id": str(packet_id),
+        "pair": [1, None],
+        "step": {"cost": 0.5},
+        "none": None,
+    }

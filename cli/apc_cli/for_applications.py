@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from apc_cli.output.output import WithUi as WithUi
     from apc_cli.output.output import print_json as print_json
     from apc_cli.output.output import print_rows as print_rows
+    from apc_cli.output.output import program as program
     from apc_cli.output.output import to_json as to_json
     from apc_cli.output.safe_console import SafeConsole as SafeConsole
     from apc_cli.output.terminal import echo as echo
@@ -33,7 +34,7 @@ NAMES = {
         ("connections", "open_log"),
         ("errors", "LogDiffers"),
         ("output.files", "write_bytes"),
-        ("output.output", "AsJson WithUi print_json print_rows to_json"),
+        ("output.output", "AsJson WithUi print_json print_rows program to_json"),
         ("output.safe_console", "SafeConsole"),
         ("output.terminal", "echo"),
         ("system.running", "run_quietly stop_on_signals"),

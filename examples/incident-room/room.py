@@ -1,14 +1,18 @@
 """An incident room: two investigators look, a fixer acts on what both found and a lead approved, a scribe reports."""
 
 from datetime import timedelta
+from pathlib import Path
+from time import sleep
 from typing import Literal
 
 from pydantic import BaseModel
 
 from apc_agents import Agent, HandlerContext, Role, Team, message
 
-DONE: list[str] = []
-"""What was done to the services; your deployment tool in a real room."""
+DONE = Path("done.txt")
+"""What was done to the services, a line each; your deployment tool in a real room."""
+TAKES = 0.0
+"""Seconds that an action takes."""
 
 
 @message("alert/1")
@@ -67,8 +71,10 @@ async def read_metrics(alert: Alert, ctx: HandlerContext) -> None:
 
 
 def act(action: Action) -> str:
-    DONE.append(f"{action.kind} {action.service}")
-    return f"receipt-{len(DONE)}"
+    sleep(TAKES)
+    with DONE.open("a", encoding="utf-8") as file:
+        file.write(f"{action.kind} {action.service}\n")
+    return f"receipt-{len(DONE.read_text(encoding='utf-8').splitlines())}"
 
 
 @fixer.on(Finding)

@@ -2,9 +2,7 @@
 
 import os
 import shlex
-import sys
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from apc_automl.report.comparison import scores_of, worth_of
@@ -12,7 +10,7 @@ from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.run.form import RunForm
 from apc_automl.run.wrapping import wrapped
 from apc_bus.settings import BusSettings
-from apc_cli.for_applications import echo, print_json, to_json, write_bytes
+from apc_cli.for_applications import echo, print_json, program, to_json, write_bytes
 
 SUMMARY_FILE = "summary.json"
 
@@ -37,20 +35,12 @@ def refusal_of(outcome: Outcome) -> str:
 
 def replay_command(run_id: str) -> str:
     """Return the command that shows the run, to be typed as it stands."""
-    return f"{_data_dir()}{_program()} packet replay --run-id {run_id}"
+    return f"{_data_dir()}{program()} packet replay --run-id {run_id}"
 
 
 def go_on_command(run_id: str, form: RunForm) -> str:
     """Return the command that goes on from this run, to be typed as it stands."""
-    return f"{_data_dir()}{_program()} {form.going_on(run_id)}"
-
-
-def _program() -> str:
-    """Return `apc`, or its path if the shell would not find it (`make demo` uses an environment that is not active)."""
-    path = sys.argv[0]
-    if which("apc") is not None or Path(path).name != "apc":
-        return "apc"
-    return shlex.quote(os.path.relpath(path))
+    return f"{_data_dir()}{program()} {form.going_on(run_id)}"
 
 
 def _verdict(outcome: Outcome) -> list[str]:
@@ -105,12 +95,12 @@ def _details(outcome: Outcome) -> list[str]:
 
 def _to_try(outcome: Outcome, form: RunForm | None) -> list[str]:
     """Return what to do with the run: see it, use its model, read its log."""
-    lines = [f"  see it in the browser: {_data_dir()}{_program()} ui --run {outcome.run_id}"]
+    lines = [f"  see it in the browser: {_data_dir()}{program()} ui --run {outcome.run_id}"]
     if outcome.model_file is not None:
         data = "NEW.csv" if form is None else str(form.data or form.sample(BusSettings().data_dir))
         folder, target = outcome.model_file.parent, outcome.model_file.with_name("predictions.csv")
         words = ["automl", "predict", "--model", str(folder), "--data", data, "--out", str(target)]
-        lines.append(f"  predict new rows:      {_program()} {shlex.join(words)}")
+        lines.append(f"  predict new rows:      {program()} {shlex.join(words)}")
     replay = replay_command(outcome.run_id)
     return ["Try next:", *lines, f"  read every step:       {replay}", f"  check every verdict:   {replay} --verify"]
 
@@ -122,7 +112,7 @@ def _commands(outcome: Outcome, form: RunForm | None) -> list[str]:
     lines = []
     repeat = _repeat(outcome, form)
     if repeat is not None:
-        lines.append(f"Repeat:     {_data_dir()}{_program()} {repeat}")
+        lines.append(f"Repeat:     {_data_dir()}{program()} {repeat}")
     if not outcome.is_promoted:
         lines.append(f"Go on:      {go_on_command(outcome.run_id, form)}  (begins with what worked in this run)")
     return lines

@@ -28,6 +28,10 @@ from apc_contracts.text import one_line
 __all__ = ["COMMANDS", "app", "loaded", "main"]
 
 COMMANDS = {
+    "demo": (
+        "commands.demo:app",
+        "Watch an incident room for 20 seconds: a refusal, an approval, a kill, a proof; demo research finds a model.",
+    ),
     "new": (
         "commands.new:new",
         "Write a project: a team of two agents, its rules, tests, Makefile, Dockerfile, compose override and CI.",

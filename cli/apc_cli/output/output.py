@@ -1,12 +1,15 @@
 """Print results: a Rich table at a terminal, with whole ids; JSON with `--json` or when the output is piped."""
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
+from shutil import which
 from typing import IO, Annotated, Any
 
 import orjson
@@ -36,6 +39,14 @@ def sentence_of(error: ValidationError) -> str:
         return message
     name = variable_of(kind, ".".join(map(str, first["loc"])))
     return f"{name} {message}" if message.startswith("must ") else f"{name}: {message}"
+
+
+def program() -> str:
+    """Return `apc`, or its path if the shell would not find it (`make demo` uses an environment that is not active)."""
+    path = sys.argv[0]
+    if which("apc") is not None or Path(path).name != "apc":
+        return "apc"
+    return shlex.quote(os.path.relpath(path))
 
 
 WithUi = Annotated[bool, typer.Option("--ui", help="Serve the web console beside it, until Ctrl-C.")]

@@ -1,0 +1,165 @@
+"""What `apc demo` prints: the packets of its session as the log gets them, each below a line on what it means."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from apc_cli.commands.demo_stage import Killed
+from apc_cli.output.safe_console import SafeConsole
+from apc_cli.output.terminal import own_sentences
+from apc_client.session import SessionEvent
+from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, SignalPayload
+from apc_contracts.text import numbered, one_line
+from apc_contracts.vocabulary import PacketType
+
+WIDEST = 120
+"""Columns; longer lines are hard to read."""
+MEANINGS = {
+    "alert": "An alert comes in, and the scribe asks two investigators.",
+    "finding": "Both report what they have found.",
+    "refused": "The fixer acts, and cites nothing. The gate refuses that by a rule of the room, so nothing is done:",
+    "question": "Now the fixer cites both findings. Its action is risky, so it asks a lead:",
+    "answer": "The answer is a packet of the log, too.",
+    "action": "The gate accepts exactly the action that was approved.",
+    "outcome": "Its handler ran again, found the recorded result, and did not repeat the rollback.",
+    "report": "The scribe closes the session with its postmortem.",
+}
+_AFTER_DENIAL = "Without an approval the fixer does nothing."
+
+
+def kind_of(event: SessionEvent) -> str | None:
+    """Return which part of the story a packet is; None for what is not told, such as receipts."""
+    payload = None if event.packet is None else event.packet.payload
+    match payload:
+        case MessagePayload():
+            name = payload.schema_id.partition("/")[0]
+            is_refused = event.verdict == "refused"
+            return ("refused" if is_refused else name) if name in MEANINGS else None
+        case SignalPayload(question=question, answer=answer) if event.packet_type == PacketType.SIGNAL:
+            return "question" if question is not None else "answer" if answer is not None else None
+        case DecisionPayload(result=result) if result is not None:
+            return "report"
+        case _:
+            return None
+
+
+class Story:
+    """Prints to the terminal; what agents say cannot act on it."""
+
+    def __init__(self) -> None:
+        self._console = SafeConsole(highlight=False)
+        self._console.width = min(self._console.width, WIDEST)
+        self._began = time.monotonic()
+        self._told = set[str]()
+        self._is_denied = False
+
+    def begin(self, data: Path, *, over_rabbit: bool) -> None:
+        """Say what is going to happen, and what it leaves out."""
+        self.head("apc demo: an incident room of four agents, under rules that the gate holds.")
+        if over_rabbit:
+            self.say("Over RabbitMQ: a process for each agent, the gate and the log's writer.")
+        else:
+            self.say(
+                "Gate, bus, log and agents are one process and a PostgreSQL; no broker. So the kill below ends all of "
+                "them at once. With --rabbitmq each agent is a process, and only one of them dies."
+            )
+        self.say("No language model: the agents are plain code.")
+        self.say(f"Data: {data}")
+
+    def head(self, sentence: str) -> None:
+        """Print what comes next."""
+        self._console.print()
+        self._console.print(Text(sentence, style="bold"))
+
+    def say(self, sentence: str, style: str = "") -> None:
+        """Print a sentence below."""
+        self._row("", Text(one_line(sentence), style=style))
+
+    def show(self, event: SessionEvent) -> None:
+        """Print a packet that belongs to the story, with its verdict."""
+        kind = kind_of(event)
+        if kind is None:
+            return
+        if kind not in self._told:
+            self._told.add(kind)
+            self.head(_AFTER_DENIAL if kind == "outcome" and "action" not in self._told else MEANINGS[kind])
+        self._row(event.verdict, _line(event))
+        for sentence in _refusal(event):
+            self.say(sentence, style="red" if sentence != _refusal(event)[-1] else "yellow")
+
+    def show_kill(self, killed: Killed) -> None:
+        """Print that a process was killed."""
+        self.head("kill -9, right after the rollback was done and recorded:")
+        self._row("killed", Text(f"{killed.place}; it is started again"))
+
+    def show_postmortem(self, lines: Sequence[str]) -> None:
+        """Print the result of the session, a line for each thing that happened."""
+        for number, line in enumerate(lines, 1):
+            self.say(f"{number}. {line}")
+
+    def show_done(self, lines: Sequence[str], effects: Sequence[str]) -> None:
+        """Print what was done outside the bus, and what the log has of it."""
+        self.say(
+            f"done.txt, outside the bus, has {numbered(len(lines), 'line')}: {'; '.join(lines) or 'nothing was done'}"
+        )
+        for words in effects:
+            self.say(f"the log has {words}")
+
+    def show_checks(self, checks: Sequence[tuple[str, str]]) -> None:
+        """Print commands and what they found."""
+        for command, found in checks:
+            self.say(f"$ {command}", style="dim")
+            self.say(found, style="green")
+
+    def say_time(self) -> None:
+        """Print how long it took."""
+        self.head(f"Done in {time.monotonic() - self._began:.0f} s.")
+
+    def _row(self, verdict: str, text: Text) -> None:
+        row = Table.grid(expand=True)
+        row.add_column(width=7, style="dim", justify="right")
+        row.add_column(width=2)
+        row.add_column(width=10)
+        row.add_column(overflow="fold", ratio=1)
+        elapsed = f"{time.monotonic() - self._began:.1f} s" if verdict else ""
+        row.add_row(elapsed, "", Text(verdict, style=_STYLES.get(verdict, "red")), text)
+        self._console.print(row)
+
+
+_STYLES = {"accepted": "green", "held": "yellow"}
+
+
+def _line(event: SessionEvent) -> Text:
+    text = Text(f"{event.sender} → {', '.join(event.recipients) or '-'}  ", style="cyan")
+    text.append(one_line(_gist(event)), style="default")
+    return text
+
+
+def _gist(event: SessionEvent) -> str:
+    payload = None if event.packet is None else event.packet.payload
+    match payload:
+        case MessagePayload():
+            return f"{payload.schema_id}: {in_words(payload.content)}"
+        case DecisionPayload(result=result) if result is not None:
+            return result.schema_id
+        case SignalPayload(question=question) if question is not None:
+            return question.text
+        case SignalPayload(answer=answer) if answer is not None:
+            return f"{answer.outcome.value}{f' ({answer.note})' if answer.note else ''}"
+        case _:
+            return ""
+
+
+def in_words(content: Any) -> str:
+    """Return the fields of a message in a line."""
+    return ", ".join(f"{name} {value}" for name, value in content.items())
+
+
+def _refusal(event: SessionEvent) -> list[str]:
+    """Return what the rule says, what it requires and what it read, and its remedy last."""
+    refusal = event.refusal
+    return [] if refusal is None else [f"{refusal['rule']}: {refusal['message']}", *own_sentences(refusal)]

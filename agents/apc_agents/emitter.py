@@ -354,18 +354,20 @@ class Emitter:
             await self._publish(held.publication)
         await self._pass_on(held.built, held.publication)
 
-    async def accepted(self, packet: Packet) -> None:
+    async def accepted(self, built: Built) -> None:
         """Wait until the gate has accepted a packet of this agent that was emitted.
 
-        The gate is asked by a repeat of the packet. Its answer is kept as that to a required ACK, so a handler that
-        runs again finds it.
+        The gate is asked by a repeat of the packet, which names the cause: one that was made again in another process
+        has another time, and would be a conflict. Its answer is kept as that to a required ACK, so a handler that runs
+        again finds it.
 
         Raises:
             EmitRefused: the gate has refused it.
             EmitTimeout: the gate has not accepted it within the time for an ACK: it is away, or holds the packet.
         """
+        packet = built.packet
         sealed = await sealed_to_fit(packet, None, self._claim_checks)
-        publication = self._publication(Built(packet, None, None), sealed)
+        publication = self._publication(built, sealed)
         message = publication.message
         asking = replace(publication, message=replace(message, headers={**message.headers, headers.ASKS_VERDICT: True}))
         patience, pauses = self._settings.ack_timeout + self._settings.ack_grace, Backoff(FIRST_ASK, LONGEST_ASK)

@@ -20,7 +20,7 @@ from apc_agents.agent import Agent
 from apc_agents.agent_context import ContextAssembler
 from apc_agents.clearance import Trigger
 from apc_agents.effect_maker import UNLOGGED, EffectLog, EffectMaker, is_making_effect
-from apc_agents.emission import NOT_FOLLOWED, Draft, Emission, HeldPacket, LocalCoordination
+from apc_agents.emission import NOT_FOLLOWED, Built, Draft, Emission, HeldPacket, LocalCoordination
 from apc_agents.emitter import Emitter
 from apc_agents.errors import AgentError, Retry
 from apc_agents.handling.inquiry import Inquiry, evidence_of
@@ -32,6 +32,7 @@ from apc_agents.running.delivery import SessionKnowledge
 from apc_agents.tasks.store import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
+from apc_contracts.identity.ids import reply_id
 from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet, Recipient
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, Right, Signal
@@ -176,7 +177,7 @@ class Invocation:
         """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0
         self.used_cost = 0.0
-        self._emitted: dict[UUID, Packet] = {}
+        self._emitted: dict[UUID, Built] = {}
         """What this run has emitted."""
         self._packet = self._published = packet
         self._snapshot: Snapshot | None = None
@@ -258,18 +259,27 @@ class Invocation:
         ordinal = self._ordinal_of(draft)
         self.has_answered |= self._is_answer(draft.payload)
         packet = await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
-        self._emitted[packet.packet_id] = packet
+        self._emitted[packet.packet_id] = self._built(packet, ordinal)
         return packet
+
+    def _built(self, packet: Packet, ordinal: int) -> Built:
+        """Return an emitted packet with what its id follows from, if it follows from anything."""
+        cause = None if self._packet is None else self._packet.packet_id
+        is_derived = cause is not None and reply_id(cause, self.agent_id, ordinal) == packet.packet_id
+        return Built(packet, cause, ordinal) if is_derived else Built(packet)
 
     async def accepted(self, packet: Packet | UUID) -> None:
         """Wait until the gate has accepted a packet of this agent. Raises as Emitter.accepted; AgentError."""
-        emitted = packet if isinstance(packet, Packet) else self._emitted.get(packet)
-        if emitted is None:
+        if isinstance(packet, Packet):
+            emitted = self._emitted.get(packet.packet_id, Built(packet))
+        elif packet in self._emitted:
+            emitted = self._emitted[packet]
+        else:
             raise AgentError(f"after={packet}: this run has emitted no packet with that id: give the packet itself")
-        if emitted.sender.agent_id != self.agent_id:
+        if emitted.packet.sender.agent_id != self.agent_id:
             raise AgentError(
-                f"after={emitted.packet_id}: it is a packet of {emitted.sender.agent_id}, which has reached this "
-                "handler and so was accepted: give one that the handler has emitted"
+                f"after={emitted.packet.packet_id}: it is a packet of {emitted.packet.sender.agent_id}, which has "
+                "reached this handler and so was accepted: give one that the handler has emitted"
             )
         await self._release()
         await self.resources.emitter.accepted(emitted)

@@ -156,3 +156,35 @@ async def test_an_effect_waits_for_the_verdict_on_a_packet(house: House, is_refu
         await bus.close()
     assert ends == (["UNROUTABLE"] if is_refused else ["made"])
     assert await told(house, trigger) == ([] if is_refused else ["claimed 0", "made 0"])
+
+
+async def test_a_handler_that_runs_again_elsewhere_waits_for_the_same_verdict(house: House) -> None:
+    """Its packet then has another time and clock, and is known by its cause alone."""
+    agent, ends, made = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0]), list[Any](), list[int]()
+    is_made, never = asyncio.Event(), asyncio.Event()
+
+    @agent.on(PacketType.IDEA)
+    async def act(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        emitted = await ctx.emit(idea.payload, to="sentinel")
+        ends.append(await ctx.once("act", lambda: made.append(1), after=emitted))
+        if not is_made.is_set():
+            is_made.set()
+            await never.wait()
+
+    trigger = make_packet("librarian", make_idea(), ("red-1",), parent=house.opening)
+    async with house.persister(), house.gate():
+        await house.open_session()
+        buses = [await house.connect("agents") for _ in range(2)]
+        first, second = (
+            asyncio.create_task(Worker(agent, bus, effects=PostgresEffectStore(house.pool)).run(never)) for bus in buses
+        )
+        await house.agents.publish(trigger)
+        await is_made.wait()
+        first.cancel()
+        await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        for bus in buses:
+            await bus.close()
+    assert (ends, made) == ([None, None], [1])
+    assert await told(house, trigger) == ["claimed 0", "made 0"]

@@ -29,8 +29,8 @@ __all__ = ["COMMANDS", "app", "loaded", "main"]
 
 COMMANDS = {
     "demo": (
-        "commands.demo:app",
-        "Watch an incident room for 20 seconds: a refusal, an approval, a kill, a proof; demo research finds a model.",
+        "commands.demo:demo",
+        "Watch an incident room for 20 seconds: a refusal, an approval, a kill -9 without a doubled effect, a proof.",
     ),
     "new": (
         "commands.new:new",

@@ -6,7 +6,9 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -31,28 +33,48 @@ from apc_cli.errors import LogDiffers
 from apc_cli.output.files import StandardInput
 from apc_cli.output.output import program
 from apc_cli.system.running import run_quietly
-from apc_cli.system.up import PORT, ConsoleBeside, console_beside
+from apc_cli.system.up import PORT, console_beside
 from apc_client.session import ClientSession, SessionEvent
 from apc_contracts.payloads.by_type import DecisionPayload
 from apc_contracts.text import numbered
 from apc_log.queries.effects import session_effects
 
-app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
-
 AUTOPILOT: Final = "demo-autopilot"
 """Who approves where nobody at a terminal does: the log must not claim a person."""
 YOU: Final = "you"
 """Who approves at the terminal."""
-PATIENCE: Final = timedelta(seconds=30)
-"""How long the terminal is waited for."""
+PATIENCE_SECONDS: Final = 30
 RESEARCH: Final = ("automl", "run", "--budget-seconds", "14")
 _YES: Final = frozenset({"", "y", "yes"})
 _DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
-@app.callback()
+class Scene(StrEnum):
+    """What there is to see."""
+
+    ROOM = "room"
+    RESEARCH = "research"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoForm:
+    """What the command line says."""
+
+    is_over_rabbit: bool
+    wants_page: bool
+    patience: timedelta
+    """How long the terminal is waited for."""
+
+
 def demo(
     context: typer.Context,
+    scene: Annotated[
+        Scene,
+        typer.Argument(
+            help="room = an incident room; research = three swarms search for a model of a sample table "
+            "(`apc automl run`, extra automl)."
+        ),
+    ] = Scene.ROOM,
     rabbitmq: Annotated[
         bool,
         typer.Option(
@@ -62,45 +84,51 @@ def demo(
     page: Annotated[
         bool, typer.Option(help="Open the run in a browser, where there is a terminal and a browser.")
     ] = True,
+    patience: Annotated[
+        int, typer.Option(min=1, max=3600, help="Seconds after which demo-autopilot answers for you.")
+    ] = PATIENCE_SECONDS,
 ) -> None:
     """Watch an incident room for 20 seconds: a refusal, an approval, a kill -9 without a doubled effect, a proof.
 
     It needs no broker, no Docker and no model. Where nobody answers at a terminal, the registration demo-autopilot
-    approves.
+    approves. Of your settings it uses only APC_DATA_DIR, and with --rabbitmq APC_AMQP_URL.
     """
-    if context.invoked_subcommand is None:
-        run_quietly(_play(is_over_rabbit=rabbitmq, wants_page=page))
+    if scene is Scene.RESEARCH:
+        if rabbitmq:
+            raise typer.BadParameter("it goes with the incident room alone", param_hint="--rabbitmq")
+        whole: Any = context.find_root().command
+        raise typer.Exit(whole.main([*RESEARCH], prog_name="apc", standalone_mode=False) or 0)
+    run_quietly(_play(DemoForm(rabbitmq, page, timedelta(seconds=patience))))
 
 
-@app.command()
-def research(context: typer.Context) -> None:
-    """Let three swarms search for the best model of a sample table for 14 s (`apc automl run`; extra automl)."""
-    root: Any = context.find_root().command
-    raise typer.Exit(root.main([*RESEARCH], prog_name="apc", standalone_mode=False) or 0)
-
-
-async def _play(*, is_over_rabbit: bool, wants_page: bool) -> None:
+async def _play(form: DemoForm) -> None:
     given = os.environ.get("APC_DATA_DIR")
     command, caller = program(), Path.cwd()
-    place, story = leave_settings(over_rabbit=is_over_rabbit), Story()
-    plays = over_rabbitmq if is_over_rabbit else in_one_process
+    place, story = leave_settings(over_rabbit=form.is_over_rabbit), Story()
+    plays = over_rabbitmq if form.is_over_rabbit else in_one_process
     people = (AUTOPILOT, YOU) if _has_terminal() else (AUTOPILOT,)
-    news = asyncio.Queue[SessionEvent | Killed | None]()
+    news = News()
     alert = room.Alert(service="shop", symptom="5xx after a deploy")
-    story.begin(place.data, over_rabbit=is_over_rabbit)
+    story.begin(place.data, over_rabbit=form.is_over_rabbit)
     async with console_beside() as console:
         async with open_database(place) as pool:
             async with plays(pool, place, alert, people, news.put_nowait) as stage:
-                postmortem = await _follow(pool, stage, news, story)
+                postmortem = await _follow(pool, stage, news, story, form.patience)
             story.show_postmortem(postmortem)
             await _check(pool, place, stage.session_id, story)
         shown = f"{_data_dir(place, given, caller)}{command}"
-        await _end(story, console, f"{shown} ui --run {stage.session_id}", wants_page=wants_page, run=stage.session_id)
+        if form.wants_page and _has_terminal() and _has_browser():
+            story.head("The web console opens on this run, until Ctrl-C.")
+            await console.open("--run", stage.session_id)
+            await console.stay()
+        else:
+            story.show_page(f"{shown} ui --run {stage.session_id}", f"http://127.0.0.1:{PORT}/runs/{stage.session_id}")
 
 
-async def _follow(
-    pool: asyncpg.Pool, stage: Stage, news: "asyncio.Queue[SessionEvent | Killed | None]", story: Story
-) -> list[str]:
+News = asyncio.Queue[SessionEvent | Killed | None]
+
+
+async def _follow(pool: asyncpg.Pool, stage: Stage, news: News, story: Story, patience: timedelta) -> list[str]:
     """Tell the session as the log gets it, answer its question, and return the postmortem."""
     reading = asyncio.create_task(_read(pool, stage.session_id, news))
     postmortem: list[str] = []
@@ -112,7 +140,7 @@ async def _follow(
             story.show(one)
             kind = kind_of(one)
             if kind == "question":
-                await stage.answer(one.packet_id, await _answer(story))
+                await stage.answer(one.packet_id, await _answer(story, patience))
             if kind == "report":
                 postmortem = _timeline(one)
         await reading
@@ -142,14 +170,14 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-async def _answer(story: Story) -> Answer:
+async def _answer(story: Story, patience: timedelta) -> Answer:
     if not _has_terminal():
         story.say(f"There is no terminal to ask at, so {AUTOPILOT} approves.")
         return Answer(True, AUTOPILOT, "no terminal")
-    seconds = f"{PATIENCE.total_seconds():g} s"
+    seconds = f"{patience.total_seconds():g} s"
     story.say(f"You are the lead. Approve? Enter or y = yes, n = no; after {seconds} {AUTOPILOT} approves.", "bold")
     try:
-        line = await asyncio.wait_for(StandardInput().read_line(), PATIENCE.total_seconds())
+        line = await asyncio.wait_for(StandardInput().read_line(), patience.total_seconds())
     except TimeoutError:
         line = None
     if line is None:
@@ -184,18 +212,6 @@ def _data_dir(place: Place, given: str | None, caller: Path) -> str:
     """Return the assignment with which commands in the caller's folder find the log; none where they find it anyway."""
     is_default = given is None and place.data == caller / ".apc"
     return "" if is_default else f"APC_DATA_DIR={shlex.quote(str(place.data))} "
-
-
-async def _end(story: Story, console: ConsoleBeside, command: str, *, wants_page: bool, run: str) -> None:
-    """Open the page on this run where somebody sees it, until Ctrl-C; else say how to."""
-    if wants_page and _has_terminal() and _has_browser():
-        story.head("The web console opens on this run, until Ctrl-C.")
-        await console.open("--run", run)
-        await console.stay()
-        return
-    story.head("See this run in a browser:")
-    story.say(f"$ {command}", "dim")
-    story.say(f"http://127.0.0.1:{PORT}/runs/{run}")
 
 
 def _has_browser() -> bool:

@@ -115,6 +115,12 @@ class Story:
             self.say(f"$ {command}", style="dim")
             self.say(found, style="green")
 
+    def show_page(self, command: str, address: str) -> None:
+        """Print how to open the page on the run."""
+        self.head("See this run in a browser:")
+        self.say(f"$ {command}", style="dim")
+        self.say(address)
+
     def say_time(self) -> None:
         """Print how long it took."""
         self.head(f"Done in {time.monotonic() - self._began:.0f} s.")

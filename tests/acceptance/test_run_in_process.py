@@ -1,4 +1,4 @@
-"""The main job, as `make demo` runs it: one process, no broker, no server."""
+"""The search for a model, as `apc demo research` runs it: one process, no broker, no server."""
 
 import json
 import shlex

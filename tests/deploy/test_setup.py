@@ -66,7 +66,18 @@ def test_an_empty_interpreter_is_the_default(checkout: Path) -> None:
 def test_what_may_be_written_holds_what_is_made(checkout: Path) -> None:
     planned = make(checkout, "--dry-run", "demo").stdout
 
-    assert "\n.venv/bin/apc automl run --budget-seconds 14 --out build/demo\n" in planned
+    assert "\n.ci/demo packages .venv\n" in planned
+    assert planned.endswith("\n.venv/bin/apc demo\n")
+
+
+def test_the_demo_takes_the_whole_environment_where_it_is(checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/.installed").touch()
+
+    planned = make(checkout, "--dry-run", "demo").stdout
+
+    assert ".ci/demo" not in planned
+    assert planned.endswith("\n.venv/bin/apc demo\n")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root makes is what others may only read")
@@ -77,7 +88,8 @@ def test_a_checkout_that_may_not_be_written(checkout: Path) -> None:
 
     made = planned.split("-m venv ")[1].splitlines()[0].removesuffix("/.venv")
     assert made.startswith("/home/ann/.cache/apc-bus/")
-    assert f"\n{made}/.venv/bin/apc automl run --budget-seconds 14 --out {made}/build/demo\n" in planned
+    assert f"\n.ci/demo packages {made}/.venv\n" in planned
+    assert planned.endswith(f"\n{made}/.venv/bin/apc demo\n")
     assert "make page" not in planned
     refused = as_stranger(*run, "test")
     assert refused.returncode == 2

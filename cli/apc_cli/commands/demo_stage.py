@@ -242,7 +242,7 @@ async def _keep(place: Place, arguments: tuple[str, ...], tell: Tell) -> None:
             return
         if code != -signal.SIGKILL:
             break
-        tell(Killed(f"the process with gate, broker and agents (pid {process.pid})"))
+        tell(Killed(f"the process of gate, bus, log writer and agents (pid {process.pid})"))
     raise ServiceAway(f"the incident room has ended: {_last_words(place)}")
 
 

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from apc_cli.commands.demo_stage import Killed
 from apc_cli.output.safe_console import SafeConsole
-from apc_cli.output.terminal import own_sentences
 from apc_client.session import SessionEvent
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, SignalPayload
 from apc_contracts.text import numbered, one_line
@@ -18,6 +16,8 @@ from apc_contracts.vocabulary import PacketType
 
 WIDEST = 120
 """Columns; longer lines are hard to read."""
+INDENT, WORDS = 2, 19
+"""Columns before a sentence, and before the words of a rule."""
 MEANINGS = {
     "alert": "An alert comes in, and the scribe asks two investigators.",
     "finding": "Both report what they have found.",
@@ -64,20 +64,24 @@ class Story:
             self.say("Over RabbitMQ: a process for each agent, the gate and the log's writer.")
         else:
             self.say(
-                "Gate, bus, log and agents are one process and a PostgreSQL; no broker. So the kill below ends all of "
-                "them at once. With --rabbitmq each agent is a process, and only one of them dies."
+                "Gate, bus, log writer and agents share one process here, beside a PostgreSQL: the kill below ends all "
+                "of them. With --rabbitmq each is a process, and one of them is killed."
             )
-        self.say("No language model: the agents are plain code.")
+        self.say("The agents are plain code, so no model is asked.")
         self.say(f"Data: {data}")
 
     def head(self, sentence: str) -> None:
         """Print what comes next."""
         self._console.print()
-        self._console.print(Text(sentence, style="bold"))
+        self._print(0, Text(sentence, style="bold"))
 
     def say(self, sentence: str, style: str = "") -> None:
         """Print a sentence below."""
-        self._row("", Text(one_line(sentence), style=style))
+        self._print(INDENT, Text(one_line(sentence), style=style))
+
+    def say_whole(self, words: str, style: str = "") -> None:
+        """Print what is copied from the terminal, in one line however long it is."""
+        self._console.print(Text(f"{' ' * INDENT}{one_line(words)}", style=style), soft_wrap=True)
 
     def show(self, event: SessionEvent) -> None:
         """Print a packet that belongs to the story, with its verdict."""
@@ -89,7 +93,7 @@ class Story:
             self.head(_AFTER_DENIAL if kind == "outcome" and "action" not in self._told else MEANINGS[kind])
         self._row(event.verdict, _line(event))
         for sentence in _refusal(event):
-            self.say(sentence, style="red" if sentence != _refusal(event)[-1] else "yellow")
+            self._print(WORDS, Text(one_line(sentence), style="red"))
 
     def show_kill(self, killed: Killed) -> None:
         """Print that a process was killed."""
@@ -107,33 +111,38 @@ class Story:
             f"done.txt, outside the bus, has {numbered(len(lines), 'line')}: {'; '.join(lines) or 'nothing was done'}"
         )
         for words in effects:
-            self.say(f"the log has {words}")
+            self.say(f"The log has this of it: {words}")
 
     def show_checks(self, checks: Sequence[tuple[str, str]]) -> None:
         """Print commands and what they found."""
         for command, found in checks:
-            self.say(f"$ {command}", style="dim")
+            self.say_whole(f"$ {command}", style="dim")
             self.say(found, style="green")
 
     def show_page(self, command: str, address: str) -> None:
         """Print how to open the page on the run."""
         self.head("See this run in a browser:")
-        self.say(f"$ {command}", style="dim")
-        self.say(address)
+        self.say_whole(f"$ {command}", style="dim")
+        self.say_whole(address)
 
     def say_time(self) -> None:
         """Print how long it took."""
         self.head(f"Done in {time.monotonic() - self._began:.0f} s.")
 
     def _row(self, verdict: str, text: Text) -> None:
-        row = Table.grid(expand=True)
-        row.add_column(width=7, style="dim", justify="right")
-        row.add_column(width=2)
-        row.add_column(width=10)
-        row.add_column(overflow="fold", ratio=1)
-        elapsed = f"{time.monotonic() - self._began:.1f} s" if verdict else ""
-        row.add_row(elapsed, "", Text(verdict, style=_STYLES.get(verdict, "red")), text)
-        self._console.print(row)
+        elapsed = f"{time.monotonic() - self._began:.1f} s"
+        first = Text(f"{elapsed:>7}  ", style="dim").append(
+            f"{verdict:<10}", style=f"not dim {_STYLES.get(verdict, 'red')}"
+        )
+        self._print(len(first), text, first)
+
+    def _print(self, width: int, text: Text, first: Text | None = None) -> None:
+        """Print a text whose further lines begin where its first one does."""
+        prefix = Text(" " * width) if first is None else first
+        for line in text.wrap(self._console, self._console.width - width):
+            line.rstrip()
+            self._console.print(prefix + line)
+            prefix = Text(" " * width)
 
 
 _STYLES = {"accepted": "green", "held": "yellow"}
@@ -166,6 +175,9 @@ def in_words(content: Any) -> str:
 
 
 def _refusal(event: SessionEvent) -> list[str]:
-    """Return what the rule says, what it requires and what it read, and its remedy last."""
+    """Return what the rule says, what it requires, and its remedy."""
     refusal = event.refusal
-    return [] if refusal is None else [f"{refusal['rule']}: {refusal['message']}", *own_sentences(refusal)]
+    if refusal is None:
+        return []
+    said = {"requires": refusal.get("requires"), "remedy": refusal.get("remedy")}
+    return [f"{refusal['rule']}: {refusal['message']}", *(f"{name}: {text}" for name, text in said.items() if text)]

@@ -61,6 +61,7 @@ IMPORTED = (
 """What is imported once, not in each fork: two thirds of the time of these commands."""
 
 LINES: dict[str, Sequence[str]] = {
+    "demo": (HOSTILE,),
     "new": (HOSTILE, "--kind", HOSTILE),
     "automl run": ("--data", f"{HOSTILE}.csv", "--target", HOSTILE),
     "automl report": ("--run-id", HOSTILE),

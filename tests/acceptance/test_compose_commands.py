@@ -81,10 +81,24 @@ class Deployment:
             value = value.replace(theirs, ours)
         return value
 
-    async def run(self, service: str, *instead: str) -> subprocess.CompletedProcess[str]:
+    async def run(self, service: str, *instead: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """A one-shot service to its end, or another command with its settings."""
         command = instead or self.command(service)
-        return await asyncio.to_thread(self._apc, *command, given=self.settings(service))
+        return await asyncio.to_thread(self._apc, *command, stdin=stdin, given=self.settings(service))
+
+    async def run_bus(self) -> None:
+        """Start broker users, gate, log writer and artifact service, and register the operator."""
+        for service in ("migrate", "log-key", "topology"):
+            ended = await self.run(service)
+            assert ended.returncode == 0, (service, ended.stderr)
+        for service in ("artifacts", "persister", "orchestrator"):
+            self.start(service)
+        registered = await self.run("operator")
+        while (
+            registered.returncode != 0 and "is not in the log after" in registered.stderr
+        ):  # compose waits for /readyz
+            registered = await self.run("operator")
+        assert registered.returncode == 0, registered.stderr
 
     def start(self, service: str) -> None:
         """A service that goes on."""
@@ -158,17 +172,38 @@ def all_queues_are_consumed(node: PrivateNode) -> bool:
     return len(inboxes) == 2 * len(ROLES) and all(row["consumers"] for row in inboxes)
 
 
+async def test_a_packet_is_published_and_read_with_sql_by_the_page(deployment: Deployment, postgres_url: str) -> None:
+    page = (ROOT / "docs/how-to/publish.md").read_text(encoding="utf-8")
+    add, echo, start = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[1].splitlines()
+    queries = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    alert = echo.removeprefix("echo '").partition("' > ")[0]
+    add, start = (
+        line.removeprefix("docker compose run --rm -T operator ").removesuffix(" < alert.json") for line in (add, start)
+    )
+    await deployment.run_bus()
+
+    added = await deployment.run("operator", *add.split())
+    assert added.returncode == 0, added.stderr
+    assert "schema alert/1 is registered" in added.stdout and "contract incident is registered" in added.stdout
+    started = await deployment.run("operator", *start.split(), stdin=alert)
+    assert started.returncode == 0, started.stderr
+
+    admin = await asyncpg.connect(postgres_url)
+    packets, events, lineage = [
+        await admin.fetch(query.replace("SESSION", started.stdout.strip())) for query in queries
+    ]
+    await admin.close()
+    assert [(row["packet_type"], row["verdict"]) for row in packets] == [
+        ("SIGNAL", "accepted"),
+        ("MESSAGE", "accepted"),
+    ]
+    assert {row["to_state"] for row in events} >= {"ROUTED"}
+    assert [row["packet_type"] for row in lineage] == ["MESSAGE", "SIGNAL"]
+    assert lineage[1]["packet_id"] == packets[0]["packet_id"]
+
+
 async def test_the_services_start_as_their_own_users(deployment: Deployment, node: PrivateNode) -> None:
-    for service in ("migrate", "log-key", "topology"):
-        ended = await deployment.run(service)
-        assert ended.returncode == 0, (service, ended.stderr)
-    deployment.start("artifacts")
-    deployment.start("persister")
-    deployment.start("orchestrator")
-    registered = await deployment.run("operator")
-    while registered.returncode != 0 and "is not in the log after" in registered.stderr:  # compose waits for /readyz
-        registered = await deployment.run("operator")
-    assert registered.returncode == 0, registered.stderr
+    await deployment.run_bus()
     for service in ("register", "accounts", "accounts", "web-person"):
         registered = await deployment.run(service)
         assert registered.returncode == 0, (service, registered.stderr)

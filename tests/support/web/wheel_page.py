@@ -1,7 +1,7 @@
-"""Serve the page from a wheel where there is no Node: `python -m tests.support.web.wheel_page WHEEL`.
+"""Run a wheel where there is no Node and no checkout: `python -m tests.support.web.wheel_page WHEEL`.
 
 The environment is new and has the wheel alone; its dependencies are those of this interpreter, so that nothing is
-downloaded. `apc up` and `apc ui` run with no other program on their PATH.
+downloaded. `apc demo` runs to its end, and `apc up` and `apc ui` serve the page, with no other program on their PATH.
 """
 
 import json
@@ -55,6 +55,16 @@ def running(programs: Path, folder: Path, arguments: list[str], sign: str) -> It
         process.communicate(timeout=PATIENCE_SECONDS)
 
 
+def play_demo(programs: Path, folder: Path) -> None:
+    """Run `apc demo` to its end. Raises SystemExit when it does not show what it should."""
+    environment = {"PATH": str(programs), "HOME": str(folder), "APC_DATA_DIR": str(folder / "demo")}
+    ended = subprocess.run(
+        [str(programs / "apc"), "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if ended.returncode or "has 1 line: rollback shop" not in ended.stdout:
+        raise SystemExit(f"apc demo ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -92,6 +102,7 @@ def main() -> None:
         programs = make_environment(folder / "environment", wheel)
         for node in ("node", "npm"):
             assert shutil.which(node, path=str(programs)) is None
+        play_demo(programs, folder)
         (folder / "data").mkdir(mode=0o700)
         with (
             running(programs, folder, ["up"], "apc up: ready"),
@@ -100,7 +111,7 @@ def main() -> None:
             (link,) = (_LINK.search(file.read_text()) for file in (folder / "data").glob("ui-*.html"))
             assert link is not None
             check_page(link[0])
-    print("wheel: `apc ui` serves the page without Node")
+    print("wheel: `apc demo` runs, and `apc ui` serves the page without Node")
 
 
 if __name__ == "__main__":

@@ -65,9 +65,10 @@ def played() -> Iterator[Played]:
         yield Played(apc, done.returncode, done.stdout + done.stderr)
 
 
-def at_terminal(apc: ApcCommand, typed: str, *options: str) -> Played:
-    """Play at a terminal of 80 columns without a browser, and type this when the demo asks."""
+def at_terminal(apc: ApcCommand, typed: str, *options: str, early: str = "") -> Played:
+    """Play at a terminal of 80 columns without a browser, and type this when the demo asks, and something before."""
     ours, theirs = pty.openpty()
+    os.write(ours, early.encode())
     kept = {name: value for name, value in os.environ.items() if not name.startswith("APC_") and "DISPLAY" not in name}
     process = subprocess.Popen(
         [sys.executable, "-m", "apc_cli", "demo", *options],
@@ -140,8 +141,8 @@ def test_the_lead_at_the_terminal_may_say_no(apc: ApcCommand) -> None:
     assert played.done == []
 
 
-def test_the_terminal_is_not_waited_for_without_end(apc: ApcCommand) -> None:
-    played = at_terminal(apc, "", "--patience", "1")
+def test_nobody_at_the_terminal_is_nobody_in_the_log(apc: ApcCommand) -> None:
+    played = at_terminal(apc, "", "--patience", "1", early="y\n")
     assert played.code == 0, played.said
     assert f"Nobody has answered, so {AUTOPILOT} approves." in played.words
     assert "approved (nobody answered at the terminal within 1 s)" in played.words

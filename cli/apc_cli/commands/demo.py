@@ -6,6 +6,7 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -102,9 +103,9 @@ def demo(
 
 
 async def _play(form: DemoForm) -> None:
-    given = os.environ.get("APC_DATA_DIR")
-    command, caller = program(), Path.cwd()
+    given, command, caller = os.environ.get("APC_DATA_DIR"), program(), Path.cwd()
     place, story = leave_settings(over_rabbit=form.is_over_rabbit), Story()
+    command = f"{_data_dir(place, given, caller)}{command}"
     plays = over_rabbitmq if form.is_over_rabbit else in_one_process
     people = (AUTOPILOT, YOU) if _has_terminal() else (AUTOPILOT,)
     news = News()
@@ -115,14 +116,15 @@ async def _play(form: DemoForm) -> None:
             async with plays(pool, place, alert, people, news.put_nowait) as stage:
                 postmortem = await _follow(pool, stage, news, story, form.patience)
             story.show_postmortem(postmortem)
-            await _check(pool, place, stage.session_id, story)
-        shown = f"{_data_dir(place, given, caller)}{command}"
+            await _check(pool, place, stage.session_id, story, command)
         if form.wants_page and _has_terminal() and _has_browser():
             story.head("The web console opens on this run, until Ctrl-C.")
             await console.open("--run", stage.session_id)
             await console.stay()
         else:
-            story.show_page(f"{shown} ui --run {stage.session_id}", f"http://127.0.0.1:{PORT}/runs/{stage.session_id}")
+            story.show_page(
+                f"{command} ui --run {stage.session_id}", f"http://127.0.0.1:{PORT}/runs/{stage.session_id}"
+            )
 
 
 News = asyncio.Queue[SessionEvent | Killed | None]
@@ -149,7 +151,7 @@ async def _follow(pool: asyncpg.Pool, stage: Stage, news: News, story: Story, pa
     return postmortem
 
 
-async def _read(pool: asyncpg.Pool, session_id: str, news: "asyncio.Queue[SessionEvent | Killed | None]") -> None:
+async def _read(pool: asyncpg.Pool, session_id: str, news: News) -> None:
     try:
         async for event in ClientSession(pool, session_id).events():
             news.put_nowait(event)
@@ -175,6 +177,7 @@ async def _answer(story: Story, patience: timedelta) -> Answer:
         story.say(f"There is no terminal to ask at, so {AUTOPILOT} approves.")
         return Answer(True, AUTOPILOT, "no terminal")
     seconds = f"{patience.total_seconds():g} s"
+    _forget_typed()
     story.say(f"You are the lead. Approve? Enter or y = yes, n = no; after {seconds} {AUTOPILOT} approves.", "bold")
     try:
         line = await asyncio.wait_for(StandardInput().read_line(), patience.total_seconds())
@@ -186,10 +189,18 @@ async def _answer(story: Story, patience: timedelta) -> Answer:
     return Answer(line.strip().lower() in _YES, YOU, None)
 
 
+def _forget_typed() -> None:
+    """Forget what was typed before the question: it is no answer to it."""
+    with suppress(ImportError):  # where terminals work in another way
+        import termios
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+
+
 # What the run has left: the effect, the log, the page.
 
 
-async def _check(pool: asyncpg.Pool, place: Place, session_id: str, story: Story) -> None:
+async def _check(pool: asyncpg.Pool, place: Place, session_id: str, story: Story, command: str) -> None:
     """Show that nothing was doubled, and that the log is whole. Raises LogDiffers when it is not."""
     story.head("Nothing is doubled, nothing is lost, and anybody can check it:")
     effects = [effect.words for effect in await session_effects(pool, session_id)]
@@ -201,8 +212,14 @@ async def _check(pool: asyncpg.Pool, place: Place, session_id: str, story: Story
     entries = sum(report.get("entries", 0) for report in reports)
     story.show_checks(
         [
-            ("apc log verify", f"{numbered(entries, 'entry', 'entries')}, hashed into a signed tree: all as written"),
-            (" ".join(("apc", *replay)), f"{numbered(run['packets'], 'verdict')} of the gate recomputed: all the same"),
+            (
+                f"{command} log verify",
+                f"{numbered(entries, 'entry', 'entries')}, hashed into a signed tree: all as written",
+            ),
+            (
+                " ".join((command, *replay)),
+                f"{numbered(run['packets'], 'verdict')} of the gate recomputed: all the same",
+            ),
         ]
     )
     story.say_time()

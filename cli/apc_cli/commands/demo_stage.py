@@ -151,6 +151,8 @@ async def open_database(place: Place) -> AsyncIterator[asyncpg.Pool]:
         finally:
             pool.terminate()
     finally:
+        for name in ("APC_DATABASE_URL", "APC_AMQP_URL"):  # what comes later reads the data folder
+            os.environ.pop(name, None)
         await server.stop()
 
 

@@ -2,6 +2,32 @@
 
 Write an `Agent`, register handlers with `@agent.on(...)`, run it with `apc worker module:agent`, test it with
 `AgentTestClient`. A packet is handed to a handler at least once and takes effect once.
+
+The examples in the docstrings of this package and of `apc_client` begin with these lines, and tests run them:
+
+```python
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel
+
+from apc_agents import *
+
+
+@message("question/1")
+class Question(BaseModel):
+    text: str
+
+
+@message("answer/1")
+class Answer(BaseModel):
+    text: str
+
+
+desk = Agent("desk", role="desk", swarm="support")
+```
+
+They await at their top level, as `python -m asyncio` allows.
 """
 
 import warnings

@@ -206,6 +206,20 @@ class TimedHandlers:
     def on_wake(self, key: str | None = None) -> Callable[[HandlerT], HandlerT]:
         """Register `async def woken(wake: Packet[SignalPayload], ctx: HandlerContext)`: gets what `ctx.wake` has set.
 
+        ```python
+        from apc_contracts import Packet, SignalPayload
+
+
+        @desk.on(Question)
+        async def later(question: Question, ctx: HandlerContext) -> None:
+            await ctx.wake("remind", after=timedelta(days=2))
+
+
+        @desk.on_wake("remind")
+        async def remind(wake: Packet[SignalPayload], ctx: HandlerContext) -> None:
+            ctx.state["reminded"] = True
+        ```
+
         Args:
             key: of the timer; None = those without their own handler.
 
@@ -238,6 +252,17 @@ class TimedHandlers:
 
         Each firing opens a session, in which the agent decides, and comes once, however many processes of the agent run
         (docs/how-to/timers.md). The agent needs the right `schedule`.
+
+        ```python
+        @desk.every("0 7 * * 1-5", timezone="Europe/Berlin", misfire="once", deadline=timedelta(hours=1))
+        async def morning(tick: Tick, ctx: HandlerContext) -> None:
+            await ctx.complete(Answer(text=f"{tick.name} of {tick.instant:%d %B}"))
+
+
+        async with AgentTestClient(desk) as client:
+            done = await client.tick("morning", datetime(2026, 11, 27, 6, tzinfo=UTC))
+        assert done.payload.result.content == {"text": "morning of 27 November"}
+        ```
 
         Args:
             line: minute, hour, day of month, month and day of week, such as `0 7 * * 1-5`.
@@ -276,6 +301,20 @@ def check_retries(retries: int) -> None:
 
 class Agent(TimedHandlers):
     """An agent and its handlers.
+
+    ```python
+    desk = Agent("desk", role="desk", swarm="support", concurrency=4, capabilities=["english"])
+
+
+    @desk.on(Question, retries=2)
+    async def reply(question: Question, ctx: HandlerContext) -> Answer:
+        return Answer(text=question.text.upper())
+
+
+    async with AgentTestClient(desk) as client:
+        packet = await client.send(Question(text="why"))
+    assert content_of(packet, Answer) == Answer(text="WHY")
+    ```
 
     Args:
         agent_id: unique in a deployment.
@@ -353,6 +392,15 @@ class Agent(TimedHandlers):
         `async def handler(content: Model, ctx: HandlerContext)`. What it returns (a payload or a model, several of
         them, or None) is emitted to the packet's sender.
 
+        ```python
+        from apc_contracts import Packet, PacketType, Signal, SignalPayload
+
+
+        @desk.on(PacketType.SIGNAL, signal=Signal.QUERY)
+        async def tell(query: Packet[SignalPayload], ctx: HandlerContext) -> Answer:
+            return Answer(text=f"{ctx.round} rounds so far")
+        ```
+
         Args:
             packet_type: the type or the model it handles; one function may be registered for several types.
             signal: for SIGNAL and HEARTBEAT, only this signal; None = those without their own handler.
@@ -360,7 +408,6 @@ class Agent(TimedHandlers):
                 one packet at a time from the broker, so that a crash counts against no other packet.
             min_relevance: 0..1; a packet whose `evaluate_relevance` is below is not handled. Its outcome is reported
                 like any other, with the score in the receipt's `error`, and an ACK is sent where one is asked for.
-
             retries: 0..10; how often the orchestrator is asked for another attempt, each later than the one before,
                 when the handler raises what is neither Retry nor Reject. After them, and at once with 0, the sender
                 gets an ERROR and the delivery is a dead letter. The packet's retry_limit bounds them too.
@@ -385,13 +432,36 @@ class Agent(TimedHandlers):
         return register
 
     def on_start(self, function: HandlerT) -> HandlerT:
-        """Register `async def begin(ctx: HandlerContext)`: runs once when a worker starts, before any handler."""
+        """Register `async def begin(ctx: HandlerContext)`: runs once when a worker starts, before any handler.
+
+        ```python
+        @desk.on_start
+        async def begin(ctx: HandlerContext) -> None:
+            ctx.state["starts"] = ctx.state.get("starts", 0) + 1  # the agent's own state, of no session
+        ```
+
+        Raises:
+            AgentInvalid: the function does not fit.
+        """
         check_start(function)
         self.starters.append(function)
         return function
 
     def on_refused(self, function: HandlerT) -> HandlerT:
-        """Register `async def refused(nack: Packet[NackPayload], ctx)`: gets every NACK that no `on` handler takes."""
+        """Register `async def refused(nack: Packet[NackPayload], ctx)`: gets every NACK that no `on` handler takes.
+
+        ```python
+        from apc_contracts import NackPayload, Packet
+
+
+        @desk.on_refused
+        async def refused(nack: Packet[NackPayload], ctx: HandlerContext) -> None:
+            ctx.state["refused"] = nack.payload.reason
+        ```
+
+        Raises:
+            AgentInvalid: the function does not fit, or another is registered.
+        """
         check_handler(function, PacketType.NACK)
         if self.refused_handler is not None:
             raise AgentInvalid(f"agent {self.agent_id} has two on_refused handlers")
@@ -403,6 +473,15 @@ class Agent(TimedHandlers):
 
         A worker reads the stream from the moment it starts; what was sent before, or while none ran, is not handled
         (`apc packet substrate` shows it). A handler that fails is logged and not tried again, and nobody is told.
+
+        ```python
+        from apc_contracts import Packet
+
+
+        @desk.on_substrate
+        async def heard(packet: Packet, ctx: HandlerContext) -> None:
+            ctx.state["heard"] = ctx.state.get("heard", 0) + 1
+        ```
 
         Raises:
             AgentInvalid: the function does not fit, or another is registered.
@@ -469,7 +548,7 @@ class Agent(TimedHandlers):
         return self.refused_handler if packet.packet_type is PacketType.NACK else None
 
     def registration(self, broker_user: str | None = None) -> Registration:
-        """Return what an operator registers for this agent; the broker user is by convention `agent.<agent_id>`."""
+        """Return what an operator registers for this agent; default for `broker_user` is `agent.<agent_id>`."""
         return Registration(
             agent_id=self.agent_id,
             broker_user=broker_user or f"agent.{self.agent_id}",
@@ -482,7 +561,7 @@ class Agent(TimedHandlers):
         )
 
     def queues(self, broker_user: str | None = None) -> AgentQueues:
-        """Return the agent's inbox, for `build_topology`; the broker user as in `registration`."""
+        """Return the agent's inbox, for `build_topology`; `broker_user` as in `registration`."""
         return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
 
 

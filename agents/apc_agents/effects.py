@@ -98,6 +98,33 @@ class EffectError(AgentError):
         EffectSettled      (effect_id): there is nothing to settle: it is made, being made, or was never claimed
 
     What `fn` itself raises goes through `ctx.once`. It raises EffectNotMade to say that nothing has happened.
+
+    ```python
+    charged = []
+
+
+    async def charge() -> str:
+        charged.append("r-1")
+        raise TimeoutError  # it may have been charged
+
+
+    @desk.on(Question)
+    async def pay(question: Question, ctx: HandlerContext) -> Answer:
+        try:
+            return Answer(text=await ctx.once("charge", charge))
+        except (TimeoutError, EffectUnknown):  # EffectUnknown: an attempt before this one began it
+            return Answer(text=await ctx.settle("charge", charged[0]))  # the bank says that it has happened
+        except EffectResultLost as error:
+            return Answer(text=error.problem)
+
+
+    async with AgentTestClient(desk) as client:
+        assert content_of(await client.send(Question(text="pay")), Answer).text == "r-1"
+    assert len(charged) == 1 and issubclass(EffectSettled, EffectError)
+    ```
+
+    Attributes:
+        effect_id: packet, agent and key of the effect; the text of the error is its name and the `message`.
     """
 
     def __init__(self, effect_id: EffectId, message: str) -> None:
@@ -108,7 +135,8 @@ class EffectError(AgentError):
 class EffectUnknown(EffectError):
     """Somebody began to make it and did not record how that ended: it may have been made, and is not made again.
 
-    `since` is when it was claimed, `worker` by whom, `problem` what became of it; None when its worker died.
+    `effect_id` is the effect, `since` when it was claimed, `worker` by whom, `problem` what became of it; None when its
+    worker died.
     """
 
     def __init__(self, effect_id: EffectId, since: datetime, worker: str, problem: str | None) -> None:
@@ -124,7 +152,7 @@ class EffectUnknown(EffectError):
 
 
 class EffectResultLost(EffectError):
-    """It was made, and will not be made again; what it gave could not be kept: `problem` says where and why."""
+    """It was made, and is not made again; what `effect_id` gave could not be kept: `problem` says where and why."""
 
     def __init__(self, effect_id: EffectId, problem: str) -> None:
         super().__init__(
@@ -136,11 +164,35 @@ class EffectResultLost(EffectError):
 
 
 class EffectSettled(EffectError):
-    """There is nothing to settle."""
+    """There is nothing to settle: the `message` says what `effect_id` is."""
 
 
 class EffectNotMade(Exception):
-    """Raised by what makes an effect: nothing has happened, it may be tried again."""
+    """Raised by what makes an effect: nothing has happened, it may be tried again.
+
+    ```python
+    tries = []
+
+
+    async def order() -> str:
+        tries.append("try")
+        if len(tries) == 1:
+            raise EffectNotMade("the shop is closed")
+        return "o-1"
+
+
+    @desk.on(Question)
+    async def buy(question: Question, ctx: HandlerContext) -> Answer:
+        try:
+            return Answer(text=await ctx.once("order", order))
+        except EffectNotMade:
+            return Answer(text=await ctx.once("order", order))  # or `raise Retry(...)`, for another time
+
+
+    async with AgentTestClient(desk) as client:
+        assert content_of(await client.send(Question(text="buy")), Answer).text == "o-1"
+    ```
+    """
 
 
 MAX_LISTED = 1_000

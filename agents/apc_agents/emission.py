@@ -53,7 +53,15 @@ DEFAULT_PRIORITY = 4
 
 
 class Role(str):
-    """Everybody with a role, as the destination of a question: `ctx.ask(..., to=Role("release-manager"))`."""
+    """Everybody with a role, as the destination of a question: `ctx.ask(..., to=Role("release-manager"))`.
+
+    ```python
+    assert Role("lead") == "role:lead"  # an id that no agent can have
+    ```
+
+    Args:
+        name: the role, as registered.
+    """
 
     __slots__ = ()
 
@@ -86,51 +94,98 @@ Parent = UUID | Packet | KnownParent | Ancestry
 
 
 class PacketOptions(TypedDict, total=False):
-    """What may be said of any packet besides its payload. What is left out, or None, is inherited or has a default."""
+    """What may be said of any packet besides its payload: the options of EmitOptions but `to` and `run_phase`."""
 
     parent: Parent | None
-    """The packet (or its id) that this one follows from; default the handled packet; ROOT = none."""
     confidence: float
-    """0..1; default 1."""
     symbolic_keys: Sequence[str]
     capability_tags: Sequence[str] | None
     lineage: Lineage | None
     proof_bundle: ProofBundle | None
     priority: int
-    """0..9; from 5 on the recipient takes it from its urgent queue. Default 4."""
     ttl: timedelta
-    """1 ms to 24 h; default 10 minutes."""
     requires_ack: bool
-    """Wait for the ACK of every recipient, of a BROADCAST for the first; default False."""
     ack_timeout: timedelta | None
-    """How long before the orchestrator routes it again, or gives up; default the worker's."""
     retry_limit: int | None
-    """0..10, how often the orchestrator routes it again: when an ACK is missing, or a handler asks for a retry. Default
-    the contract's."""
     generation: int | None
-    """Default the newest that is known of the session."""
     session_id: str | None
-    """Default that of the handled packet. In another session the packet is a root, and a handler that runs again
-    after a crash makes a new one, unless packet_id is given."""
     run_id: str | None
-    """Default that of the handled packet."""
     task_id: str | None
-    """Default that of the handled packet."""
     packet_id: UUID | None
-    """Default derived from the handled packet and the count of emits: give one only for a packet that nothing caused
-    and that a restart shall repeat."""
     channel: Channel
-    """Default INTER_AGENT."""
     metadata: Mapping[str, JsonValue] | None
 
 
 class EmitOptions(PacketOptions, total=False):
-    """The options of `HandlerContext.emit`."""
+    """The options of `HandlerContext.emit`. What is left out, or None, is inherited or has a default.
+
+    ```python
+    from apc_contracts import Channel, ProofBundle
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        urgent: EmitOptions = {"priority": 7, "ttl": timedelta(seconds=30), "retry_limit": 2}
+        await ctx.emit(Answer(text="at once"), to=["reader", "scribe"], **urgent)
+        await ctx.emit(Answer(text="for any agent that reads the stream"), to=SUBSTRATE)
+        trace = ctx.packet.trace
+        await ctx.emit(
+            Answer(text="with everything said"),
+            to=ALL,
+            parent=ROOT,
+            session_id=trace.session_id,
+            run_id=trace.run_id,
+            task_id=trace.task_id,
+            generation=trace.generation,
+            run_phase=ctx.run_phase,
+            packet_id=None,
+            lineage=None,
+            confidence=0.8,
+            symbolic_keys=["support"],
+            capability_tags=["english"],
+            proof_bundle=ProofBundle(evidence_refs=(f"packet:{ctx.packet.packet_id}",)),
+            requires_ack=False,
+            ack_timeout=timedelta(seconds=5),
+            channel=Channel.INTER_AGENT,
+            metadata={"ticket": 17},
+        )
+
+
+    async with AgentTestClient(desk) as client:
+        first = await client.send(Question(text="why"))
+        await client.settled()
+    assert (first.routing.priority, first.routing.ttl_ms) == (7, 30_000)
+    assert client.emitted[-1].metadata["ticket"] == 17
+    ```
+
+    Attributes:
+        to: an agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the handled packet.
+        parent: the packet (or its id) that this one follows from; default the handled packet; ROOT = none.
+        confidence: 0..1; default 1.
+        symbolic_keys: words by which others find it; default none.
+        capability_tags: what a recipient should be able to do; default none. Nobody is left out because of them.
+        lineage: the protocol that it carries, of a contract of research; default none.
+        proof_bundle: evidence, falsifiers, scores and endorsements; default those of `ctx.cite`.
+        priority: 0..9; from 5 on the recipient takes it from its urgent queue. Default 4.
+        ttl: how long it may wait for its handler, 1 ms to 24 h; default 10 minutes.
+        requires_ack: wait for the ACK of every recipient, of a BROADCAST for the first; default False.
+        ack_timeout: how long before the orchestrator routes it again, or gives up; default `APC_ACK_TIMEOUT`.
+        retry_limit: 0..10, how often the orchestrator routes it again: when an ACK is missing, or a handler asks for a
+            retry. Default the contract's.
+        generation: default the newest that is known of the session.
+        session_id: default that of the handled packet. In another session the packet is a root, and a handler that
+            runs again after a crash makes a new one, unless packet_id is given.
+        run_id: default that of the handled packet.
+        task_id: default that of the handled packet.
+        packet_id: default derived from the handled packet and the count of emits: give one only for a packet that
+            nothing caused and that a restart shall repeat.
+        channel: default INTER_AGENT.
+        metadata: JSON of your own beside the payload; what others make of it is theirs. Default none.
+        run_phase: default the newest that is known of the session.
+    """
 
     to: Destination | None
-    """An agent_id, a Recipient, several of them, ALL or SUBSTRATE; default the sender of the handled packet."""
     run_phase: RunPhase | None
-    """Default the newest that is known of the session."""
 
 
 class Emitting(Protocol):

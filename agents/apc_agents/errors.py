@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 
 
 class AgentError(ApcError):
-    """Something went wrong in an agent or its worker."""
+    """Something went wrong in an agent or its worker.
+
+    ```python
+    for error in (AgentInvalid, AgentNotFound, EmitError, StateError, EffectError, WaitError, HandlerFailed):
+        assert issubclass(error, AgentError)
+    ```
+    """
 
 
 class AgentKeyUnusable(AgentError):
@@ -52,7 +58,15 @@ class AgentKeyUnusable(AgentError):
 
 
 class AgentInvalid(AgentError):
-    """An agent or one of its handlers cannot be used."""
+    """An agent or one of its handlers cannot be used.
+
+    ```python
+    try:
+        Agent("a desk", role="desk", swarm="support")
+    except AgentInvalid as error:
+        assert str(error).startswith("agent_id 'a desk' is no id")
+    ```
+    """
 
 
 class AgentNotFound(AgentError):
@@ -60,7 +74,24 @@ class AgentNotFound(AgentError):
 
 
 class EmitError(AgentError):
-    """A packet was not emitted, or not acknowledged."""
+    """A packet was not emitted, or not acknowledged.
+
+    ```python
+    @desk.on(Question)
+    async def ask_reader(question: Question, ctx: HandlerContext) -> Answer:
+        try:
+            await ctx.emit(question, to="reader", requires_ack=True)
+        except EmitRefused as error:
+            return Answer(text=f"not allowed: {error.message}. {error.remedy}")
+        except EmitRejected as error:
+            return Answer(text=f"{error.nack.sender.agent_id} will not: {error.nack.payload.reason}")
+        except EmitTimeout as error:
+            return Answer(text=f"sent, no answer from {', '.join(error.missing)}")
+        except EmitUnconfirmed as error:
+            raise Retry(timedelta(seconds=5), f"the broker has not confirmed {error.message_id}") from error
+        return Answer(text="the reader has it")
+    ```
+    """
 
 
 class EmitRefused(EmitError):
@@ -70,6 +101,20 @@ class EmitRefused(EmitError):
     `rule` names the rule, and `remedy` says what corrects the packet. A rule of the team also gives its own sentence
     (`say`), its expression (`requires`) and the `values` that it read. `retry_after_ms` is set when another packet may
     get through after that time (QUOTA_EXCEEDED, OVERLOADED).
+
+    ```python
+    @desk.on(Question)
+    async def boast(question: Question, ctx: HandlerContext) -> None:
+        try:
+            await ctx.emit(Answer(text="sure"), confidence=7)
+        except EmitRefused as error:
+            ctx.state["why"] = [error.code, error.path]
+
+
+    async with AgentTestClient(desk) as client:
+        await client.send(Question(text="why"))
+        assert await client.state() == {"why": ["SCHEMA_INVALID", "confidence"]}
+    ```
     """
 
     def __init__(
@@ -99,7 +144,7 @@ class EmitRefused(EmitError):
 
     @classmethod
     def of(cls, refusal: Mapping[str, Any]) -> "EmitRefused":
-        """Return the error of a refusal in its JSON form, as a NACK of the gate has it in `metadata.refusal`."""
+        """Return the error of a `refusal` in its JSON form, as a NACK of the gate has it in `metadata.refusal`."""
 
         def text(name: str) -> str | None:
             return None if refusal.get(name) is None else str(refusal[name])
@@ -127,7 +172,7 @@ class EmitRejected(EmitError):
 
 
 class EmitTimeout(EmitError):
-    """No ACK came in time: the packet is published, what became of it is in the log.
+    """No ACK for the packet `packet_id` came in time, `why` says whose: it is published, the log has what became of it.
 
     `missing` maps agent_id to where the packet stands for it; empty when not even the orchestrator has answered.
     """
@@ -139,7 +184,10 @@ class EmitTimeout(EmitError):
 
 
 class EmitUnconfirmed(EmitError):
-    """The broker did not confirm in time: the packet may be stored. Publishing it again is safe."""
+    """The broker did not confirm the message `message_id` in time; `why` says what it said.
+
+    The packet may be stored. Publishing it again is safe.
+    """
 
     def __init__(self, message_id: str, why: str) -> None:
         super().__init__(f"message {message_id} got no confirm: {why}")
@@ -147,15 +195,43 @@ class EmitUnconfirmed(EmitError):
 
 
 class StateError(AgentError):
-    """The state of an agent cannot be read or saved."""
+    """The state of an agent cannot be read or saved.
+
+    A handler seldom meets one: the worker reads the state again (StateStale), and waits for a store that is away
+    (StateUnavailable).
+
+    ```python
+    states = InMemoryStateStore()
+    assert await states.save("desk", "session-1", b'{"state": {}}', 0) == 1
+    try:
+        await states.save("desk", "session-1", b'{"state": {"n": 1}}', 0)
+    except StateStale as error:
+        assert error.revision == 0
+    assert issubclass(StateStale, StateError) and issubclass(StateUnavailable, StateError)
+    ```
+    """
 
 
 class StateInvalid(StateError):
-    """ctx.state holds something that JSON does not know."""
+    """ctx.state holds something that JSON does not know.
+
+    ```python
+    @desk.on(Question)
+    async def keep(question: Question, ctx: HandlerContext) -> None:
+        ctx.state["asked"] = object()
+
+
+    async with AgentTestClient(desk) as client:
+        try:
+            await client.send(Question(text="why"))
+        except HandlerFailed as error:
+            assert isinstance(error.__cause__, StateInvalid)
+    ```
+    """
 
 
 class StateStale(StateError):
-    """Another worker has saved this document since it was read."""
+    """Another worker has saved the document of (`agent_id`, `session_id`) since it was read at `revision`."""
 
     def __init__(self, agent_id: str, session_id: str, revision: int) -> None:
         super().__init__(f"state of {agent_id} in session {session_id} has left revision {revision}")
@@ -167,11 +243,26 @@ class StateUnavailable(StateError):
 
 
 class WaitError(AgentError):
-    """A handler's wait did not end with an answer."""
+    """A handler's wait did not end with an answer.
+
+    ```python
+    @desk.on(Question)
+    async def ask_expert(question: Question, ctx: HandlerContext) -> Answer:
+        try:
+            return await ctx.request(question, to="expert", returns=Answer, timeout=timedelta(minutes=5))
+        except AskTimeout as error:
+            return Answer(text=f"nobody answered {error.packet_id}")
+        except RequestFailed as error:
+            return Answer(text=f"{error.by} failed: {error.reason}")
+
+
+    assert issubclass(ContinuationDiverged, WaitError)  # not to be caught: run the former code, and requeue
+    ```
+    """
 
 
 class AskTimeout(WaitError):
-    """Nobody has answered a question in time."""
+    """Nobody has answered the question `packet_id` in time."""
 
     def __init__(self, packet_id: UUID) -> None:
         super().__init__(f"nobody has answered the question {packet_id} in time")
@@ -179,7 +270,7 @@ class AskTimeout(WaitError):
 
 
 class RequestFailed(WaitError):
-    """The agent that was asked gave no result; `by` is the agent, `reason` what it said."""
+    """The agent that was asked by `packet_id` gave no result; `by` is the agent, `reason` what it said."""
 
     def __init__(self, packet_id: UUID, by: str, reason: str) -> None:
         super().__init__(f"request {packet_id} failed at {by}: {reason}")
@@ -189,7 +280,10 @@ class RequestFailed(WaitError):
 
 
 class ContinuationDiverged(WaitError):
-    """A handler that goes on after a wait does not repeat what is recorded of it: nothing is guessed."""
+    """A handler that goes on after a wait does not repeat what is recorded of it: nothing is guessed.
+
+    `where` names the recorded call and the one that was made.
+    """
 
     def __init__(self, where: str) -> None:
         super().__init__(
@@ -199,7 +293,21 @@ class ContinuationDiverged(WaitError):
 
 
 class HandlerFailed(AgentError):
-    """A handler raised; `__cause__` is what it raised."""
+    """A handler raised in a test client; `__cause__` is what it raised.
+
+    ```python
+    @desk.on(Question)
+    async def fail(question: Question, ctx: HandlerContext) -> None:
+        raise KeyError(question.text)
+
+
+    async with AgentTestClient(desk) as client:
+        try:
+            await client.send(Question(text="why"))
+        except HandlerFailed as error:
+            assert isinstance(error.__cause__, KeyError)
+    ```
+    """
 
 
 class Retry(Exception):
@@ -207,6 +315,21 @@ class Retry(Exception):
 
     Without a time, or with 0, the orchestrator waits longer after each attempt (the contract's back-off, with jitter).
     After the packet's retry_limit (default the contract's, 10) its delivery is a dead letter, whose error says so.
+
+    ```python
+    @desk.on(Question)
+    async def later(question: Question, ctx: HandlerContext) -> None:
+        raise Retry(timedelta(seconds=30), "the index is being built")
+
+
+    async with AgentTestClient(desk) as client:
+        await client.send(Question(text="why"))
+        assert "retry" in {receipt.kind for receipt in client.receipts}
+    ```
+
+    Args:
+        after: how long at least until the next attempt.
+        reason: stands in the log.
 
     Raises:
         ValueError: `after` is negative.
@@ -221,7 +344,21 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this packet is refused; its sender gets a NACK with the reason."""
+    """Raised by a handler: this packet is refused; its sender gets a NACK with the `reason`.
+
+    ```python
+    @desk.on(Question)
+    async def choose(question: Question, ctx: HandlerContext) -> Answer:
+        if not question.text:
+            raise Reject("a question needs a text")
+        return Answer(text="because")
+
+
+    async with AgentTestClient(desk) as client:
+        nack = await client.send(Question(text=""))
+        assert (nack.packet_type, nack.payload.reason) == ("NACK", "a question needs a text")
+    ```
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -59,12 +59,14 @@ class ModelUnusable(LLMError):
 
 
 class ModelAway(LLMError):
-    """The provider does not answer, or not now."""
+    """The provider does not answer, or not now; `message` says what it said.
+
+    `retry_after` is in how many seconds the provider wants to be asked again; None if it did not say.
+    """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which the provider wants to be asked again, if it said."""
 
 
 class ModelRefused(LLMError):
@@ -76,7 +78,7 @@ class AnswerInvalid(LLMError):
 
 
 class AnswerTooLong(LLMError):
-    """An answer of more bytes than may be read; `usage` is what it has cost all the same."""
+    """An answer of `size` bytes, and `limit` may be read; `usage` is what it has cost all the same."""
 
     def __init__(self, size: int, limit: int, usage: RequestUsage) -> None:
         super().__init__(
@@ -91,7 +93,7 @@ class AnswerTooLong(LLMError):
 
 
 def make_model(settings: LLMSettings) -> Model:
-    """Return the model of APC_LLM_MODEL; with APC_LLM_BASE_URL one of a service that speaks OpenAI's API.
+    """Return the model that `settings` name (APC_LLM_MODEL); with APC_LLM_BASE_URL one that speaks OpenAI's API.
 
     Raises:
         ModelUnusable: no model is named, pydantic-ai knows no such provider, or its key is missing.
@@ -297,12 +299,19 @@ RECORDS: Final = "record/"
 
 @dataclass(slots=True)
 class Recording:
-    """The answers to what one packet, or one message, makes an agent ask."""
+    """The answers to what one packet, or one message, makes an agent ask.
+
+    Attributes:
+        store: where they are kept.
+        session_id: of the conversation that they are asked in.
+        revision: of that conversation.
+        origin: the packet's id, or a digest of the message.
+        asked: how many requests were made so far.
+    """
 
     store: ContextStore
     session_id: str
     revision: int
-    """Of the conversation that they are asked in."""
     origin: str
     asked: int = 0
 
@@ -312,7 +321,7 @@ class Recording:
         return f"{RECORDS}{self.revision}/{self.origin}/"
 
     def next_key(self, digest: str) -> str:
-        """Return the key of the next request."""
+        """Return the key of the next request; `digest` is that of its prompt."""
         self.asked += 1
         return f"{self.prefix}answer/{self.asked}/{digest}"
 
@@ -326,7 +335,7 @@ class Recording:
         return response
 
     async def fact(self, name: str, value: str) -> str:
-        """Return what this text of the prompt was the first time, since it may differ when all runs again."""
+        """Return what the text `name` of the prompt was the first time, else `value`; it may differ later."""
         key = f"{self.prefix}fact/{name}"
         kept = (await self.store.get_turns(self.session_id, [key])).get(key)
         if kept is not None:
@@ -335,7 +344,7 @@ class Recording:
         return value
 
     async def keep(self, key: str, response: ModelResponse) -> None:
-        """Keep an answer; durable when this returns. Raises AnswerInvalid: it has no form in UTF-8."""
+        """Keep `response` under `key`; durable when this returns. Raises AnswerInvalid: it has no form in UTF-8."""
         try:
             document = ModelMessagesTypeAdapter.dump_json([response])
         except PydanticSerializationError as error:
@@ -353,7 +362,14 @@ class Recording:
 
 
 class RecordedModel(WrapperModel):
-    """A model whose answers are bounded in size and time, priced, kept, and found again."""
+    """A model whose answers are bounded in size and time, priced, kept, and found again.
+
+    Args:
+        wrapped: the model that is asked.
+        recording: where the answers are kept.
+        settings: the bounds and the prices.
+        on_progress: told of the response as it comes, if the model can stream.
+    """
 
     def __init__(
         self, wrapped: Model, recording: Recording, settings: LLMSettings, on_progress: OnProgress | None = None
@@ -370,6 +386,8 @@ class RecordedModel(WrapperModel):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         """Ask, unless this was asked before.
+
+        `messages`, `model_settings` and `model_request_parameters` are those of pydantic-ai.
 
         Raises:
             AnswerTooLong: of more bytes than are read. ModelAway: it took longer than it may.

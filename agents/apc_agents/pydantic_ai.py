@@ -47,6 +47,8 @@ from apc_contracts.admission.rules.routing import request_of
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.vocabulary import Right
 
+__all__ = ["Approvers", "PydanticAgent", "ToolRule"]
+
 # Marks what tools of a pydantic-ai agent give as data: it may hold text of unknown authors.
 
 
@@ -139,6 +141,13 @@ _log = structlog.get_logger("apc_agents")
 @dataclass(frozen=True, slots=True)
 class ToolRule:
     """Which senders a tool runs for.
+
+    ```python
+    from apc_agents.pydantic_ai import ToolRule
+    from apc_contracts import SecurityLevel
+
+    from_outside = ToolRule(security_level=SecurityLevel.PUBLIC, result_level=SecurityLevel.PUBLIC)
+    ```
 
     Args:
         security_level: the lowest level of a sender.
@@ -268,7 +277,18 @@ WAITING: Final = "pydantic_ai_waiting"
 
 @dataclass(frozen=True, slots=True)
 class Approvers:
-    """Who is asked about tool calls, and for how long; no answer in time is a denial."""
+    """Who is asked about tool calls, and for how long; no answer in time is a denial.
+
+    ```python
+    from apc_agents.pydantic_ai import Approvers
+
+    approvers = Approvers(to=Role("release-manager"), timeout=timedelta(days=1))
+    ```
+
+    Attributes:
+        to: people by their ids, or everybody with a role.
+        timeout: default an hour.
+    """
 
     to: Destination
     timeout: timedelta = APPROVAL_TIMEOUT
@@ -369,7 +389,20 @@ class PydanticAgent(Agent):
     Tool calls that need an approval, and deferred ones, become questions to the approvers: all of one model turn at
     once. The handler ends, and goes on with the last answer, also after days and restarts.
 
+    ```python
+    from pydantic_ai import Agent as ModelAgent
+    from pydantic_ai.models.test import TestModel
+
+    from apc_agents.pydantic_ai import PydanticAgent
+
+    model = TestModel(custom_output_args={"text": "because"})
+    expert = PydanticAgent("expert", ModelAgent(model, output_type=Answer), input=Question)
+    async with AgentTestClient(expert) as client:
+        assert content_of(await client.send(Question(text="why")), Answer) == Answer(text="because")
+    ```
+
     Args:
+        agent_id, swarm, rights, concurrency, capabilities: as Agent; default for the swarm is `agents`.
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
         input: the model whose MESSAGEs and requests it takes.
         role: as registered; default the agent_id.

@@ -25,6 +25,35 @@ DAY = timedelta(days=1)
 class Team:
     """Agents that work on one task after the other, each in its own session.
 
+    ```python
+    from apc_contracts import Budgets
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        await ctx.complete(Answer(text=question.text.upper()))
+
+
+    critic = Agent("critic", role="critic", swarm="support")
+    team = Team(
+        "support",
+        agents=[desk, critic],
+        entry="desk",
+        input=Question,
+        decider="desk",
+        reviewers=["critic"],
+        approvals=1,
+        contract="task",
+        budgets=Budgets(packets=100, tokens=50_000),
+        deadline=timedelta(hours=1),
+        max_rounds=3,
+        on_failure="halt",
+        messages=[Answer],
+    )
+    assert team.agent("critic") is critic
+    assert team.documents["question/1"]["required"] == ["text"]
+    ```
+
     Args:
         name: as it is told in commands.
         agents: the members.
@@ -97,7 +126,7 @@ class Team:
             raise AgentInvalid(f"team {name}: its entry {entry} has no handler of the input {self.input.__name__}")
 
     def agent(self, agent_id: str) -> Agent:
-        """Return a member. Raises AgentInvalid without one of this id."""
+        """Return a member by its `agent_id`. Raises AgentInvalid without one of this id."""
         for agent in self.agents:
             if agent.agent_id == agent_id:
                 return agent
@@ -167,6 +196,17 @@ def load_agent(name: str) -> Agent:
 
     The attribute is an Agent or a function that makes one. The working folder is searched like an installed package.
 
+    ```python
+    assert load_agent("examples.reviewer:agent").agent_id == "reviewer-1"  # in a checkout of apc-bus
+    try:
+        load_agent("examples.reviewer:nobody")
+    except AgentNotFound as error:
+        assert str(error) == "module examples.reviewer has no 'nobody'; it has agent"
+    ```
+
+    Args:
+        name: as `apc worker` and `apc up --agent` take it.
+
     Raises:
         AgentNotFound: another form of name, no such module or attribute, or it is no Agent.
         AgentInvalid: the module raises while it is imported, or the function while it makes the agent; the team has no
@@ -185,7 +225,18 @@ def load_agent(name: str) -> Agent:
 
 
 def load_team(name: str) -> Team:
-    """Return the Team under `package.module:attribute`. Raises as `load_agent`."""
+    """Return the Team under `package.module:attribute`. Raises as `load_agent`.
+
+    ```python
+    try:
+        load_team("examples.reviewer:agent")
+    except AgentNotFound as error:
+        assert str(error) == "examples.reviewer:agent is of type Agent, not an apc_agents.Team"
+    ```
+
+    Args:
+        name: as `apc run` takes it.
+    """
     loaded = _load(name, name)
     if not isinstance(loaded, Team):
         raise AgentNotFound(f"{name} is of type {type(loaded).__name__}, not an apc_agents.Team")

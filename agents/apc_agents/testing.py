@@ -50,9 +50,20 @@ class AgentTestClient:
     """Hands packets to an agent as the orchestrator would, and shows what it emits.
 
     ```python
-    async with AgentTestClient(agent) as client:
-        reply = await client.send(IdeaPayload(...), phase=RunPhase.DISCOVERY)
-        assert reply.payload.text == "..."
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> Answer:
+        ctx.state["asked"] = ctx.state.get("asked", 0) + 1
+        return Answer(text="because")
+
+
+    async with AgentTestClient(desk) as client:
+        reply = await client.send(Question(text="why"), sender="ida", session_id="session-7")
+        assert content_of(reply, Answer) == Answer(text="because")
+        assert [packet.packet_type for packet in client.emitted] == ["MESSAGE"]
+        assert await client.state("session-7") == {"asked": 1}
+    async with AgentTestClient(desk, states=client.states, memory=client.memory) as restarted:
+        await restarted.send(Question(text="and"), session_id="session-7")
+        assert await restarted.state("session-7") == {"asked": 2}
     ```
     There is no orchestrator: no session, no registry; what `apc packet validate` refuses is refused, sent or emitted.
     An agent that takes MESSAGEs is judged by the contract `task`, any other by `apc/1.0`, unless `contract` says
@@ -69,6 +80,13 @@ class AgentTestClient:
         states: StateStore | None = None,
     ) -> None:
         """Make a client of one agent; for a restart give a second one the `memory` and the `states` of the first.
+
+        Args:
+            agent: the agent.
+            contract: the contract, or its file; default as above.
+            artifacts: what the agent has as ctx.artifacts; default a store in RAM.
+            memory: what it has as ctx.memory; default one in RAM.
+            states: where ctx.state is kept; default in RAM.
 
         Raises:
             ContractInvalid: the file of the contract cannot be read or used; names the place.
@@ -153,9 +171,14 @@ class AgentTestClient:
     ) -> Packet | None:
         """Send a packet to the agent; returns the first packet that it emitted in answer, None when it did not.
 
-        `phase` (default DISCOVERY; EXECUTION for an agent that takes MESSAGEs), `round` and `step` are the session's;
-        `rights` those that the orchestrator would know the sender to have.
-        `options` are those of `ctx.emit`, for session-1, run-1 and task-1 unless they say otherwise.
+        Args:
+            payload: a payload, or a model with `@message`.
+            sender: the agent_id or the whole Actor that it comes from.
+            phase: the session's; default DISCOVERY, EXECUTION for an agent that takes MESSAGEs.
+            round: the session's.
+            step: the session's.
+            rights: those that the orchestrator would know the sender to have.
+            options: those of `ctx.emit`, for session-1, run-1 and task-1 unless they say otherwise.
 
         Raises:
             EmitRefused: the contract refuses the packet.
@@ -172,9 +195,11 @@ class AgentTestClient:
         return answers[0] if answers else None
 
     async def tick(self, name: str, instant: datetime | None = None) -> Packet | None:
-        """Deliver the Tick of a schedule of the agent, as `send`; `instant` is when it was due, default now.
+        """Deliver the Tick of a schedule of the agent, as `send`. Schedules do not run by the clock here.
 
-        Schedules do not run by the clock here.
+        Args:
+            name: of the schedule, by default that of the decorated function.
+            instant: when it was due; default now.
 
         Raises:
             AgentError: the agent has no such schedule.
@@ -186,7 +211,14 @@ class AgentTestClient:
     async def deliver(
         self, packet: Packet, moment: SessionPosition | None = None, *, attempt: int = 1, rights: Iterable[Right] = ()
     ) -> tuple[Packet, ...]:
-        """Deliver a packet; return everything that the agent emitted for it. Raises as `send`."""
+        """Deliver a packet; return everything that the agent emitted for it. Raises as `send`.
+
+        Args:
+            packet: as it would come from the inbox.
+            moment: step, phase, round and generation of the session; default those of the packet.
+            attempt: which delivery of the packet this is, from 1.
+            rights: as `send`.
+        """
         sealed = await sealed_to_fit(packet, self._contract, self._claim_checks)
         agent = self._agent
         if packet.packet_type not in agent.handles | CONTROL_TYPES:
@@ -224,7 +256,7 @@ class AgentTestClient:
         await passed.wait()
 
     async def state(self, session_id: str = "session-1") -> dict[str, Any]:
-        """Return the saved ctx.state of a session."""
+        """Return the saved ctx.state of the session `session_id`; empty when there is none."""
         stored = await self.states.load(self._agent.agent_id, session_id)
         return {} if stored is None else dict(orjson.loads(stored[0])["state"])
 

@@ -35,6 +35,26 @@ def message(schema_id: str) -> Callable[[type[ModelT]], type[ModelT]]:
 
     A version never changes its content: give a changed model a new version.
 
+    ```python
+    @message("finding/1")
+    class Finding(BaseModel):
+        service: str
+        seconds: float = 0.0
+
+
+    @desk.on(Finding)
+    async def note(finding: Finding, ctx: HandlerContext) -> None:
+        ctx.state.setdefault("slow", []).append(finding.service)
+
+
+    async with AgentTestClient(desk) as client:
+        await client.send(Finding(service="checkout", seconds=4.2))
+        assert await client.state() == {"slow": ["checkout"]}
+    ```
+
+    Args:
+        schema_id: name and version, `name/1`; how the model is called on the wire and in rules.
+
     Raises:
         AgentInvalid: no name and version, not a model of named fields, or one that has no JSON Schema.
     """
@@ -104,6 +124,21 @@ def done_with(result: BaseModel | None, decision_id: str, recommendation: str) -
 
 def content_of(packet: Packet, model: type[ModelT]) -> ModelT:
     """Return the content of a MESSAGE, or of a request, as a model.
+
+    ```python
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> Answer:
+        assert content_of(ctx.packet, Question) == question
+        return Answer(text="because")
+
+
+    async with AgentTestClient(desk) as client:
+        assert content_of(await client.send(Question(text="why")), Answer).text == "because"
+    ```
+
+    Args:
+        packet: as a handler has it in `ctx.packet`.
+        model: decorated with `@message`.
 
     Raises:
         AgentError: the packet is no MESSAGE nor request of this model's schema.

@@ -1,10 +1,21 @@
 """Sessions of agents from ordinary code: start a team on an input, follow its session, get its typed result.
 
 ```python
+import apc_client
+
+
+@desk.on(Question)
+async def reply(question: Question, ctx: HandlerContext) -> None:
+    await ctx.complete(Answer(text=question.text.upper()))
+
+
+team = Team("support", agents=[desk], entry="desk", input=Question)
 async with apc_client.connect() as bus:
-    session = await bus.start(team, PullRequest(number=4711), key="pr-4711")
-    verdict = await session.result(Verdict, timeout=60)
+    session = await bus.start(team, Question(text="why"), key="ticket-4711")
+    assert await session.result(Answer, timeout=60) == Answer(text="WHY")
 ```
+
+The examples begin as those of `apc_agents`.
 """
 
 from apc_client.client import Client

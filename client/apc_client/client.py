@@ -192,7 +192,32 @@ _OVERTAKEN = frozenset({"DUPLICATE_CONFLICT", "SESSION_TERMINAL"})
 
 
 class Client:
-    """Starts sessions of a running system and attaches to them.
+    """Starts sessions of a running system and attaches to them. `apc_client.connect` makes one.
+
+    ```python
+    import apc_client
+
+
+    @desk.on(Question)
+    async def ask_lead(question: Question, ctx: HandlerContext) -> None:
+        approval = await ctx.ask(question.text, to=Role("lead"), timeout=timedelta(hours=8))
+        await ctx.complete(Answer(text=f"{approval.outcome} by {approval.by}"))
+
+
+    async def open_questions(bus: apc_client.Client) -> list:
+        while not (found := await bus.questions()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+    team = Team("support", agents=[desk], entry="desk", input=Question)
+    async with apc_client.connect(people={"ida": "lead"}) as bus:
+        session = await bus.start(team, Question(text="ship it?"))
+        (question,) = await open_questions(bus)
+        assert await bus.answer(question.packet_id, approved=True, note="go", person="ida") == "ida"
+        same = bus.session(session.session_id, team)
+        assert (await same.result(timeout=60)).text == "approved by ida"
+    ```
 
     Args:
         bus: connected as a broker user for whom `operator` is registered.
@@ -227,7 +252,11 @@ class Client:
         return self._builder.agent_id
 
     async def questions(self, session_id: str | None = None) -> list[QuestionRow]:
-        """Return what handlers ask people and nobody has answered yet, the one that is due first first."""
+        """Return what handlers ask people and nobody has answered yet, the one that is due first first.
+
+        Args:
+            session_id: only those of this session; default all.
+        """
         return await list_questions(self._pool, session_id=session_id)
 
     async def answer(
@@ -237,6 +266,8 @@ class Client:
 
         Args:
             question: the packet_id of a row of `questions`.
+            approved: whether the person approves.
+            note: what the handler gets beside the answer.
             person: who answers; default the only one of those asked for whom this broker user speaks.
 
         Raises:
@@ -247,13 +278,19 @@ class Client:
         return await answer_over(self._bus, self._pool, self._shards, AnswerForm(question, outcome, note, person))
 
     def session(self, session_id: str, team: Team | None = None) -> ClientSession:
-        """Return a session that was started before, here or in another process; the team types its result."""
+        """Return the session `session_id`, which was started before, here or in another process.
+
+        Args:
+            session_id: as `ClientSession.session_id` and the commands show it.
+            team: types its result; default none: `result` then needs a model.
+        """
         return ClientSession(self._pool, session_id, {} if team is None else team.models)
 
     async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
         """Open a session of the team and give its entry the input; returns when the gate has accepted both.
 
         Args:
+            team: whose members take part.
             content: a model that the team's entry takes.
             key: makes the start idempotent: the same key and input lead to the same session of this operator, or of
                 earlier runs of this broker user. Default a new session.

@@ -168,6 +168,22 @@ async def connect(
     In this process, `start` starts the team's agents as well, and leaving the context ends them: what a session has
     not done by then is done when the next system over the same data folder runs its agents.
 
+    ```python
+    from apc_client import connect
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        await ctx.complete(Answer(text="because"))
+
+
+    team = Team("support", agents=[desk], entry="desk", input=Question)
+    async with connect(people={"ida": "lead"}) as bus:
+        first = await bus.start(team, Question(text="why"), key="ticket-1")
+        again = await bus.start(team, Question(text="why"), key="ticket-1")
+        assert again.session_id == first.session_id
+    ```
+
     Args:
         bus: default the settings of the environment (APC_AMQP_URL, APC_DATA_DIR).
         database: default the settings of the environment (APC_DATABASE_URL).
@@ -212,6 +228,25 @@ async def _over_rabbit(bus: BusSettings, url: str, operator: str | None) -> Asyn
 
 def run(team: Team, content: BaseModel, *, key: str | None = None, timeout: float | None = None) -> Any:
     """Run a team on one input and return its typed result: `connect`, `start` and `result` for synchronous code.
+
+    ```python
+    from apc_client import run
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        await ctx.complete(Answer(text="because"))
+
+
+    team = Team("support", agents=[desk], entry="desk", input=Question)
+    assert run(team, Question(text="why"), timeout=60) == Answer(text="because")
+    ```
+
+    Args:
+        team: whose members take part.
+        content: a model that the team's entry takes.
+        key: makes the start idempotent, as in `Client.start`.
+        timeout: seconds; default as long as it takes.
 
     Raises:
         RuntimeError: an event loop runs in this thread: use `connect`.

@@ -17,11 +17,35 @@ from apc_contracts.errors import ApcError, ServiceAway
 
 
 class ClientError(ApcError):
-    """The client could not do what was asked."""
+    """The client could not do what was asked.
+
+    ```python
+    from apc_client import Client, ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
+
+
+    async def answer_to(bus: Client, team: Team, question: Question, ticket: str) -> str:
+        try:
+            session = await bus.start(team, question, key=ticket)
+            return (await session.result(Answer, timeout=60)).text
+        except KeyConflict:
+            return f"{ticket} was another question"
+        except SessionRefused as error:
+            return f"{error.code} at {error.place}: {error.remedy}"
+        except SessionHalted as error:
+            return f"session {error.session_id} halted: {error.reason}"
+        except ResultUnusable as error:
+            return str(error)
+        except TimeoutError:
+            return "it takes longer; ask again with the same key"
+
+
+    assert issubclass(SessionHalted, ClientError)
+    ```
+    """
 
 
 class SessionRefused(ClientError):
-    """The gate refused a packet that starts a session; `code`, `place` and `remedy` say why and what to do."""
+    """The gate refused a packet that starts a session: `code`, `place` and `message` say why, `remedy` what to do."""
 
     def __init__(self, code: str, place: str | None, message: str, remedy: str) -> None:
         at = "" if place is None else f" at {place}"
@@ -30,7 +54,7 @@ class SessionRefused(ClientError):
 
 
 class SessionHalted(ClientError):
-    """The session ended without a result; `reason` is that of the log."""
+    """The session `session_id` ended without a result; `reason` is that of the log."""
 
     exit_code: ClassVar[int] = 3
 

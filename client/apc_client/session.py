@@ -33,23 +33,69 @@ _HALTED = "HALTED"
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """A packet of the session as the log has it; `packet` is None when its body is sealed and the key is not here."""
+    """A packet of the session as the log has it.
+
+    ```python
+    from apc_client import SessionEvent
+
+
+    def line(event: SessionEvent) -> str:
+        why = "" if event.refusal is None else f": {event.refusal['message']}"
+        return f"{event.judged_at:%H:%M:%S} {event.sender} {event.packet_type} {event.verdict}{why}"
+    ```
+
+    Attributes:
+        packet_id: its id.
+        packet_type: such as MESSAGE or DECISION.
+        sender: the agent_id.
+        recipients: agent ids, as the packet is addressed.
+        verdict: accepted, refused or held.
+        refusal_code: of a refused packet, else None.
+        judged_at: when, in UTC.
+        packet: the packet; None when its body is sealed and the key is not here, and when it cannot be read.
+        refusal: why it was refused: code, rule, path, message; of a team's rule also requires, values and remedy.
+    """
 
     packet_id: UUID
     packet_type: str
     sender: str
     recipients: tuple[str, ...]
     verdict: str
-    """accepted, refused or held."""
     refusal_code: str | None
     judged_at: datetime
     packet: Packet | None
     refusal: Mapping[str, Any] | None = None
-    """Why it was refused: code, rule, path, message; of a team's rule also requires, values and remedy."""
 
 
 class ClientSession:
-    """A session that was started here or elsewhere. Everything it tells comes from the log."""
+    """A session that was started here or elsewhere. Everything it tells comes from the log.
+
+    `Client.start` and `Client.session` make one.
+
+    ```python
+    import apc_client
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        await ctx.complete(Answer(text="because"))
+
+
+    team = Team("support", agents=[desk], entry="desk", input=Question)
+    async with apc_client.connect() as bus:
+        session: apc_client.ClientSession = await bus.start(team, Question(text="why"))
+        seen = [(event.sender, event.packet_type, event.verdict) async for event in session.events()]
+        assert ("desk", "DECISION", "accepted") in seen
+        assert await session.has_ended()
+        assert (await session.outcome()).content == {"text": "because"}
+        assert await session.doubts() == ()
+    ```
+
+    Args:
+        pool: connections to the log's database, for reading; it stays the caller's.
+        session_id: its id.
+        models: by schema, what `result` returns without a model.
+    """
 
     def __init__(
         self, pool: asyncpg.Pool, session_id: str, models: Mapping[str, type[BaseModel]] = MappingProxyType({})
@@ -100,7 +146,11 @@ class ClientSession:
         return model.model_validate(sent.content, by_alias=True, by_name=False)
 
     async def outcome(self, *, timeout: float | None = None) -> Result | None:  # noqa: ASYNC109
-        """Wait until the session has closed; return its result as it was sent. Raises as `result`."""
+        """Wait until the session has closed; return its result as it was sent. Raises as `result`.
+
+        Args:
+            timeout: seconds; default as long as it takes.
+        """
         ends: list[SessionRow] = []
 
         async def is_over() -> bool:

@@ -30,11 +30,22 @@ class TeamTestClient:
     """Runs a team over its own log; the broker, database and contracts of the environment have no effect.
 
     ```python
-    async with TeamTestClient(team, people={"alice": "release-manager"}) as client:
-        session = await client.start(Request(text="?"))
-        await client.answer(approved=True, note="go")
-        assert await session.result(timeout=30) == Verdict(...)
-        assert [one.sender for one in await client.events(session)] == [...]
+    from apc_client import TeamTestClient
+
+
+    @desk.on(Question)
+    async def ask_lead(question: Question, ctx: HandlerContext) -> None:
+        approval = await ctx.ask(question.text, to=Role("lead"), timeout=timedelta(hours=8))
+        await ctx.complete(Answer(text=f"{approval.outcome} by {approval.by}: {approval.note}"))
+
+
+    team = Team("support", agents=[desk], entry="desk", input=Question)
+    async with TeamTestClient(team, people={"ida": "lead"}) as client:
+        session = await client.start(Question(text="ship it?"))
+        assert (await client.question(session)).text == "ship it?"
+        await client.answer(session, approved=True, note="go")
+        assert await session.result(timeout=30) == Answer(text="approved by ida: go")
+        assert "ida" in [event.sender for event in await client.events(session)]
     ```
     Orchestrator, persister and agents are those of a deployment; only the broker is in memory. The log is a PostgreSQL
     in a temporary folder (extra `embedded`), which takes some seconds to start: use one client for several tests.
@@ -107,7 +118,12 @@ class TeamTestClient:
         return self.client.agent_id
 
     async def start(self, content: BaseModel, *, key: str | None = None) -> ClientSession:
-        """Open a session and give the team's entry the input. Raises as `Client.start`."""
+        """Open a session and give the team's entry the input. Raises as `Client.start`.
+
+        Args:
+            content: a model that the team's entry takes.
+            key: makes the start idempotent, as in `Client.start`.
+        """
         return await self.client.start(self.team, content, key=key)
 
     async def tick(self, agent_id: str, name: str, instant: datetime | None = None) -> ClientSession:
@@ -124,15 +140,23 @@ class TeamTestClient:
         return await self.client.fire(self.team, agent_id, Tick(name=name, instant=instant or datetime.now(UTC)))
 
     async def run(self, content: BaseModel, *, timeout: float = PATIENCE.total_seconds()) -> Any:  # noqa: ASYNC109
-        """Run one session and return its typed result. Raises as `start` and `ClientSession.result`."""
+        """Run one session and return its typed result. Raises as `start` and `ClientSession.result`.
+
+        Args:
+            content: a model that the team's entry takes.
+            timeout: seconds.
+        """
         return await (await self.start(content)).result(timeout=timeout)
 
     async def events(self, session: ClientSession) -> list[SessionEvent]:
-        """Return what the log has of a session, once it has ended."""
+        """Return what the log has of `session`, once it has ended."""
         return [event async for event in session.events()]
 
     async def question(self, session: ClientSession | None = None) -> QuestionRow:
         """Wait until a handler asks people; return the question that is due first.
+
+        Args:
+            session: whose question; default that of any.
 
         Raises:
             SessionHalted, ResultUnusable: the session ended, and nobody was asked.
@@ -159,7 +183,14 @@ class TeamTestClient:
         note: str | None = None,
         person: str | None = None,
     ) -> str:
-        """Answer the question that is due first, once there is one; return who answered. Raises as `Client.answer`."""
+        """Answer the question that is due first, once there is one; return who answered. Raises as `Client.answer`.
+
+        Args:
+            session: whose question; default that of any.
+            approved: whether the person approves.
+            note: what the handler gets beside the answer.
+            person: who answers; default the only one of those asked.
+        """
         question = await self.question(session)
         return await self.client.answer(question.packet_id, approved=approved, note=note, person=person)
 
@@ -168,6 +199,38 @@ def run_rule_tests(team: Team) -> tuple[RuleTestResult, ...]:
     """Run the `tests` in the file of a team's rules by the gate's own rules; return what came of each.
 
     It takes milliseconds and needs no log. `extends` is looked up among the packaged contracts.
+
+    ```python
+    from pathlib import Path
+
+    from apc_client import run_rule_tests
+
+    Path("support.yml").write_text(
+        '''
+    name: support
+    extends: task
+    rules:
+      - {name: short, for: answer/1, require: size(content.text) < 10, say: Answers are short.}
+    tests:
+      - packet: {schema: answer/1, from: desk, content: {text: because}}
+        accepted: true
+      - packet: {schema: answer/1, from: desk, content: {text: because of this and that}}
+        refused: short
+    '''
+    )
+
+
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> Answer:
+        return Answer(text="because")
+
+
+    team = Team("support", agents=[desk], entry="desk", contract="support.yml")
+    assert all(one.has_passed for one in run_rule_tests(team))
+    ```
+
+    Args:
+        team: with `contract=` a file.
 
     Raises:
         InputUnusable: the team names no file.

@@ -3,6 +3,30 @@
 Pure: no I/O beyond its own data files, no clock, no broker, no database.
 
 `parse_packet` returns a packet or raises PacketRefused with one code, one path and one sentence.
+
+The examples in the docstrings of this package begin with these lines, and tests run them:
+
+```python
+from datetime import UTC, datetime
+
+from apc_contracts import *
+
+packet_id = new_packet_id()
+packet = MessagePacket(
+    protocol_version="apc/1.1",
+    packet_id=packet_id,
+    channel=Channel.INTER_AGENT,
+    run_phase=RunPhase.EXECUTION,
+    created_at=datetime(2026, 11, 27, 6, tzinfo=UTC),
+    sender=Actor(agent_id="clerk", role="clerk", swarm_id="shop"),
+    recipients=(Recipient(agent_id="cashier"),),
+    trace=Trace(session_id="s-1", run_id="r-1", task_id="t-1", root_packet_id=packet_id, generation=0, step=0),
+    routing=Routing(delivery_mode=DeliveryMode.DIRECT, priority=4, ttl_ms=600_000, requires_ack=False),
+    confidence=1.0,
+    symbolic_keys=(),
+    payload=MessagePayload(schema_id="refund/1", content={"order": "A-17", "euros": 120}),
+)
+```
 """
 
 from importlib import import_module

@@ -322,6 +322,13 @@ class ResponseInvalid(ContractError):
 def parse_response(document: bytes | str, limits: DocumentLimits = DEFAULT_LIMITS) -> AgentResponse:
     """Return the response in a JSON document.
 
+    ```python
+    try:
+        parse_response("Sure, I will do that.")
+    except ResponseInvalid as error:
+        assert "JSON" in str(error)
+    ```
+
     Raises:
         ResponseInvalid: TOO_LARGE, TOO_DEEP, MALFORMED (prose included) or SCHEMA_INVALID, with the place and the
     remedy.

@@ -206,7 +206,24 @@ class WaitingCalls(SessionFacts):
 
 
 class HandlerContext(WaitingCalls):
-    """The handler's view of its invocation: the session, the agent's state, and the way to emit packets."""
+    """The handler's view of its invocation: the session, the agent's state, and the way to emit packets.
+
+    ```python
+    @desk.on(Question)
+    async def reply(question: Question, ctx: HandlerContext) -> None:
+        ctx.state["asked"] = ctx.state.get("asked", 0) + 1
+        ctx.cite(ctx.packet)
+        receipt = await ctx.once("mail", lambda: {"id": "m-1"})
+        ctx.add_usage(tokens=120, cost=0.002)
+        await ctx.emit(Answer(text=receipt["id"]))
+
+
+    async with AgentTestClient(desk) as client:
+        packet = await client.send(Question(text="why"))
+        assert packet.proof_bundle.evidence_refs == (f"packet:{packet.trace.parent_packet_id}",)
+        assert await client.state() == {"asked": 1}
+    ```
+    """
 
     @property
     def agent(self) -> Agent:
@@ -348,7 +365,11 @@ class HandlerContext(WaitingCalls):
         return references
 
     async def answer(self, payload: Payload) -> Packet:
-        """Emit an answer to the handled packet (ACK, NACK, ERROR) beside the local machine. Raises as `emit`."""
+        """Emit an answer to the handled packet beside the local machine. Raises as `emit`.
+
+        Args:
+            payload: an AckPayload, NackPayload or ErrorPayload.
+        """
         return await self._invocation.answer(payload)
 
     def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
@@ -417,6 +438,10 @@ class HandlerContext(WaitingCalls):
     async def settle(self, key: str, result: Any) -> JsonValue:
         """Record that an unknown effect of this packet has happened, with its result; return the result as JSON.
 
+        Args:
+            key: the effect's, as in `once`.
+            result: what `once` returns from now on.
+
         Raises:
             EffectSettled: it is not unknown.
             ValueUnserialisable: the result is not JSON.
@@ -427,12 +452,23 @@ class HandlerContext(WaitingCalls):
         )
 
     async def release(self, key: str) -> None:
-        """Record that an unknown effect of this packet has not happened: `once` makes it now. Raises EffectSettled."""
+        """Record that an unknown effect of this packet has not happened: `once` makes it now.
+
+        Args:
+            key: the effect's, as in `once`.
+
+        Raises:
+            EffectSettled: it is not unknown.
+        """
         effects, packet, log = self._invocation.resources.effects, self.packet, self._invocation.effect_log
         await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key, log))
 
     def idempotency_key(self, key: str) -> UUID:
-        """Return the same id whenever this packet is handled: for services that take such keys, or can look them up."""
+        """Return the same id whenever this packet is handled: for services that take such keys, or can look them up.
+
+        Args:
+            key: the effect's, as in `once`.
+        """
         effect_id = self._invocation.resources.effects.effect_id(self.packet, key)
         return uuid5(self.packet.packet_id, str(effect_id))
 
@@ -446,6 +482,9 @@ class HandlerContext(WaitingCalls):
     def critique_fail(self, reason: str) -> None:
         """Record that the handler dropped an idea by its own critique before emitting it, and continues with the next.
 
+        Args:
+            reason: stands beside the step, in `local_transitions`.
+
         Raises:
             AgentError: while a packet is being emitted.
         """
@@ -453,18 +492,26 @@ class HandlerContext(WaitingCalls):
         self._invocation.journal.note("critique_fail", lambda: reason, lambda: coordination.critique_fail(reason))
 
     def local_checks_fail(self, reason: str) -> None:
-        """Record that the handler's artifact failed its own checks before it was emitted. Raises as critique_fail."""
+        """Record that the handler's artifact failed its own checks before it was emitted; `reason` says which.
+
+        Raises as critique_fail.
+        """
         coordination = self._invocation.coordination
         self._invocation.journal.note(
             "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)
         )
 
     def note_provenance(self, metadata: Mapping[str, JsonValue]) -> None:
-        """Give the packets of what the handler returns these metadata, the answer of a request among them."""
+        """Give the packets of what the handler returns this `metadata`, the answer of a request among them."""
         self._invocation.result_metadata = metadata
 
     def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
-        """Report what the handler has spent; the outcome takes it into the session's budget."""
+        """Report what the handler has spent; the outcome takes it into the session's budget.
+
+        Args:
+            tokens: of a language model, say.
+            cost: in the operator's unit, that of the budget.
+        """
         self._invocation.used_tokens += tokens
         self._invocation.used_cost += cost
 

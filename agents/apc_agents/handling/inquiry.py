@@ -135,10 +135,25 @@ MAX_APPROVALS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """How a question ended. `by` is who answered, `packet_id` the ANSWER in the log.
+    """How a question ended.
 
-    With `approvals=n` these are of the first answer that is no approval, else of the last one; `approved` says that n
-    different people approved.
+    With `approvals=n` these are of the first answer that is no approval, else of the last one.
+
+    ```python
+    @desk.on(Question)
+    async def ask_lead(question: Question, ctx: HandlerContext) -> Answer:
+        approval: Approval = await ctx.ask(question.text, to=Role("lead"), timeout=timedelta(hours=8))
+        return Answer(text=f"{approval.by} said {approval.outcome}: {approval.note or 'no note'}")
+    ```
+
+    Attributes:
+        approved: whether n different people approved.
+        outcome: APPROVED, DENIED or TIMED_OUT.
+        by: who answered; the orchestrator when the time was over.
+        note: what the person wrote beside the answer; None without one.
+        answered_at: when, in UTC.
+        packet_id: the ANSWER in the log.
+        several: the answer of each person with `approvals=n`; read `approvals`, which has that of one person too.
     """
 
     approved: bool

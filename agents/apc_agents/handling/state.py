@@ -71,10 +71,21 @@ class SavedAnswer:
 
 
 class StateStore(Protocol):
-    """Documents by (agent_id, session_id). A document is JSON text; a revision counts its saves from 1."""
+    """Documents by (`agent_id`, `session_id`). A document is JSON text; a revision counts its saves from 1.
+
+    ```python
+    states: StateStore = InMemoryStateStore()
+    assert await states.load("desk", "session-1") is None
+    revision = await states.save("desk", "session-1", b'{"state": {}}', 0)
+    assert await states.load("desk", "session-1") == (b'{"state": {}}', revision)
+    ```
+    """
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
-        """Return the document and its revision; None when nothing was ever saved. Raises StateUnavailable."""
+        """Return the document of (`agent_id`, `session_id`) and its revision; None when nothing was ever saved.
+
+        Raises StateUnavailable.
+        """
         ...
 
     async def save(
@@ -86,27 +97,33 @@ class StateStore(Protocol):
         messages: NewMessages | None = None,
         wait: SavedWait | None = None,
     ) -> int:
-        """Replace the document if it still has this revision (0 = none yet); returns the new revision.
+        """Replace the document of (`agent_id`, `session_id`) if it still has this revision; returns the new one.
 
-        `messages` are added to their conversation in the same transaction, and `wait` is saved in it. Durable when it
-        returns. Raises StateStale, StateUnavailable, StateInvalid.
+        The first `revision` is 0. `messages` are added to their conversation in the same transaction, and `wait` is
+        saved in it. Durable when it returns. Raises StateStale, StateUnavailable, StateInvalid.
         """
         ...
 
     async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
-        """Return the records of a waiting handler; None when there are none. Raises StateUnavailable."""
+        """Return the records of the handler that waits; None when there are none.
+
+        It is of `agent_id`, in `session_id`, and was started by the packet `cause`. Raises StateUnavailable.
+        """
         ...
 
     async def save_answer(self, agent_id: str, session_id: str, answer: SavedAnswer) -> None:
-        """Keep an ACK or NACK, once. Durable when it returns. Raises StateUnavailable."""
+        """Keep `answer`, an ACK or NACK for `agent_id` in `session_id`, once. Durable when it returns.
+
+        Raises StateUnavailable.
+        """
         ...
 
     async def load_answers(self, agent_id: str, session_id: str, packet_id: UUID) -> list[bytes]:
-        """Return the answers to a packet. Raises StateUnavailable."""
+        """Return the answers to the packet `packet_id` of `agent_id` in `session_id`. Raises StateUnavailable."""
         ...
 
     async def forget_answers(self, agent_id: str, age: timedelta) -> None:
-        """Forget the answers that are older than this. Raises StateUnavailable."""
+        """Forget the answers for `agent_id` that are older than `age`. Raises StateUnavailable."""
         ...
 
 
@@ -160,7 +177,24 @@ class InMemoryStateStore:
 
 
 class PostgresStateStore:
-    """State in the memory's table apc_app.agent_state_store, under the key `ctx.state`. The pool stays the caller's."""
+    """State in the memory's table apc_app.agent_state_store, under the key `ctx.state`.
+
+    `run_worker` and `apc worker` use it where APC_DATABASE_URL is set. For a Worker of your own:
+
+    ```python
+    import asyncpg
+
+    from apc_bus import Bus
+
+
+    async def serve(pool: asyncpg.Pool, bus: Bus, stop: asyncio.Event) -> None:
+        await Worker(desk, bus, states=PostgresStateStore(pool)).run(stop)
+    ```
+
+    Args:
+        pool: connections of the agent's role at the database; it stays the caller's.
+        owner: whose rows these are; default those that belong to no user.
+    """
 
     def __init__(self, pool: asyncpg.Pool, owner: str = DEFAULT_OWNER) -> None:
         self._pool = pool

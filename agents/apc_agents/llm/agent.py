@@ -105,13 +105,31 @@ class LLMAgent(Agent):
     Tokens and cost travel in the outcome receipt into the session budget. An answer of the model is kept before it is
     used: a handler that runs again asks no model. Answers and folded turns are in ctx.memory.
 
+    ```python
+    from apc_agents.llm import LLMAgent, Persona
+    from apc_agents.tools import ToolRegistry
+
+    tools = ToolRegistry()
+
+
+    @tools.tool(security_level="user", time_limit=timedelta(seconds=10))
+    async def stock(item: str) -> dict[str, int]:
+        '''Return how many there are.'''
+        return {item: 3}
+
+
+    clerk = LLMAgent("clerk", role="clerk", swarm="shop", model="openai:gpt-5", tools=tools, persona=Persona("clerk"))
+    ```
+
     Args:
+        agent_id, role, swarm, rights, concurrency, capabilities: as Agent.
         model: a pydantic-ai model, or its name; default APC_LLM_MODEL. It is made when it is first needed.
         tools: what its actions may call.
         persona: who it is for its model.
         handles: the packet types that it thinks about.
         answers_queries: whether it thinks about a SIGNAL QUERY of another agent too.
         config: the window of its conversations.
+        counter: counts the tokens of a text; default an estimate.
         summarizes: whether the model shortens REQUIRED turns; default the extract that asks no model.
         security_level: the highest at which its actions may run, no matter who asks.
         clearance: how far each sender may lead it; as Agent.
@@ -182,13 +200,19 @@ class LLMAgent(Agent):
         )
 
     def recording(self, session_id: str, store: StateContextStore, origin: str) -> Recording:
-        """Return where answers that a conversation asks for, as it is now, are kept."""
+        """Return where answers that a conversation asks for, as it is now, are kept.
+
+        Args:
+            session_id: of the conversation.
+            store: what it is kept in.
+            origin: the packet's id, or a digest of the message.
+        """
         return Recording(store, session_id, store.revision, origin)
 
     async def open_session(
         self, session_id: str, store: StateContextStore, *, usage: RunUsage, origin: str, **options: Any
     ) -> ContextSession:
-        """Return a conversation with this agent's window; `options` as ContextSession.
+        """Return the conversation `session_id` of the `store` with this agent's window; `options` as ContextSession.
 
         `origin` and `usage` are those of its summaries, if the model makes them.
 

@@ -63,7 +63,7 @@ class DialogueState:
 
 
 class DialogueBusy(AgentError):
-    """The agent is still answering."""
+    """The agent is still answering in the session `session_id`."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"session {session_id} is still answering: wait for its answer")
@@ -71,7 +71,7 @@ class DialogueBusy(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class Props:
-    """What a frontend is shown, and the revision of the session that it shows."""
+    """What a frontend is shown (`document`, JSON), and the `revision` of the session that it shows."""
 
     revision: int
     document: dict[str, Any]
@@ -83,7 +83,7 @@ class Props:
 
 @dataclass(frozen=True, slots=True)
 class DialogueOutput:
-    """What came of a message."""
+    """What came of a message: the `response`, the `props` afterwards, and the whole `exchange`."""
 
     response: str
     props: Props
@@ -224,14 +224,23 @@ class Dialogue:
             return DialogueOutput(exchange.response, _props(session), exchange)
 
     async def compress(self, target_pressure: float | None = None, *, revision: int | None = None) -> Props:
-        """Compress now. Raises InvalidTransition, ArgumentInvalid, ContextStale, DialogueBusy."""
+        """Compress now. Raises InvalidTransition, ArgumentInvalid, ContextStale, DialogueBusy.
+
+        Args:
+            target_pressure: how full the window may be afterwards, 0..1; default the agent's.
+            revision: that of the props that the user saw; None = whatever it is.
+        """
         async with self._changing(revision) as opened:
             await opened.session.compress(target_pressure)
             await self._save(opened)
             return _props(opened.session)
 
     async def clear(self, *, revision: int | None = None) -> Props:
-        """End the conversation and forget what was kept of it. Raises InvalidTransition, ContextStale, DialogueBusy."""
+        """End the conversation and forget what was kept of it. Raises InvalidTransition, ContextStale, DialogueBusy.
+
+        Args:
+            revision: as `compress`.
+        """
         async with self._changing(revision) as opened:
             await opened.session.clear()
             opened.kept.state.pop(REMEMBERED, None)

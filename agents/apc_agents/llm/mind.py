@@ -106,21 +106,27 @@ async def _unheard(session: ContextSession) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MessageExchange:
-    """What came of one message."""
+    """What came of one message.
+
+    Attributes:
+        response: the answer.
+        status: that of the AgentResponse.
+        steps: how often the model was asked for a response.
+        usage: tokens, and their price where it is known.
+        turn: the assistant's turn.
+        is_cut_short: whether the budget ended it, not the model.
+        task_ids: tasks that were started and go on.
+        turns: what was said, and what came of the actions, from the message to the answer.
+    """
 
     response: str
     status: str
     steps: int
-    """How often the model was asked for a response."""
     usage: RunUsage
     turn: Turn
-    """The assistant's turn."""
     is_cut_short: bool = False
-    """Whether the budget ended it, not the model."""
     task_ids: tuple[str, ...] = ()
-    """Tasks that were started and go on."""
     turns: tuple[Turn, ...] = ()
-    """What was said, and what came of the actions, from the message to the answer."""
 
     @property
     def cost(self) -> float:
@@ -129,7 +135,15 @@ class MessageExchange:
 
 
 class Mind:
-    """A model with a persona and tools. It changes the session that it is given; the caller saves it, or not."""
+    """A model with a persona and tools. It changes the session that it is given; the caller saves it, or not.
+
+    Args:
+        model: of pydantic-ai.
+        tools: what its actions may call; default none.
+        persona: who it is for its model.
+        settings: the bounds of its answers; default those of the environment.
+        counter: counts the tokens of a text; default an estimate.
+    """
 
     def __init__(
         self,
@@ -148,7 +162,12 @@ class Mind:
         self.executor = ActionExecutor(self.tools)
 
     def recorded(self, recording: Recording, on_progress: OnProgress | None = None) -> RecordedModel:
-        """Return the model as it is asked about one packet or message."""
+        """Return the model as it is asked about one packet or message.
+
+        Args:
+            recording: where the answers are kept.
+            on_progress: told of the response as it comes.
+        """
         return RecordedModel(self.model, recording, self.settings, on_progress)
 
     async def answer(
@@ -174,6 +193,8 @@ class Mind:
             usage: grows by what was spent, even if this raises.
             required: what the response must be like; told to the model, and sent back until it is.
             remembered: what the model is told that it has kept.
+            metadata: of the user's turn.
+            on_change: told whenever a turn was added.
             on_progress: told of the response and the actions as they come; a person waits then, and takes prose too.
 
         Raises:

@@ -80,13 +80,19 @@ _PROTOCOL = Path(__file__).parent / "templates" / "protocol.txt"
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """Who the agent is for its model; no frontend sees any of it. As ContextSession.build_system_prompt takes it."""
+    """Who the agent is for its model; no frontend sees any of it. As ContextSession.build_system_prompt takes it.
+
+    Attributes:
+        agent_type: the name of its template; default `assistant`.
+        eigenvectors: traits and their weights, 0..1.
+        constraints: sentences that it has to keep to.
+        details: the template's other fields.
+    """
 
     agent_type: str = "assistant"
     eigenvectors: Mapping[str, float] = field(default_factory=dict)
     constraints: Sequence[str] = ()
     details: Mapping[str, str] = field(default_factory=dict)
-    """The template's other fields."""
 
 
 def system_prompt(

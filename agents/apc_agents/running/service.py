@@ -48,7 +48,23 @@ async def run_worker(
     """Run an agent over RabbitMQ until SIGTERM or SIGINT (or `stop`), then drain.
 
     While the broker, the database or the agent's queues are not there, it says so and tries again with back-off;
-    a connection that is lost while it runs is made again. `on_worker` is told of each worker that is made.
+    a connection that is lost while it runs is made again.
+
+    ```python
+    from apc_bus import BusSettings
+
+    try:
+        await run_worker(desk, bus_settings=BusSettings(amqp_url=None))
+    except AgentError as error:
+        assert "set APC_AMQP_URL" in str(error)
+    ```
+
+    Args:
+        agent: what to run.
+        settings: default those of the environment (docs/reference/settings.md).
+        bus_settings: default those of the environment.
+        stop: set to end it, as SIGTERM does.
+        on_worker: told of each worker that is made.
 
     Raises:
         AgentError: no broker is configured.

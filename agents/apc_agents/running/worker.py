@@ -94,6 +94,19 @@ MIDDLEWARE_GRACE_SECONDS = 1.0
 class Worker:
     """Runs one agent over one bus. Making it raises AgentKeyUnusable when it has to sign and cannot.
 
+    `run_worker` makes one for a process over RabbitMQ. Here it runs over a broker in RAM:
+
+    ```python
+    from apc_bus import InMemoryBroker, build_topology
+
+    broker, stop = InMemoryBroker(build_topology(1, [desk.queues()])), asyncio.Event()
+    worker = Worker(desk, broker.connect(desk.queues().user), settings=WorkerSettings(shards=1, database_url=None))
+    running = asyncio.create_task(worker.run(stop))
+    await worker.ready.wait()
+    stop.set()  # as SIGTERM does
+    await running
+    ```
+
     Args:
         agent: what to run.
         bus: connected as the broker user under which the agent is registered; stays the caller's.
@@ -231,6 +244,9 @@ class Worker:
 
     async def fire(self, tick: Tick) -> str:
         """Fire a schedule of the agent, whatever its cron line says; return the id of the session in which it comes.
+
+        Args:
+            tick: the schedule's name, and when it was due.
 
         Raises:
             AgentError: the agent has no such schedule.

@@ -25,6 +25,12 @@ from apc_contracts.wire.parsing import parse_packet
 def admit(packet: Packet, session: SessionView | None, facts: Facts, contract: Contract) -> Verdict:
     """Return the verdict on a packet on arrival: a function of (packet, session, facts, contract) alone.
 
+    ```python
+    verdict = admit(packet, None, Facts(now=packet.created_at), load_contract())
+    assert verdict.kind is VerdictKind.REFUSED
+    assert verdict.refusal.code == "PHASE_FORBIDS_TYPE"  # apc/1.0 has no MESSAGE
+    ```
+
     Without a registry in `facts` (offline) or without a session, the rules that need one are skipped. HELD is the
     verdict on a TRANSFER that waits for its barrier and on work in a paused session.
     """
@@ -48,6 +54,23 @@ def judge_transfer(
     generation: int | None = None,
 ) -> Refusal | None:
     """Return why a TRANSFER fails at a barrier that closes `generation` (default: the packet's own), or None.
+
+    ```python
+    policy = TransferPolicy(mode=TransferMode.WINNER_TO_LOSERS)
+    offer = TransferPayload(
+        protocol_id="ridge",
+        from_swarm="a",
+        to_swarm="b",
+        sender_score=0.4,
+        receiver_score=0.9,
+        transfer_policy=policy,
+    )
+    fields = {name: getattr(packet, name) for name in MessagePacket.model_fields if name != "packet_type"}
+    lineage = Lineage(protocol_id="ridge")
+    transfer = TransferPacket(**{**fields, "protocol_version": "apc/1.0", "payload": offer, "lineage": lineage})
+    refusal = judge_transfer(transfer, None, Facts(now=packet.created_at), load_contract())
+    assert refusal is not None and refusal.code
+    ```
 
     Checks windows, guards, min_generation, scores (verified ones where available), decay, anti-drift and inboxes.
     `rank_transfers` decides how many go through.
@@ -115,7 +138,13 @@ def _first_ruling(case: Case, stage: Stage) -> Ruling:
 
 
 def validate_offline(body: bytes, contract: Contract) -> Verdict:
-    """Return the verdict of the rules that need neither session nor registry; bytes that are no packet are REFUSED."""
+    """Return the verdict of the rules that need neither session nor registry; bytes that are no packet are REFUSED.
+
+    ```python
+    verdict = validate_offline(b"{}", load_contract())
+    assert verdict.kind is VerdictKind.REFUSED
+    ```
+    """
     try:
         packet = parse_packet(body)
     except PacketRefused as error:

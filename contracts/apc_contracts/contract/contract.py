@@ -189,6 +189,14 @@ class Contract:
 def load_contract(path: Path | str | None = None) -> Contract:
     """Return the contract of a file, or the packaged apc/1.0 without a path (loaded once per process).
 
+    ```python
+    assert load_contract().name == "apc-1.0"
+    try:
+        load_contract("no-such-file.json")
+    except ContractInvalid as error:
+        assert "no-such-file.json" in str(error)
+    ```
+
     Raises:
         ContractInvalid: the file cannot be read or has a gap; names the place.
     """
@@ -367,7 +375,14 @@ class PromotionResult:
 
 
 def passes_promotion(metric_set: MetricSet, contract: Contract) -> PromotionResult:
-    """Judge an EVAL's `metric_set`; the EVAL's own `pass` and `thresholds` do not count."""
+    """Judge an EVAL's `metric_set`; the EVAL's own `pass` and `thresholds` do not count.
+
+    ```python
+    poor = MetricSet(rtf=0.1, stability=0.9, audit=0.9, outcome=0.9, learnability=0.9, generalization_ratio=1.0)
+    result = passes_promotion(poor, load_contract())
+    assert not result.passed and "rtf" in result.failed
+    ```
+    """
     facts = metric_facts(metric_set)
     if contract.promotion_gate.whole.holds(facts):
         return PromotionResult(passed=True)

@@ -16,7 +16,12 @@ _OWNER_BYTES = 6
 
 
 def new_packet_id() -> UUID:
-    """Return a new UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7."""
+    """Return a new UUIDv7, for a packet without a cause. Source: RFC 9562 section 5.7.
+
+    ```python
+    assert new_packet_id().version == 7 and new_packet_id() != new_packet_id()
+    ```
+    """
     octets = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
     octets[6] = octets[6] & 0x0F | _VERSION_7
     octets[8] = octets[8] & 0x3F | _RFC_9562_VARIANT
@@ -29,7 +34,12 @@ ACCEPTANCE_ORDINAL = "accepted"
 
 
 def reply_id(cause: UUID, agent_id: str, ordinal: int | str) -> UUID:
-    """Return the id of an agent's packet number `ordinal` under this cause; a second run derives the same."""
+    """Return the id of an agent's packet number `ordinal` under this cause; a second run derives the same.
+
+    ```python
+    assert reply_id(packet_id, "cashier", 0) == reply_id(packet_id, "cashier", 0) != reply_id(packet_id, "cashier", 1)
+    ```
+    """
     return uuid5(cause, f"{agent_id}/{ordinal}")
 
 
@@ -62,11 +72,20 @@ def _owner_prefix(owner: str) -> bytes:
 def timer_id(session_id: str, step: int, kind: str) -> UUID:
     """Return the id of the orchestrator's timer packet.
 
+    ```python
+    assert timer_id("s-1", 4, "wall") == timer_id("s-1", 4, "wall")
+    ```
+
     `kind` is `generation`, `state`, `veto`, `wall` or `ack:<packet_id>:<attempt>`.
     """
     return uuid5(NAMESPACE_URL, f"apc:{session_id}/{step}/{kind}")
 
 
 def shard_of(session_id: str, shards: int) -> int:
-    """Return the shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`."""
+    """Return the shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`.
+
+    ```python
+    assert shard_of("s-1", 1) == 0 and shard_of("s-1", 8) in range(8)
+    ```
+    """
     return crc32(session_id.encode()) % shards

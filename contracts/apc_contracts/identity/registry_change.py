@@ -213,6 +213,13 @@ def _validate(body: bytes) -> AnyChange:
 def encode_registry_change(change: AnyChange) -> bytes:
     """Return the canonical JSON of a change.
 
+    ```python
+    change = AgentAdded(
+        change_id=new_packet_id(), agent_id="clerk", broker_user="agent.clerk", role="clerk", swarm_id="shop"
+    )
+    assert parse_registry_change(encode_registry_change(change)) == change
+    ```
+
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP or MALFORMED: what the gate would refuse.
     """

@@ -72,7 +72,23 @@ def _utc(time: datetime) -> str:
 
 
 def sign(private_key: Ed25519PrivateKey, key_id: str, sealed: HashedPacket) -> str:
-    """Return the value of the header `apc-signature` for a sealed packet."""
+    """Return the value of the header `apc-signature` for a sealed packet.
+
+    ```python
+    from base64 import b64encode
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    public = {"clerk-1": b64encode(key.public_key().public_bytes_raw()).decode()}
+    header = sign(key, "clerk-1", seal(packet))
+    verify(header, public, read_packet(seal(packet).body))
+    try:
+        verify(header, public, seal(packet.model_copy(update={"confidence": 0.5})))
+    except SignatureInvalid:
+        pass
+    ```
+    """
     return f"{key_id}:{b64encode(private_key.sign(signed_text(sealed))).decode()}"
 
 

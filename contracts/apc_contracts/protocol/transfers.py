@@ -39,6 +39,10 @@ def rank_transfers(
 ) -> list[RankedTransfer]:
     """Return valid TRANSFERs, best first; in each (session, generation, to_swarm) the best top_k have no refusal.
 
+    ```python
+    assert rank_transfers([], load_contract()) == []
+    ```
+
     The smallest top_k of the group's packets and of the window counts. A higher selection score wins, a tie goes to the
     smaller packet_id, so the order of `packets` does not matter. With a session its verified scores count. Judge the
     packets first (`judge_transfer`): this ranks, it does not judge.

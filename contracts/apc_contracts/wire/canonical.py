@@ -35,6 +35,10 @@ class _Floats(IntEnum):
 def canonical_json(value: Any) -> bytes:
     """Return the RFC 8785 bytes of a JSON value (str, int, float, bool, None, lists or tuples, dicts with str keys).
 
+    ```python
+    assert canonical_json({"b": 1.0, "a": "é"}) == '{"a":"é","b":1}'.encode()
+    ```
+
     1.0 and 1 have one form, so that a canonical hash does not tell floats from integers.
 
     Raises:

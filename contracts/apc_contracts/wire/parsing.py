@@ -157,6 +157,11 @@ class SealedPacket:
 def seal(packet: Packet, limits: DocumentLimits = DEFAULT_LIMITS) -> SealedPacket:
     """Return the packet's RFC 8785 bytes; optional fields that are None are left out.
 
+    ```python
+    sealed = seal(packet)
+    assert sealed.body.startswith(b'{"channel":"INTER_AGENT"')
+    ```
+
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP or MALFORMED: what every receiver would refuse is never sent.
     """
@@ -166,7 +171,12 @@ def seal(packet: Packet, limits: DocumentLimits = DEFAULT_LIMITS) -> SealedPacke
 
 
 def payload_hash(payload: Payload) -> str:
-    """Return the lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle` name it."""
+    """Return the lower-case hex SHA-256 of the canonical payload, as endorsements in `proof_bundle` name it.
+
+    ```python
+    assert len(payload_hash(packet.payload)) == 64
+    ```
+    """
     return sha256(canonical_payload(payload)).hexdigest()
 
 
@@ -196,6 +206,14 @@ class ReceivedPacket(msgspec.Struct, frozen=True):
 def parse_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:
     """Return the packet in `body`, as one of the concrete classes.
 
+    ```python
+    assert parse_packet(seal(packet).body) == packet
+    try:
+        parse_packet(b'{"packet_type": 7}')
+    except PacketRefused as error:
+        assert (error.code, error.path) == ("SCHEMA_INVALID", "packet_type")
+    ```
+
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP, MALFORMED or SCHEMA_INVALID, the first that applies in the order
             of docs/specification/contract.md section 12.
@@ -216,7 +234,13 @@ def parse_checked_packet(body: bytes) -> Packet:
 
 
 def read_packet(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> ReceivedPacket:
-    """Return the packet as parse_packet does, with the hashes of the received bytes and of the canonical payload."""
+    """Return the packet as parse_packet does, with the hashes of the received bytes and of the canonical payload.
+
+    ```python
+    received = read_packet(seal(packet).body)
+    assert received.packet == packet and received.packet_hash == seal(packet).packet_hash
+    ```
+    """
     tree = read_strict_json(body, limits)
     packet = _validate(body)
     # A null or a time may be written differently from how the model writes it: then the model's form counts.

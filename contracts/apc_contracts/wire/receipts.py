@@ -323,6 +323,19 @@ def _validate(body: bytes) -> list[ReceiptFields]:
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:
     """Return the JSON array of receipts. Not canonical: nobody signs or hashes receipts.
 
+    ```python
+    done = Receipt(
+        packet_id=packet_id,
+        session_id="s-1",
+        recipient="cashier",
+        kind=ReceiptKind.OUTCOME,
+        attempt=1,
+        at=datetime(2026, 11, 27, 6, tzinfo=UTC),
+        usage=Usage(tokens=120, cost=0.002),
+    )
+    assert parse_receipts(encode_receipts([done])) == [done]
+    ```
+
     Raises:
         PacketRefused: TOO_LARGE beyond 64 KiB: send them in two messages.
     """

@@ -348,7 +348,7 @@ def _validate(body: bytes) -> AgentResponse:
     return AgentResponse.model_validate_json(body, strict=True)
 
 
-# A handler's path through `intra_agent_coordination`, as far as the log shows it (docs/how-to/lineage.md).
+# A handler's path through `intra_agent_coordination`, as far as the log shows it (docs/how-to/see-and-search.md).
 
 INTRA_AGENT_MACHINE = "intra_agent_coordination"
 IDEA = ("idea_packet_ready", "critique_pass", "artifact_local_ready", "local_checks_pass", "packet_emitted")

@@ -454,7 +454,7 @@ __all__ = [
 ]
 
 
-# What a packet refers to and what it defines, by name (docs/explanation/governance.md, References).
+# What a packet refers to and what it defines, by name (docs/research/governance.md, References).
 #
 # The log derives the same two lists from the stored bytes (columns `refers_to` and `defines` of agent_packets); a test
 # keeps both equal.

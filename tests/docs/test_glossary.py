@@ -10,8 +10,14 @@ GLOSSARY = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
 WORD = re.compile(r"^\| (?P<word>[\w -]+) \| [^|]+ \|$", re.MULTILINE)
 
 
+def _tables() -> list[list[str]]:
+    """Return the words of each table: those of the bus, and those of research."""
+    tables = re.split(r"^## ", GLOSSARY.partition("## Retired words")[0], flags=re.MULTILINE)
+    return [[word for word in WORD.findall(table) if word not in ("word", "---")] for table in tables]
+
+
 def _words() -> list[str]:
-    return [word for word in WORD.findall(GLOSSARY.partition("## Retired words")[0]) if word not in ("word", "---")]
+    return [word for table in _tables() for word in table]
 
 
 def test_every_word_is_in_use() -> None:
@@ -22,9 +28,10 @@ def test_every_word_is_in_use() -> None:
 
 
 def test_the_words_are_in_order() -> None:
-    words = [word.lower() for word in _words()]
-    assert len(words) > 50
-    assert words == sorted(set(words))
+    assert len(_words()) == len(set(_words())) > 50
+    assert len(_tables()) == 2
+    for table in _tables():
+        assert [word.lower() for word in table] == sorted(word.lower() for word in table)
 
 
 def test_no_retired_word_names_anything() -> None:

@@ -7,7 +7,7 @@ from tests.support.reference.pages import DOCS
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import Signal
 
-PAGE = (DOCS / "explanation/lifecycle.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "research/lifecycle.md").read_text(encoding="utf-8")
 
 
 def rows_below(heading: str) -> list[list[str]]:

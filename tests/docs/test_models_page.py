@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/models.md"
+PAGE = Path(__file__).parents[2] / "docs/research/models.md"
 
 
 def commands() -> list[str]:

@@ -11,8 +11,8 @@ import pytest
 from tests.support.apc_command import ApcCommand
 
 ROOT = Path(__file__).parents[2]
-TUTORIAL = ROOT / "docs/tutorial/first-agent.md"
-TEAM_TUTORIAL = ROOT / "docs/tutorial/team-with-approval.md"
+TUTORIAL = ROOT / "docs/research/first-agent.md"
+TEAM_TUTORIAL = ROOT / "docs/tutorial/team.md"
 
 
 def test_the_agent_and_its_test_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The experiments of `apc automl bench`, with fewer runs than the figures in docs/explanation/governance.md."""
+"""The experiments of `apc automl bench`, with fewer runs than the figures in docs/research/governance.md."""
 
 import pytest
 

@@ -15,8 +15,18 @@ SITE = ROOT / "build/site"
 MERMAID = ROOT / "build/mermaid/package/dist/mermaid.min.js"
 """Draws the diagrams. A page that has some loads it from the site; the theme would load it from elsewhere."""
 SCRIPT = Path("assets/mermaid.min.js")
-API = ("apc_agents", "apc_client", "apc_contracts", "apc_bus", "apc_log.queries")
+API = (
+    "apc_agents",
+    "apc_client",
+    "apc_agents.llm",
+    "apc_agents.pydantic_ai",
+    "apc_agents.tools",
+    "apc_contracts",
+    "apc_bus",
+    "apc_log.queries",
+)
 LEFT_OUT = {".github", "tests"}
+IMAGES = {".png", ".svg"}
 LINK = re.compile(r"(\]\()(?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]+)?(\))")
 
 
@@ -78,10 +88,11 @@ def _page(page: Path, known: set[Path]) -> str:
         if (ROOT / target).is_dir():
             readme = target / "README.md"
             return f"{link[1]}{link[2].rstrip('/')}/README.md{link[4]}" if readme in known else f"{link[1]}#{link[4]}"
-        copied = SITE / f"{target}.txt"
+        end = "" if target.suffix in IMAGES else ".txt"
+        copied = SITE / f"{target}{end}"
         copied.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / target, copied)
-        return f"{link[1]}{link[2]}.txt{link[4]}"
+        return f"{link[1]}{link[2]}{end}{link[4]}"
 
     return LINK.sub(rewritten, (ROOT / page).read_text(encoding="utf-8"))
 

@@ -346,7 +346,7 @@ class RetractionRules(Section):
 
 
 class VerificationRules(Section):
-    """What a verification checks, and what a finding does (docs/explanation/governance.md).
+    """What a verification checks, and what a finding does (docs/research/governance.md).
 
     `enforce` fails the packet, `warn` is recorded with the pass, `off` is not checked.
     """

@@ -203,7 +203,7 @@ def _holders(session: Session, protocol_id: str) -> list[str]:
     return protocols.setdefault(protocol_id, []) if len(protocols) < KEYS_KEPT else []
 
 
-# Packets whose ground was retracted become stale (docs/explanation/governance.md, Retraction).
+# Packets whose ground was retracted become stale (docs/research/governance.md, Retraction).
 #
 # Stale is an event, never a state: the machines of a stale packet go on.
 
@@ -271,7 +271,7 @@ def _tell_owners(moment: Advance, ground: UUID, stale: Sequence[UUID], parent: U
 
 # A later ARBITRATION or DECISION of no lower rank on the same subject supersedes the earlier one.
 #
-# Source: docs/specification/contract.md sections 7 and 8; docs/explanation/governance.md, Superseding, explains subject
+# Source: docs/specification/contract.md sections 7 and 8; docs/research/governance.md, Superseding, explains subject
 # and rank. This module only finds which packets are superseded; `lifecycle.complete` moves the machines.
 
 Subject = tuple[str, str]

@@ -1,8 +1,8 @@
-"""The worked examples of docs/explanation/governance.md: tables behind `<!-- example: name -->`, as rows of text."""
+"""The worked examples of docs/research/governance.md: tables behind `<!-- example: name -->`, as rows of text."""
 
 from pathlib import Path
 
-PAGE = Path(__file__).parents[3] / "docs/explanation/governance.md"
+PAGE = Path(__file__).parents[3] / "docs/research/governance.md"
 
 
 def examples(name: str) -> list[dict[str, str]]:

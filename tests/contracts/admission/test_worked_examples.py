@@ -1,4 +1,4 @@
-"""The figures of docs/explanation/governance.md, by the functions that the gate uses."""
+"""The figures of docs/research/governance.md, by the functions that the gate uses."""
 
 import json
 from typing import Any

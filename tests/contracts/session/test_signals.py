@@ -1,4 +1,4 @@
-"""Which signals of an agent move a session: docs/explanation/lifecycle.md says it of each."""
+"""Which signals of an agent move a session: docs/research/lifecycle.md says it of each."""
 
 from typing import Any
 

@@ -4,12 +4,13 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.support.reference import commands, contract, log_events, settings, web_api
+from tests.support.reference import commands, contract, log_events, python_names, settings, web_api
 
 DOCS = Path(__file__).parents[3] / "docs"
 TABLES: Mapping[str, Callable[[], str]] = {
     "settings": settings.settings_tables,
     "commands": commands.command_tables,
+    "python names": python_names.name_tables,
     "log events": log_events.event_table,
     "operations": web_api.operation_table,
     "fields": web_api.field_table,

@@ -255,13 +255,7 @@ class TimedHandlers:
 
         ```python
         @desk.every("0 7 * * 1-5", timezone="Europe/Berlin", misfire="once", deadline=timedelta(hours=1))
-        async def morning(tick: Tick, ctx: HandlerContext) -> None:
-            await ctx.complete(Answer(text=f"{tick.name} of {tick.instant:%d %B}"))
-
-
-        async with AgentTestClient(desk) as client:
-            done = await client.tick("morning", datetime(2026, 11, 27, 6, tzinfo=UTC))
-        assert done.payload.result.content == {"text": "morning of 27 November"}
+        async def morning(tick: Tick, ctx: HandlerContext) -> None: ...
         ```
 
         Args:
@@ -393,12 +387,8 @@ class Agent(TimedHandlers):
         them, or None) is emitted to the packet's sender.
 
         ```python
-        from apc_contracts import Packet, PacketType, Signal, SignalPayload
-
-
-        @desk.on(PacketType.SIGNAL, signal=Signal.QUERY)
-        async def tell(query: Packet[SignalPayload], ctx: HandlerContext) -> Answer:
-            return Answer(text=f"{ctx.round} rounds so far")
+        @desk.on(Question, retries=2)
+        async def reply(question: Question, ctx: HandlerContext) -> Answer: ...
         ```
 
         Args:

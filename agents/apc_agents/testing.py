@@ -197,6 +197,17 @@ class AgentTestClient:
     async def tick(self, name: str, instant: datetime | None = None) -> Packet | None:
         """Deliver the Tick of a schedule of the agent, as `send`. Schedules do not run by the clock here.
 
+        ```python
+        @desk.every("0 7 * * 1-5")
+        async def morning(tick: Tick, ctx: HandlerContext) -> None:
+            await ctx.complete(Answer(text=f"{tick.name} of {tick.instant:%d %B}"))
+
+
+        async with AgentTestClient(desk) as client:
+            done = await client.tick("morning", datetime(2026, 11, 27, 7, tzinfo=UTC))
+        assert done.payload.result.content == {"text": "morning of 27 November"}
+        ```
+
         Args:
             name: of the schedule, by default that of the decorated function.
             instant: when it was due; default now.

@@ -212,7 +212,9 @@ class Client:
 
     team = Team("support", agents=[desk], entry="desk", input=Question)
     async with apc_client.connect(people={"ida": "lead"}) as bus:
-        session = await bus.start(team, Question(text="ship it?"))
+        session = await bus.start(team, Question(text="ship it?"), key="release-7")
+        again = await bus.start(team, Question(text="ship it?"), key="release-7")
+        assert again.session_id == session.session_id
         (question,) = await open_questions(bus)
         assert await bus.answer(question.packet_id, approved=True, note="go", person="ida") == "ida"
         same = bus.session(session.session_id, team)

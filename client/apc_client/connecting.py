@@ -171,17 +171,8 @@ async def connect(
     ```python
     from apc_client import connect
 
-
-    @desk.on(Question)
-    async def reply(question: Question, ctx: HandlerContext) -> None:
-        await ctx.complete(Answer(text="because"))
-
-
-    team = Team("support", agents=[desk], entry="desk", input=Question)
     async with connect(people={"ida": "lead"}) as bus:
-        first = await bus.start(team, Question(text="why"), key="ticket-1")
-        again = await bus.start(team, Question(text="why"), key="ticket-1")
-        assert again.session_id == first.session_id
+        assert await bus.questions() == []
     ```
 
     Args:

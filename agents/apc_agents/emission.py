@@ -53,14 +53,11 @@ DEFAULT_PRIORITY = 4
 
 
 class Role(str):
-    """Everybody with a role, as the destination of a question: `ctx.ask(..., to=Role("release-manager"))`.
+    """Everybody with the role `name`, as the destination of a question: `ctx.ask(..., to=Role("release-manager"))`.
 
     ```python
     assert Role("lead") == "role:lead"  # an id that no agent can have
     ```
-
-    Args:
-        name: the role, as registered.
     """
 
     __slots__ = ()

@@ -402,7 +402,11 @@ class PydanticAgent(Agent):
     ```
 
     Args:
-        agent_id, swarm, rights, concurrency, capabilities: as Agent; default for the swarm is `agents`.
+        agent_id: as Agent.
+        swarm: as Agent; default `agents`.
+        rights: as Agent.
+        concurrency: as Agent.
+        capabilities: as Agent.
         joined: the pydantic-ai agent; its output_type is made of models with `@message`.
         input: the model whose MESSAGEs and requests it takes.
         role: as registered; default the agent_id.

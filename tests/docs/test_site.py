@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.support.site import index_for_models, pages, with_script
+from tests.support.reference.python_names import PACKAGES
+from tests.support.site import API, index_for_models, page_of_the_site, pages, with_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +35,16 @@ def test_every_page_of_the_documentation_is_in_the_navigation() -> None:
 def test_the_index_for_models_lists_every_page() -> None:
     index = index_for_models(pages())
     assert [page for page in pages() if f"({page})" not in index] == []
+
+
+def test_the_api_has_a_page_for_each_package_whose_names_are_listed() -> None:
+    assert set(PACKAGES) <= set(API)
+    options = _configuration()["plugins"][1]["mkdocstrings"]["handlers"]["python"]["options"]
+    assert options["inherited_members"] is True, "ctx.ask and Agent.every come from base classes without a page"
+
+
+def test_pictures_come_along_as_they_are() -> None:
+    assert "](docs/images/overview.svg)" in page_of_the_site(Path("README.md"), set())
 
 
 def test_a_page_with_diagrams_loads_their_script_from_the_site() -> None:

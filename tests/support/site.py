@@ -42,7 +42,7 @@ def gather() -> None:
     shutil.rmtree(SITE, ignore_errors=True)
     found = pages()
     for page in found:
-        _write(page, with_script(page, _page(page, set(found))))
+        _write(page, with_script(page, page_of_the_site(page, set(found))))
     (SITE / SCRIPT).parent.mkdir()
     shutil.copyfile(MERMAID, SITE / SCRIPT)
     for package in API:
@@ -80,7 +80,9 @@ def _write(page: Path, text: str) -> None:
     target.write_text(text, encoding="utf-8")
 
 
-def _page(page: Path, known: set[Path]) -> str:
+def page_of_the_site(page: Path, known: set[Path]) -> str:
+    """Return the text of a page with links as the site needs them; what they lead to and is no page comes along."""
+
     def rewritten(link: re.Match[str]) -> str:
         target = (ROOT / page).parent.joinpath(link[2]).resolve().relative_to(ROOT)
         if target in known:

@@ -122,7 +122,9 @@ class LLMAgent(Agent):
     ```
 
     Args:
-        agent_id, role, swarm, rights, concurrency, capabilities: as Agent.
+        agent_id: as Agent.
+        role: as Agent.
+        swarm: as Agent.
         model: a pydantic-ai model, or its name; default APC_LLM_MODEL. It is made when it is first needed.
         tools: what its actions may call.
         persona: who it is for its model.
@@ -134,6 +136,9 @@ class LLMAgent(Agent):
         security_level: the highest at which its actions may run, no matter who asks.
         clearance: how far each sender may lead it; as Agent.
         settings: default those of the environment.
+        rights: as Agent.
+        concurrency: as Agent.
+        capabilities: as Agent.
 
     Raises:
         AgentInvalid: as Agent.

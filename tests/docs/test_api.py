@@ -56,7 +56,7 @@ def members(package: str, owner: Any) -> Iterator[tuple[str, Any]]:
         yield from list(vars(one).items())
 
 
-def _is_of_a_protocol(package: str, owner: type, method: str) -> bool:
+def _is_of_a_protocol(package: str, owner: Any, method: str) -> bool:
     """Return whether a public protocol describes the method of a class that implements it."""
     protocols = [one for one in public(package).values() if getattr(one, "_is_protocol", False) and one is not owner]
     return any(method in vars(protocol) for protocol in protocols)

@@ -12,7 +12,7 @@ import pytest
 from apc_agents import AgentTestClient
 from apc_bus.database import open_pool
 from apc_client import TeamTestClient
-from apc_contracts import ExpectedImpact, IdeaPayload
+from apc_contracts import ClaimPayload, ExpectedImpact, IdeaPayload, MessagePayload, SignalPayload
 
 from .test_links import ROOT, pages
 from .test_python_blocks import BLOCK
@@ -90,7 +90,10 @@ async def asked(module: Any) -> AgentTestClient:
 async def contracts(blocks: list[str]) -> None:
     client = await asked(module_of("contracts_page", handler(*blocks)))
     start, finding = client.emitted
-    assert (start.payload.session.contract, finding.payload.schema_id) == ("task", "finding/1")
+    assert (start.payload_as(SignalPayload).session.contract, finding.payload_as(MessagePayload).schema_id) == (
+        "task",
+        "finding/1",
+    )
 
 
 async def lifecycle(blocks: list[str]) -> None:
@@ -102,7 +105,7 @@ async def lifecycle(blocks: list[str]) -> None:
     async with AgentTestClient(page.desk) as client:
         await client.send(IDEA)
         await client.settled()
-    assert client.emitted[0].payload.signal == "SYNC"
+    assert client.emitted[0].payload_as(SignalPayload).signal == "SYNC"
 
 
 APPROVALS = """
@@ -231,7 +234,7 @@ async def effects(blocks: list[str]) -> None:
     async with AgentTestClient(page.cashier) as client:
         assert (await client.send(page.Payment(euros=100))).payload.content == {"id": "r-100"}
         assert (await client.send(page.Action(order="A-17"))) is not None
-        assert client.emitted[-1].payload.content == {"receipt": "of A-17"}
+        assert client.emitted[-1].payload_as(MessagePayload).content == {"receipt": "of A-17"}
     async with AgentTestClient(page.desk) as client:
         await client.send(page.Question(text="?"))
         assert await client.state() == {"made": {"id": "r-1"}}
@@ -303,7 +306,7 @@ async def agents(blocks: list[str]) -> None:
     page = module_of("agents_page", OF_APC_1_0, block)
     async with AgentTestClient(page.agent) as client:
         reply = await client.send(IDEA)
-    assert reply is not None and reply.payload.claim_id == "c-1"
+    assert reply is not None and reply.payload_as(ClaimPayload).claim_id == "c-1"
 
 
 CONTEXT = """

@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,13 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("refunds", None)
+
+
+def test_make_setup_says_first_what_it_costs() -> None:
+    command = ["make", "--dry-run", "--always-make", "setup"]
+    planned = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert 0 < planned.index("installing") < planned.index("pip install")
+    assert re.search(r"seconds .*\d GB on disk", planned) is not None
 
 
 def test_the_team_is_short() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from apc_agents import AgentTestClient
@@ -395,3 +396,13 @@ def test_no_block_leaves_something_out() -> None:
     """`...` as an argument is no Python that runs."""
     found = {page: [one for one in blocks_of(page) if re.search(r"[(=]\s*\.\.\.", one)] for page in STAGES}
     assert {page: one for page, one in found.items() if one} == {}
+
+
+async def test_the_sql_of_see_and_search_runs(postgres_url: str) -> None:
+    text = (ROOT / "docs/how-to/see-and-search.md").read_text(encoding="utf-8")
+    (statement,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        assert await connection.fetch(statement) == []
+    finally:
+        await connection.close()

@@ -1,4 +1,4 @@
-"""The agent of the README: it answers an IDEA with a CLAIM about its open risks."""
+"""An agent for research: it answers an IDEA with a CLAIM about its open risks."""
 
 from apc_agents import Agent, HandlerContext
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType, ProofBundle

@@ -50,7 +50,7 @@ team = Team("shop", agents=[cashier], entry="cashier")
 
 @pytest.fixture
 def reviewer(apc: ApcCommand) -> str:
-    """The agent of the README, in the working folder."""
+    """The reviewer of examples/, in the working folder."""
     shutil.copy(EXAMPLE, apc.folder / "reviewer.py")
     return "reviewer:agent"
 

@@ -670,14 +670,8 @@ def explain(document: SessionDocument, around: Surroundings, contract: Contract)
     doubts = around.doubts
     stale = [] if document.state == "CLOSED" else [*(f"{one.words}." for one in doubts.stale), *doubts.of_usage]
     effects = [effect.words(_waiting_for(effect, document, around)) for effect in around.effects[:MOST_DELIVERIES]]
-    said = (
-        *stale,
-        *omissions(contract),
-        *effects,
-        *_ruled(around),
-        *_refused(document, around),
-        *_not_separated(around, contract),
-    )
+    said = [*stale, *omissions(contract), *effects, *_ruled(around)]
+    said += [*_refused(document, around), *_not_separated(around, contract)]
     return replace(explanation, remarks=(*said, *explanation.remarks))
 
 

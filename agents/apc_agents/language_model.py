@@ -51,6 +51,24 @@ class LLMError(AgentError):
         AnswerTooLong     (size, limit): an answer of more bytes than may be read
 
     Whatever raises one of them leaves the conversation as it was.
+
+    ```python
+    from apc_agents.llm import AnswerInvalid, AnswerTooLong, LLMError, ModelAway, ModelRefused, ModelUnusable
+
+
+    def said(error: LLMError) -> str:
+        match error:
+            case ModelUnusable() | ModelRefused():
+                return f"change the settings: {error}"
+            case ModelAway():
+                return f"try again in {error.retry_after or 5} s"
+            case AnswerInvalid() | AnswerTooLong():
+                return "try another model"
+        return str(error)
+
+
+    assert said(ModelAway("busy", retry_after=3)) == "try again in 3 s"
+    ```
     """
 
 
@@ -94,6 +112,15 @@ class AnswerTooLong(LLMError):
 
 def make_model(settings: LLMSettings) -> Model:
     """Return the model that `settings` name (APC_LLM_MODEL); with APC_LLM_BASE_URL one that speaks OpenAI's API.
+
+    ```python
+    from apc_agents.llm import LLMSettings, ModelUnusable, make_model
+
+    try:
+        make_model(LLMSettings(model=None))
+    except ModelUnusable as error:
+        assert "set APC_LLM_MODEL" in str(error)
+    ```
 
     Raises:
         ModelUnusable: no model is named, pydantic-ai knows no such provider, or its key is missing.
@@ -363,6 +390,20 @@ class Recording:
 
 class RecordedModel(WrapperModel):
     """A model whose answers are bounded in size and time, priced, kept, and found again.
+
+    ```python
+    from pydantic_ai import Agent as ModelAgent
+    from pydantic_ai.models.test import TestModel
+
+    from apc_agents.context import InMemoryContextStore
+    from apc_agents.llm import LLMSettings, RecordedModel, Recording
+
+    kept, asked = InMemoryContextStore(), TestModel(custom_output_text="At seven.")
+    for _ in range(2):  # the second run finds the answer of the first
+        recorded = RecordedModel(asked, Recording(kept, "chat-1", 0, "m-1"), LLMSettings())
+        answer = await ModelAgent(recorded).run("When do you open?")
+        assert answer.output == "At seven."
+    ```
 
     Args:
         wrapped: the model that is asked.

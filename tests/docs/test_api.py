@@ -23,7 +23,7 @@ PACKAGES = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_a
 """Those with a page of the API on the site."""
 DESCRIBED = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai")
 """Those whose parameters are described one by one."""
-SHOWN = ("apc_agents", "apc_client", "apc_agents.pydantic_ai")
+SHOWN = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai")
 """Those of whose public names each is used by an example."""
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 

@@ -104,6 +104,25 @@ class Dialogue:
 
     Several processes may serve one conversation; the one that loses a race is told by ContextStale. A caller that
     waits in `changes` is told of what this process does.
+
+    ```python
+    from pydantic_ai.models.test import TestModel
+
+    from apc_agents.llm import Dialogue, DialogueBusy, DialogueOutput, LLMAgent, LLMError, MessageExchange, Mind, Props
+    from apc_agents.memory import InMemoryMemoryStore
+
+    model = TestModel(custom_output_args={"status": "SUCCESS", "stop": True, "response": "At seven."})
+    agent = LLMAgent("clerk", role="clerk", swarm="shop", model=model)
+    dialogue = Dialogue(agent, "chat-1", InMemoryMemoryStore())
+    try:
+        output: DialogueOutput = await dialogue.say("When do you open?")
+    except (DialogueBusy, LLMError) as error:
+        raise SystemExit(f"no answer, and nothing has changed: {error}") from error
+    exchange: MessageExchange = output.exchange
+    assert (output.response, exchange.steps) == ("At seven.", 1)
+    props: Props = await dialogue.clear(revision=output.props.revision)
+    assert props.revision > output.props.revision and isinstance(agent.mind, Mind)
+    ```
     """
 
     def __init__(

@@ -146,6 +146,7 @@ async def test_a_body_without_end_is_taken_without_the_guard(
     body = b"x" * (2 * LIMITS.max_bytes)
     with monkeypatch.context() as unguarded:
         unguarded.setattr(ArtifactUploads, "_size", any_size)
+        unguarded.setattr(artifact_uploads.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**40))
         believed = believe_the_client(unguarded, PATH.rpartition("/")[2])
         async with service(tmp_path / "store", UploadLimits(LIMITS.max_bytes, head_seconds=60, free_bytes=0)) as url:
             reader, writer = await connect(url)
@@ -285,6 +286,7 @@ async def test_uploads_at_the_same_time_do_not_count_on_the_same_space(
         await reader.readline()
         assert b" 201 " in await reader.readline(), "the first has its space"
         writer.close()
+        await writer.wait_closed()
         assert b" 20" in await send(url, put(f"/sha256/{hashlib.sha256(other).hexdigest()}", other)), "given back"
 
 

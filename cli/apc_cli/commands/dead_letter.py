@@ -19,7 +19,7 @@ from apc_bus.topology import RECEIPTS
 from apc_cli.commands.group import Commands
 from apc_cli.connections import Door, find_door, open_log, require_agent
 from apc_cli.errors import InputUnusable, ServiceAway
-from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
+from apc_cli.output.output import AsJson, print_json, print_rows, tell, wants_json
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.text import numbered
@@ -222,7 +222,8 @@ async def _settle_letters(
     from apc_client.operator import acting_operator
 
     if kind is ReceiptKind.REQUEUE:
-        meant = _of_use(meant, is_all=is_all)
+        meant, useless = _of_use(meant, is_all=is_all)
+        tell([_left_out(len(useless))] if useless else [])
     meant = _within(meant, door.shards, is_all=is_all)
     operator = await acting_operator(pool, door.user, named)
     if meant:
@@ -238,13 +239,21 @@ def _check_note(note: str | None) -> None:
         raise InputUnusable(f"--note has {len(note)} characters: {MAX_NOTE} are allowed")
 
 
-def _of_use(meant: Sequence[DeadDelivery], *, is_all: bool) -> list[DeadDelivery]:
-    """Return the deliveries whose handlers can do something. Raises InputUnusable for others, unless `is_all`."""
+def _of_use(meant: Sequence[DeadDelivery], *, is_all: bool) -> tuple[list[DeadDelivery], list[DeadDelivery]]:
+    """Return the deliveries whose handlers can do something, and the others.
+
+    Raises InputUnusable when there are others, unless `is_all`.
+    """
     now = datetime.now(UTC)
     useless = [one for one in meant if one.expires_at <= now or one.is_in_halted_session]
     if useless and not is_all:
         raise InputUnusable(_why_useless(useless[0], now))
-    return [one for one in meant if one not in useless]
+    return [one for one in meant if one not in useless], useless
+
+
+def _left_out(count: int) -> str:
+    what = numbered(count, "dead delivery stays", "dead deliveries stay")
+    return f"{what}: the packet has expired, or its session has halted; `apc dead-letter discard` gives them up"
 
 
 def _why_useless(dead: DeadDelivery, now: datetime) -> str:
@@ -334,6 +343,7 @@ def _row(delivery: DeliveryId, states: dict[DeliveryId, tuple[str, int]]) -> Row
 app = Commands(help="List, show, requeue and discard dead letters.")
 
 NOTHING = "no such delivery is dead"
+NOTHING_DONE = {ReceiptKind.REQUEUE: "no such delivery can be requeued", ReceiptKind.DISCARD: NOTHING}
 
 SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")]
 AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only deliveries to this agent.")]
@@ -382,7 +392,10 @@ async def requeue(
     note: Note = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it."""
+    """Deliver dead packets again, under their ids, as their next attempt; wait until the log shows it.
+
+    Packets that have expired, and work of a session that has halted, are refused; --all leaves them out and says so.
+    """
     narrowed = (session_id, agent_id, reason)
     await _settle(ReceiptKind.REQUEUE, packet_ids, narrowed, is_all=is_all, note=note, as_json=as_json)
 
@@ -412,4 +425,5 @@ async def _settle(
     as_json: bool,
 ) -> None:
     rows = await settle_dead(kind, packet_ids or (), Filter(*narrowed), is_all=is_all, note=note)
-    print_rows(rows, title=f"{kind}: {numbered(len(rows), 'delivery', 'deliveries')}", as_json=as_json, empty=NOTHING)
+    title = f"{kind}: {numbered(len(rows), 'delivery', 'deliveries')}"
+    print_rows(rows, title=title, as_json=as_json, empty=NOTHING_DONE[kind])

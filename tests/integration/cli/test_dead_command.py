@@ -118,7 +118,9 @@ async def test_what_cannot_be_done_is_said_in_a_line(running: House, monkeypatch
         await settle_dead(DISCARD, [], ANY, is_all=True)
 
 
-async def test_nothing_is_requeued_in_a_session_that_has_halted(running: House) -> None:
+async def test_nothing_is_requeued_in_a_session_that_has_halted(
+    running: House, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its handler would run, and all that it sends would be refused."""
     dead = await running.dead_letter("blue-1")
     stop = make_packet("librarian", SignalPayload(signal=Signal.STOP), parent=running.opening)
@@ -128,7 +130,9 @@ async def test_nothing_is_requeued_in_a_session_that_has_halted(running: House) 
         await settle_dead(REQUEUE, [str(dead.packet_id)], ANY)
     words = f"session {SESSION} has halted (STOP by librarian), so all that a handler sends there would be refused"
     assert words in str(raised.value)
+    capsys.readouterr()
     assert await settle_dead(REQUEUE, [], ANY, is_all=True) == [], "it stays, for a discard"
+    assert "1 dead delivery stays: the packet has expired, or its session has halted" in capsys.readouterr().err
     (rested,) = await settle_dead(DISCARD, [], ANY, is_all=True)
     assert (rested["packet_id"], rested["state"]) == (dead.packet_id, "ARCHIVED")
 

@@ -143,9 +143,10 @@ async def planned_topology(expected: Sequence[AgentQueues] = ()) -> Topology:
 
 
 def topology_url(settings: BusSettings) -> str:
-    """Return the AMQP URL of the deploy-time user, who may declare; needs APC_AMQP_URL or APC_TOPOLOGY_URL."""
+    """Return the AMQP URLs of the deploy-time user, who may declare, with commas; needs APC_AMQP_URL or the other."""
     given = ConsoleSettings().topology_url
-    return settings.with_certificates(given.get_secret_value()) if given else settings.amqp_nodes[0]
+    urls = [one.strip() for one in given.get_secret_value().split(",")] if given else []
+    return ",".join(map(settings.with_certificates, urls)) or ",".join(settings.amqp_nodes)
 
 
 async def apply(topology: Topology) -> None:

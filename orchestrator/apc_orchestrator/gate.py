@@ -280,8 +280,11 @@ class Gate:
                     timeout=self._settings.probe_seconds,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
+                # A probe that did not come went to another process, which holds the shard.
+                self.state.is_standing_by = not receiving.done()
             return await receiving if receiving.done() else None
         finally:
+            self.state.is_standing_by = False
             await cancelled(receiving, stopping)
 
     def _probe(self) -> Publication:

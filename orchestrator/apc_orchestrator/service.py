@@ -47,13 +47,18 @@ class Orchestrator:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each shard is served, the bus works, and no background task has failed."""
+        """Whether each shard is served or stood by for, the bus works, and no background task has failed."""
         return not self.problems
 
     @property
     def problems(self) -> list[str]:
-        """Why the process is not ready, one sentence per reason; callable from any thread."""
-        unheld = [f"shard {state.shard} is not held" for state in self.shards if not state.is_active]
+        """Why the process is not ready, one sentence per reason; callable from any thread.
+
+        It is ready for a shard that another process holds, if it would take over: what is served at all is for the
+        metric apc_gate_shards_held to say.
+        """
+        waiting = [state for state in self.shards if not (state.is_active or state.is_standing_by)]
+        unheld = [f"shard {state.shard} is not held" for state in waiting]
         return unheld + problems_of(self._pool) + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -61,6 +61,8 @@ class ShardState:
         self.shard = shard
         self.server: Serving | None = None
         """The server of the current lease, while this process holds the shard."""
+        self.is_standing_by = False
+        """Another process holds the shard; this one consumes its queue, and takes over when that one is gone."""
 
     @property
     def is_active(self) -> bool:
@@ -74,11 +76,11 @@ class ShardState:
 
     def take(self, server: Serving) -> None:
         """Note that the shard is held, and by which server."""
-        self.server = server
+        self.server, self.is_standing_by = server, False
 
     def leave(self) -> None:
-        """Note that the shard is no longer held."""
-        self.server = None
+        """Note that the shard is neither held nor waited for."""
+        self.server, self.is_standing_by = None, False
 
 
 UNREAD = "unread"

@@ -55,7 +55,7 @@ class Timing:
 
 
 class Nodes:
-    """The broker's nodes, one set of credentials.
+    """The broker's nodes, one set of credentials; a URL may be a list, separated by commas.
 
     Raises:
         BusUnavailable: no URL, or one that cannot be read.
@@ -64,7 +64,8 @@ class Nodes:
     def __init__(self, urls: Sequence[str], timing: Timing) -> None:
         if not urls:
             raise BusUnavailable("no broker is given: set APC_AMQP_URL")
-        self._urls = [_with_heartbeat(url, timing.heartbeat) for url in urls]
+        each = [url.strip() for listed in urls for url in listed.split(",") if url.strip()]
+        self._urls = [_with_heartbeat(url, timing.heartbeat) for url in each]
         self.timing = timing
 
     @property
@@ -241,10 +242,14 @@ def _with_heartbeat(text: str, heartbeat: float) -> URL:
     try:
         url = URL(text)
         if url.scheme not in ("amqp", "amqps") or not url.host:
-            raise ValueError("it must be amqp://user:password@host/virtual-host")
-    except ValueError as error:
-        raise BusUnavailable(f"an AMQP URL cannot be read: {error}") from error
-    port = url.port or (5671 if url.scheme == "amqps" else 5672)
+            raise ValueError("no AMQP URL")
+        port = url.port or (5671 if url.scheme == "amqps" else 5672)
+    except ValueError:
+        # Its text and the error's may hold the password.
+        raise BusUnavailable(
+            "an AMQP URL cannot be read: it must be amqp://user:password@host/virtual-host, with %-escapes in user and "
+            "password"
+        ) from None
     return url.with_port(port).update_query(heartbeat=str(round(heartbeat)))
 
 

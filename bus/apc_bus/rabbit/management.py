@@ -4,11 +4,12 @@ import asyncio
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 import orjson
@@ -17,9 +18,34 @@ from apc_bus.errors import BusUnavailable
 from apc_bus.rabbit.definitions import Limits, Permission, password_hash
 from apc_bus.tls import tls_problem
 
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """A node of a cluster, as the node that was asked sees it."""
+
+    name: str
+    is_running: bool
+    partitions: tuple[str, ...]
+    """Nodes that it was cut off from and has not joined again."""
+    alarms: tuple[str, ...]
+    """memory, disk: while there is one, the cluster takes no publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedQueue:
+    """A quorum queue, and the nodes that have it."""
+
+    name: str
+    members: tuple[str, ...]
+    online: tuple[str, ...]
+    leader: str
+    """\"\" when there is none."""
+
+
 TIMEOUT_SECONDS = 5.0
 """For each answer: a node that is frozen takes the connection and says nothing."""
 _ABSENT = 404
+_ALARMS = {"memory": "mem_alarm", "disk": "disk_free_alarm"}
 
 
 class Management:
@@ -43,10 +69,54 @@ class Management:
         except (ValueError, OSError) as error:
             raise BusUnavailable(f"APC_MANAGEMENT_URL cannot be used: {error}") from error
         self.user = unquote(parts.username)
+        self.host = parts.hostname
+        self._url, self._ca_file = url, ca_file
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self._place = f"{host}:{port}"
         self._base = f"{parts.scheme}://{self._place}{parts.path.rstrip('/')}/api"
         self._authorization = b64encode(f"{self.user}:{unquote(parts.password or '')}".encode()).decode()
+
+    def of_host(self, host: str) -> "Management":
+        """Return the API of another node, with the same scheme, port and credentials."""
+        parts = urlsplit(self._url)
+        credentials, _, place = parts.netloc.rpartition("@")
+        port = place.rpartition(":")[2] if not place.endswith("]") and ":" in place else ""
+        written = f"[{host}]" if ":" in host else host
+        netloc = f"{credentials}@{written}" + (f":{port}" if port else "")
+        return Management(urlunsplit(parts._replace(netloc=netloc)), self._ca_file)
+
+    async def nodes(self) -> list[BrokerNode]:
+        """Return the nodes of the cluster."""
+        listed: list[dict[str, Any]] = await self._ask("GET", "nodes") or []
+        return [
+            BrokerNode(
+                one["name"],
+                bool(one.get("running")),
+                tuple(one.get("partitions") or ()),
+                tuple(word for word, name in _ALARMS.items() if one.get(name)),
+            )
+            for one in listed
+        ]
+
+    async def queues(self, vhost: str) -> list[ReplicatedQueue]:
+        """Return the quorum queues of a virtual host."""
+        listed: list[dict[str, Any]] = await self._ask("GET", f"queues/{_word(vhost)}") or []
+        return [
+            ReplicatedQueue(
+                one["name"], tuple(one.get("members") or ()), tuple(one.get("online") or ()), one.get("leader") or ""
+            )
+            for one in listed
+            if one.get("type") == "quorum"
+        ]
+
+    async def bindings(self, vhost: str) -> list[tuple[str, str, str]]:
+        """Return exchange, queue and key of each binding of a queue in a virtual host."""
+        listed: list[dict[str, Any]] = await self._ask("GET", f"bindings/{_word(vhost)}") or []
+        return [
+            (one["source"], one["destination"], one["routing_key"])
+            for one in listed
+            if one["destination_type"] == "queue"
+        ]
 
     async def users(self) -> dict[str, frozenset[str]]:
         """Return the tags of each user."""

@@ -60,7 +60,8 @@ class ConsoleSettings(ApcSettings):
     """Settings of the console only."""
 
     topology_url: SecretStr | None = None
-    """AMQP URL of the deploy-time user, who may declare exchanges and queues; none = APC_AMQP_URL."""
+    """AMQP URL of each broker node, separated by commas, as the deploy-time user, who may declare exchanges and queues;
+    none = APC_AMQP_URL."""
     management_url: SecretStr | None = None
     """`http(s)://user:password@host:15672` of RabbitMQ's management plugin, with a user that has the tag administrator.
     With it, `apc agent add` and `revoke` create and delete broker users, and `apc doctor` checks them."""
@@ -83,8 +84,9 @@ class ConsoleSettings(ApcSettings):
     @field_validator("topology_url")
     @classmethod
     def _check_topology_url(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            check_scheme(value.get_secret_value(), ("amqp", "amqps"))
+        urls = [] if value is None else value.get_secret_value().split(",")
+        for url in urls:
+            check_scheme(url.strip(), ("amqp", "amqps"))
         return value
 
     @field_validator("management_url")

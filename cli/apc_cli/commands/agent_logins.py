@@ -149,7 +149,8 @@ def vhost_of(settings: BusSettings) -> str:
 
 def own_users(settings: BusSettings, management: Management) -> set[str]:
     """Return the users of this environment, whose rights only the deployment changes, never a command."""
-    return {broker_user(settings), unquote(urlsplit(topology_url(settings)).username or ""), management.user}
+    deployer = urlsplit(topology_url(settings).split(",")[0]).username or ""
+    return {broker_user(settings), unquote(deployer), management.user}
 
 
 async def make_users(settings: BusSettings, topology: Topology) -> Remarks:

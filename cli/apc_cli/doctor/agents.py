@@ -1,6 +1,7 @@
 """Checks of the registered agents: whether they receive what is sent to them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from apc_agents.effects import MAX_LISTED, UNSETTLED, EffectRecord, PostgresEffe
 from apc_bus.port import QueueDepth
 from apc_bus.topology import DEAD_QUEUE
 from apc_cli.commands.agent import inbox_depths, listed
-from apc_cli.doctor.finding import Finding, ok, warning
+from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.identity.registry import CLIENT, CLIENTS
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import Right
@@ -26,14 +27,52 @@ async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -
     """Check each registered agent that handles something: is it alive, and are its queues consumed."""
     now = datetime.now(UTC)
     agents = [row for row in await listed(pool, now) if not row["is_revoked"]]
-    findings = [finding for row in agents if (finding := _agent(row, depths, now)) is not None]
-    if findings or not agents:
-        return findings
+    idle = [one for row in agents if (one := _idle(row, depths, now)) is not None]
+    if idle or not agents:
+        return [finding for kind in KINDS for finding in _told(kind, idle)]
     registered = f"{numbered(len(agents), 'is', 'are')} registered"
     return [ok("agents", f"{registered}; each that handles something is alive and consumes")]
 
 
-def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime) -> Finding | None:
+NAMED = 3
+"""Agents of one kind that get their own findings; more are one finding."""
+_UNCONSUMED, _SILENT = "nobody consumes its queues", "it is silent"
+_UNREAD = "may operate and handles nothing, so nobody reads its inbox"
+KINDS = (_UNCONSUMED, _SILENT, _UNREAD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    agent_id: str
+    kind: str
+    seen: str
+    waiting: int
+
+
+def _told(kind: str, idle: Sequence[_Idle]) -> list[Finding]:
+    """Return the findings about the idle agents of one kind: one for each of a few, else one for all."""
+    those = [one for one in idle if one.kind == kind]
+    if len(those) <= NAMED or kind == _UNREAD:
+        return [_finding_of(one) for one in those]
+    named = ", ".join(one.agent_id for one in those[:NAMED])
+    waiting = sum(one.waiting for one in those)
+    waits = f"; {numbered(waiting, 'packet waits', 'packets wait')}" if waiting else ""
+    what = "nobody consumes the queues of" if kind == _UNCONSUMED else "nothing was heard lately of"
+    said = f"{what} {len(those)} agents: {named} and {len(those) - NAMED} more{waits}"
+    fix = "start their workers, or `apc agent revoke` those that are gone; `apc agent list` shows all"
+    return [warning("agents", said, fix)]
+
+
+def _finding_of(one: _Idle) -> Finding:
+    waits = f"; {numbered(one.waiting, 'packet waits', 'packets wait')}" if one.waiting else ""
+    if one.kind == _UNREAD:
+        return warning("agents", f"{one.agent_id}: {_UNREAD}{waits}", OPERATOR_FIX)
+    said = f"{one.kind}; {one.seen}" if one.kind == _UNCONSUMED else one.seen
+    fix = f"start its worker, or `apc agent revoke {one.agent_id}`"
+    return warning("agents", f"{one.agent_id}: {said}{waits}", fix)
+
+
+def _idle(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime) -> _Idle | None:
     inbox = inbox_depths(depths, row["agent_id"])
     waiting = sum(depth.messages for depth in inbox)
     is_consumed = bool(inbox) and all(depth.consumers for depth in inbox)
@@ -42,22 +81,21 @@ def _agent(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime)
     if not row["handles"] and not waiting:
         return None  # an operator, who has no inbox
     seen = row["last_seen"]
-    said = "never heard of" if seen is None else f"last heard of {(now - seen).total_seconds():.0f} s ago"
-    if not is_consumed:
-        said = f"nobody consumes its queues; {said}"
-    waits = f"; {numbered(waiting, 'packet waits', 'packets wait')}" if waiting else ""
+    heard = "never heard of" if seen is None else f"last heard of {(now - seen).total_seconds():.0f} s ago"
+    kind = _SILENT if is_consumed else _UNCONSUMED
     if not row["handles"] and Right.OPERATE in row["rights"]:
-        said = f"{row['agent_id']}: may operate and handles nothing, so nobody reads its inbox{waits}"
-        return warning("agents", said, OPERATOR_FIX)
-    fix = f"start its worker, or `apc agent revoke {row['agent_id']}`"
-    return warning("agents", f"{row['agent_id']}: {said}{waits}", fix)
+        kind = _UNREAD
+    return _Idle(row["agent_id"], kind, heard, waiting)
 
 
 # Checks of dead letters, in the broker and in the log, and of inputs that were set aside.
 
 LETTERS_FIX = (
-    "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, or `discard` puts them to rest"
+    "`apc dead-letter list` shows them; then `apc dead-letter requeue` sends them again, unless they have expired or "
+    "their session has halted, or `discard` puts them to rest"
 )
+UNDELIVERABLE = frozenset({"no_route", "overflow"})
+"""Reasons that say that an inbox is missing, not bound, or full."""
 SET_ASIDE_DAYS = 7
 SHOWN = 5
 """Reasons that are listed."""
@@ -102,7 +140,13 @@ async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
     since = f"{age:.0f} s" if age < 3600 else f"{age / 3600:.0f} h"
     ended = numbered(count, "delivery", "deliveries")
     said = f"{ended} ended as dead letters ({', '.join(reasons)}), the oldest {since} ago"
-    return [warning("dead letters", said, LETTERS_FIX)]
+    findings = [warning("dead letters", said, LETTERS_FIX)]
+    unrouted = sum(row["deliveries"] for row in rows if row["reason"] in UNDELIVERABLE)
+    if unrouted:
+        said = f"{numbered(unrouted, 'delivery', 'deliveries')} found no inbox with room: the broker could not deliver"
+        fix = f"`apc topology apply`, start the workers, then requeue: {LETTERS_FIX}"
+        findings.append(wrong("dead letters", said, fix))
+    return findings
 
 
 # Checks of handlers' side effects whose outcome is unknown.

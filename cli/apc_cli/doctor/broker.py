@@ -11,7 +11,7 @@ from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.rabbit.definitions import Permission, permissions
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
-from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology, gate_queue
+from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology, build_topology, gate_queue
 from apc_cli.commands.agent_logins import open_management, own_users, vhost_of
 from apc_cli.commands.topology import shared_users
 from apc_cli.connections import CONNECT_PATIENCE, broker_user
@@ -33,16 +33,33 @@ async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
     """Check that each node of APC_AMQP_URL accepts a connection with these credentials."""
     findings = []
     for url in urls:
-        parts = urlsplit(url)
-        name = f"{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
+        name = _name(url)
         try:
             link = await Nodes([url], _timing()).connect("apc doctor")
         except BusUnavailable as error:
-            findings.append(wrong("broker", str(error), "start RabbitMQ on that node, or correct APC_AMQP_URL"))
+            fix = "start RabbitMQ on that node, or correct APC_AMQP_URL"
+            findings.append(wrong("broker", f"{name} cannot be reached: {error}", fix))
         else:
             await link.close(CONNECT_PATIENCE.total_seconds())
             findings.append(ok("broker", f"{name} answers"))
     return findings
+
+
+def _name(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or (5671 if parts.scheme == 'amqps' else 5672)}"
+
+
+async def look_at_other_node(url: str, shards: int) -> list[Finding]:
+    """Check that another node knows what every shard needs: a node that left its cluster may not. None when it does.
+
+    A node that does not answer was reported before.
+    """
+    try:
+        found = await inspect_rabbit(url, build_topology(shards), timing=_timing())
+    except BusUnavailable:
+        return []
+    return [wrong("topology", f"on {_name(url)} {_missing(found.missing)}", APPLY)] if found.missing else []
 
 
 async def inspect_broker(url: str, topology: Topology) -> Inspection:
@@ -64,7 +81,7 @@ def judge_topology(inspection: Inspection) -> list[Finding]:
                 "set APC_TOPOLOGY_URL to the deploy-time user",
             )
         )
-    return findings or [ok("topology", "every exchange and queue is there as declared (bindings cannot be asked for)")]
+    return findings or [ok("topology", "every exchange and queue is there as declared")]
 
 
 def _missing(names: Sequence[str]) -> str:

@@ -22,9 +22,11 @@ from apc_cli.doctor.broker import (
     judge_topology,
     look_at_message_size,
     look_at_nodes,
+    look_at_other_node,
     look_at_permissions,
     look_at_users,
 )
+from apc_cli.doctor.cluster import look_at_cluster
 from apc_cli.doctor.finding import Finding, Status, attempt, look, ok
 from apc_cli.doctor.log import (
     look_at_checkpoints,
@@ -34,6 +36,7 @@ from apc_cli.doctor.log import (
     look_at_number,
     look_at_places,
     look_at_recorded_time,
+    look_at_unstored,
 )
 from apc_cli.output.output import AsJson, print_rows
 from apc_client.registration import inboxes_of, topology_of
@@ -71,6 +74,7 @@ async def _database(
     for check, looking in (
         ("recorded time", look_at_recorded_time),
         ("log end", look_at_evidence),
+        ("unstored entries", look_at_unstored),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
         ("inputs set aside", look_at_inputs_set_aside),
@@ -94,7 +98,8 @@ async def _look_at_database(pool: asyncpg.Pool, database: DatabaseSettings) -> l
 
 async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Finding]:
     findings = await look("broker", look_at_nodes(settings.amqp_nodes))
-    if not any(finding.status is Status.OK for finding in findings):
+    answering = [url for url, one in zip(settings.amqp_nodes, findings, strict=False) if one.status is Status.OK]
+    if not answering:
         return findings
     topology = await attempt("topology", _plan(settings, pool), findings)
     if topology is None:
@@ -104,10 +109,13 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     if inspection is None:
         return findings
     findings += judge_topology(inspection)
+    for url in answering[1:]:
+        findings += await look("topology", look_at_other_node(url, settings.shards))
     findings += await look("shards", look_at_number(topology_url(settings), settings.shards))
     prefetch = OrchestratorSettings().gate_prefetch
     findings += await look("message size", look_at_message_size(topology_url(settings), prefetch))
     findings += await look("users", look_at_users(settings, topology))
+    findings += await look("cluster", look_at_cluster(settings, topology), "correct APC_MANAGEMENT_URL")
     findings += judge_gates(inspection.depths, range(settings.shards))
     if pool is not None:
         findings += await look("log", look_at_lag(pool, inspection.depths, range(settings.shards)))

@@ -17,7 +17,7 @@ from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_head
 from apc_log.placement import check_places, read_open_sessions, split_sessions
-from apc_log.queries.health import read_age, read_exports, read_seconds_ahead
+from apc_log.queries.health import count_unstored, read_age, read_exports, read_seconds_ahead
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
 from apc_persister.verification import findings
@@ -178,6 +178,24 @@ async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
 
 def _wrong(check: str, difference: findings.LogFinding) -> Finding:
     return wrong(check, f"shard {difference.shard}: {difference.message}", VERIFY)
+
+
+UNSTORED_DAYS = 7
+
+
+async def look_at_unstored(pool: asyncpg.Pool) -> list[Finding]:
+    """Check whether the log writer had to store entries as conflicts lately: what they say is missing where it belongs.
+
+    It counts them as apc_log_unstored_total.
+    """
+    count, newest = await count_unstored(pool, UNSTORED_DAYS)
+    if not count or newest is None:
+        return [ok("unstored entries", f"none within {UNSTORED_DAYS} days")]
+    entries = numbered(count, "entry", "entries")
+    when = f"within {UNSTORED_DAYS} days, the newest at {newest:%Y-%m-%d %H:%M} UTC"
+    said = f"{entries} could not be stored as what they are {when}"
+    fix = "packet_conflicts of kind unstorable has their bytes and the reason: mend the cause, and report it with them"
+    return [wrong("unstored entries", said, fix)]
 
 
 # Checks of what orchestrators have logged and the database does not hold yet.

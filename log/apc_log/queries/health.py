@@ -29,7 +29,8 @@ FROM apc_log.packet_events AS dead
 WHERE dead.to_state = 'DEAD_LETTERED' AND NOT EXISTS (
     SELECT FROM apc_log.packet_events AS later
     WHERE later.session_id = dead.session_id AND later.packet_id = dead.packet_id
-      AND later.recipient = dead.recipient AND later.seq > dead.seq AND later.to_state <> ''
+      AND later.to_state <> ''
+      AND (later.recipient = dead.recipient AND later.seq > dead.seq OR later.to_state = 'RETRACTED')
 )
 GROUP BY 1 ORDER BY 2 DESC, 1
 """
@@ -47,6 +48,10 @@ WHERE kind = 'unjudgeable' AND recorded_at > now() - make_interval(days => $1)
 """
 
 
+_UNSTORED = """
+SELECT count(*) AS count, max(recorded_at) AS newest FROM apc_log.packet_conflicts
+WHERE kind = 'unstorable' AND recorded_at > now() - make_interval(days => $1)
+"""
 _AHEAD = """
 SELECT shards.shard, extract(epoch FROM newest.judged_at - clock_timestamp())::double precision AS seconds
 FROM apc_log.shards
@@ -77,6 +82,12 @@ async def count_set_aside(pool: asyncpg.Pool, days: int) -> int:
     return int(await pool.fetchval(_SET_ASIDE, days))
 
 
+async def count_unstored(pool: asyncpg.Pool, days: int) -> tuple[int, datetime | None]:
+    """Return how many entries the writer could only store as conflicts within so many days, and when the newest."""
+    row = await pool.fetchrow(_UNSTORED, days)
+    return (0, None) if row is None else (row["count"], row["newest"])
+
+
 async def read_age(pool: asyncpg.Pool, shard: int) -> float | None:
     """Return how many seconds ago the last entry of a shard was written; None when there is none."""
     age: float | None = await pool.fetchval(_AGE, shard)
@@ -100,11 +111,11 @@ CROSS JOIN LATERAL (
     WHERE is_late_heartbeat IS NOT true
 ) AS packets
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (
-        WHERE to_state = 'DEAD_LETTERED' AND recorded_at > clock_timestamp() - interval '15 minutes'
-    ) AS dead
+    SELECT count(*) FILTER (WHERE recorded_at > clock_timestamp() - interval '15 minutes') AS dead
     FROM (
-        SELECT recorded_at, to_state FROM apc_log.packet_events WHERE shard = shards.shard ORDER BY seq DESC LIMIT 1000
+        -- By their own index: among busy hops the newest thousand of all are those of some seconds.
+        SELECT recorded_at FROM apc_log.packet_events
+        WHERE shard = shards.shard AND to_state = 'DEAD_LETTERED' ORDER BY seq DESC LIMIT 1000
     ) AS newest
 ) AS hops
 ORDER BY shards.shard
@@ -113,7 +124,7 @@ ORDER BY shards.shard
 
 @dataclass(frozen=True, slots=True)
 class RecentWork:
-    """The newest entries of a shard, at most 1,000 packets and 1,000 hops."""
+    """The newest entries of a shard, at most 1,000 packets and 1,000 dead letters."""
 
     shard: int
     packets: int

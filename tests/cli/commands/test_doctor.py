@@ -236,6 +236,8 @@ LOOKS = [
     ("look_at_dead_letters", "dead letters"),
     ("look_at_inputs_set_aside", "inputs set aside"),
     ("look_at_effects", "effects"),
+    ("look_at_unstored", "unstored entries"),
+    ("look_at_cluster", "cluster"),
     ("look_at_evidence", "log end"),
     ("registered_agents", "topology"),
     ("inspect_broker", "topology"),
@@ -271,4 +273,5 @@ def test_each_look_is_among_those_that_were_made_to_fail() -> None:
     assert {one for one in named if one.startswith(("look_at_", "inspect_", "registered_"))} <= {
         *(look for look, _ in LOOKS),
         "look_at_database",
+        "look_at_other_node",  # of a second node
     }

@@ -87,13 +87,11 @@ def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
         checkpoint = check_note(parse_note(row["note"] or ""), keys)
     except CheckFailed as error:
         return StoredCheckpoint(size, None, f"stored checkpoint of {size} entries: {error}")
+    differing = "tree_size" if checkpoint.size != size else "root_hash"
+    fault = f"column {differing} of the stored checkpoint of {size} entries is not what its note says"
     if checkpoint.size != size:
-        fault = f"column tree_size of the stored checkpoint of {size} entries is not what its note says"
         return StoredCheckpoint(size, None, fault)
-    fault = None
-    if checkpoint.root != row["root_hash"]:
-        fault = f"column root_hash of the stored checkpoint of {size} entries is not what its note says"
-    return StoredCheckpoint(size, checkpoint.root, fault)
+    return StoredCheckpoint(size, checkpoint.root, None if checkpoint.root == row["root_hash"] else fault)
 
 
 def check_note(note: SignedNote, keys: Keys) -> Checkpoint:

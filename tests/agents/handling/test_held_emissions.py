@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -374,7 +375,7 @@ async def names(memory: InMemoryMemoryStore) -> list[str]:
     return [orjson.loads(one.content)["method_id"] for one in kept.messages]
 
 
-UNSTORABLE = {
+UNSTORABLE: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"scores": [0.5, math.nan]}, r"ctx\.state\.scores\[1\]: nan is no JSON number"),
     "infinity beside null": ({"best": -math.inf, "last": None}, r"ctx\.state\.best: -inf"),
     "a set": ({"seen": {1}}, "not JSON"),

@@ -23,6 +23,11 @@ MAX_CHECKS_OF_A_PLACE = 256
 """Subschemas that judge one place of the content."""
 LEVELS_LOOKED_AT = 64
 """Content is never deeper: a packet has at most 32 levels by default."""
+_MOST_PLACES = 1 << 17
+"""Values in a packet of 256 KiB."""
+_FRACTION = 80
+_MOST_STEPS = 40_000
+"""Twenty milliseconds."""
 
 _LOCAL = re.compile(r"#(?:/(\$defs|definitions)/([^/~%]+))?")
 _FOREIGN = frozenset("$id $anchor $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor $vocabulary".split())
@@ -44,6 +49,10 @@ class _Subschema:
     same: list[int] = field(default_factory=list)
     anywhere: list[int] = field(default_factory=list)
     named: list[tuple[str, int]] = field(default_factory=list)
+    most: dict[int, int] = field(default_factory=dict)
+    """Of those in `anywhere`: how many places of one value each may judge."""
+    cost: int = 0
+    """Steps beside those of a cheap comparison, for each place that it judges: see `_cost_of`."""
 
 
 def check_document(document: Any) -> None:
@@ -58,6 +67,7 @@ def check_document(document: Any) -> None:
         raise SchemaUnusable("$schema", f"only JSON Schema 2020-12 is read: leave $schema out, or write {DIALECT}")
     nodes = _SubschemaReader(document).nodes
     _check_cost(nodes, _order(nodes))
+    _check_dear(nodes)
 
 
 def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,12 +97,19 @@ class _SubschemaReader:
         self._references: list[tuple[_Subschema, str]] = []
         self._definitions: dict[tuple[str, str], int] = {}
         pending: list[tuple[int, dict[str, Any]]] = [(self._add("$"), document)]
+        self.nodes[0].cost = _cost_of(document)
         for number, schema in pending:
             for slot, step, path, inner in self._inner(self.nodes[number], schema):
                 if not isinstance(inner, dict):
                     continue  # true and false judge nothing further
                 target = self._add(path)
+                self.nodes[target].cost = _cost_of(inner)
                 pending.append((target, inner))
+                if slot == "anywhere":
+                    is_of_items = path.removeprefix(f"{self.nodes[number].path}.") in _ITEMS
+                    bound = schema.get("maxItems" if is_of_items else "maxProperties")
+                    is_number = isinstance(bound, int) and not isinstance(bound, bool)
+                    self.nodes[number].most[target] = min(bound, _MOST_PLACES) if is_number else _MOST_PLACES
                 if slot == "define":
                     self._definitions.setdefault((step, path.rpartition(".")[2]), target)
                 elif slot == "named":
@@ -194,6 +211,42 @@ def _inside(nodes: list[_Subschema], checks: Counter[int]) -> Counter[int]:
     return anywhere
 
 
+_ITEMS = frozenset({"items", "contains", "unevaluatedItems", "additionalItems"})
+
+
+def _cost_of(schema: Mapping[str, Any]) -> int:
+    """Return what is dear of a subschema for each place that it judges, in steps of half a microsecond.
+
+    A `multipleOf` that is no whole number is computed with fractions of a thousand digits; of an `enum`, texts and
+    numbers are looked up, and objects and lists are compared one after the other.
+    """
+    multiple, values = schema.get("multipleOf"), schema.get("enum")
+    fraction = _FRACTION if isinstance(multiple, float) and not multiple.is_integer() else 0
+    return fraction + sum(isinstance(one, dict | list) for one in (values if isinstance(values, list) else ()))
+
+
+def _check_dear(nodes: list[_Subschema]) -> None:
+    """Bound what is dear by how many places of the content it may judge: a packet has some hundred thousand."""
+    places = dict.fromkeys(range(len(nodes)), 0)
+    places[0] = 1
+    changed = [0]
+    for at in changed:
+        node = nodes[at]
+        inner = [(target, 1) for target in (*node.same, *(target for _, target in node.named))]
+        for target, most in (*inner, *node.most.items()):
+            found = min(places[at] * most, _MOST_PLACES)
+            if found > places[target]:
+                places[target] = found
+                changed.append(target)
+    for at, node in enumerate(nodes):
+        if node.cost and node.cost * places[at] > _MOST_STEPS:
+            message = (
+                "a fraction as multipleOf, or objects in an enum, would be judged at too many places: give the list "
+                "above it a smaller maxItems (or maxProperties), or use a whole number, or texts in the enum"
+            )
+            raise SchemaUnusable(node.path, message)
+
+
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMAS = 4_096
 """In a registry: the orchestrator keeps all of them."""
@@ -224,14 +277,31 @@ class RegisteredSchema:
         return _compiled(dict(self.document))
 
     def fault(self, content: Mapping[str, Any], path: str) -> ContentFault | None:
-        """Return the first place where the content does not fit; `path` is the content's own in the packet."""
+        """Return the first place where the content does not fit; `path` is the content's own in the packet.
+
+        Looks no further: a packet of 256 KiB may have a hundred thousand faults, which would take seconds to name.
+        """
         validator = self._validator
         if validator.is_valid(content):
             return None
-        error = next(iter(validator.iter_errors(content)))
+        error = _first_error(validator, content)
+        message = self._all_unexpected(error) or error.message
         for part in error.instance_path:
             path += f"[{part}]" if isinstance(part, int) else f".{part}"
-        return ContentFault(path, f"{error.message[:_LONGEST_MESSAGE]} ({self.schema_id})", self.hash.hex())
+        return ContentFault(path, f"{message[:_LONGEST_MESSAGE]} ({self.schema_id})", self.hash.hex())
+
+    def _all_unexpected(self, error: Any) -> str | None:
+        """Return the message that names all unexpected properties of an object: the validator stops at the first."""
+        *place, keyword = error.schema_path
+        if keyword != "additionalProperties":
+            return None
+        schema: Any = self.document
+        for step in place:
+            schema = schema[step]
+        expected = {key: dict.fromkeys(schema.get(key, ()), True) for key in ("properties", "patternProperties")}
+        alone = _compiled({**expected, "additionalProperties": False})
+        message: str = next(iter(alone.iter_errors(error.instance))).message
+        return message
 
 
 def register_schema(schema_id: str, document: Any) -> RegisteredSchema:
@@ -258,6 +328,16 @@ def known_schema(schema_id: str, document: Mapping[str, Any]) -> RegisteredSchem
     except (PacketRefused, RecursionError) as error:
         raise SchemaUnusable("$", f"no canonical JSON ({error}): send plain, finite JSON") from error
     return RegisteredSchema(schema_id, document, sha256(identity).digest())
+
+
+def _first_error(validator: Any, content: Mapping[str, Any]) -> Any:
+    import jsonschema_rs
+
+    try:
+        validator.validate(content)
+    except jsonschema_rs.ValidationError as error:
+        return error
+    raise AssertionError("the content fits")
 
 
 def _compiled(document: dict[str, Any]) -> Any:

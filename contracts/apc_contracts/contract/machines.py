@@ -29,6 +29,9 @@ _MACRO = re.compile(rf"\.\s*(?:{'|'.join(_MACROS)})\s*\([\s(]*([A-Za-z_]\w*)[\s)
 _UNREADABLE = re.compile(r"""//|\w""|"{3}|'""")
 # Or an escape that may stand for the brace.
 _COUNTED = re.compile(r"\{|\\[xXuU0-7]")
+_PATTERN = re.compile(rf"\.\s*matches\s*\(\s*({_STRING.pattern})\s*\)")
+_MOST_PATTERN_LETTERS = 128
+"""Each costs some twenty microseconds where it stands for a class such as `\\w`."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
 _UNEVALUABLE = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError)
@@ -140,7 +143,8 @@ def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
 
     Raises:
         ContractInvalid: a string or a comment could hide such a part, a macro is inside the parentheses of another,
-            `map` is called more than once in one of the `parts`, or a pattern counts repetitions.
+            `map` is called more than once in one of the `parts`, a pattern counts repetitions, is not written out or
+            is used in a macro, or all patterns together are long: each is compiled at each evaluation.
     """
     bare = _STRING.sub('""', text)
     if _UNREADABLE.search(bare) or '"' in bare.replace('""', ""):
@@ -156,15 +160,28 @@ def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
         raise ContractInvalid(place, "the guard calls map twice; write it with one map")
     if "matches" in calls and _COUNTED.search(text):
         raise ContractInvalid(place, "the guard has matches and { or a coded character: write the repetition out")
+    _refuse_dear_patterns(text, bare, place, parts)
+
+
+def _refuse_dear_patterns(text: str, bare: str, place: str, parts: int) -> None:
+    patterns = _PATTERN.findall(text)
+    if len(patterns) < sum(name == "matches" for name in _CALL.findall(bare)):
+        raise ContractInvalid(place, "the guard calls matches with something else than a text: write the pattern out")
+    if sum(map(len, patterns)) > _MOST_PATTERN_LETTERS * parts:
+        message = f"the patterns of the guard have more than {_MOST_PATTERN_LETTERS} characters: write shorter ones"
+        raise ContractInvalid(place, message)
 
 
 def _refuse_nested_macros(bare: str, place: str) -> None:
     starts = {match.end() - 1 for match in _CALL.finditer(bare) if match.group(1) in _MACROS}
+    matching = {match.end() - 1 for match in _CALL.finditer(bare) if match.group(1) == "matches"}
     open_parentheses: list[bool] = []
     for position, character in enumerate(bare):
         if character == "(":
             if position in starts and any(open_parentheses):
                 raise ContractInvalid(place, "the guard nests one macro in another; write it without nesting")
+            if position in matching and any(open_parentheses):
+                raise ContractInvalid(place, "the guard calls matches in a macro; use startsWith, endsWith or contains")
             open_parentheses.append(position in starts)
         elif character == ")" and open_parentheses:
             open_parentheses.pop()

@@ -144,3 +144,61 @@ def test_a_change_that_a_gate_takes() -> None:
     taken = parse_registry_change(change({"type": "object"}))
     assert taken.subject == "schema/finding/1"
     assert isinstance(register_schema("finding/1", {"type": "object"}), RegisteredSchema)
+
+
+def listed(schema: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"l": {"type": "array", "items": schema, **more}}}
+
+
+CENTS = {"multipleOf": 0.01}
+OBJECTS = {"enum": [{"a": number} for number in range(1_000)]}
+TREE = {"properties": {"k": {"items": {"$ref": "#/$defs/t"}, "maxItems": 2}, "v": CENTS}}
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        (listed({"multipleOf": 1e-300}), "$.properties.l.items"),
+        (listed(CENTS, maxItems=501), "$.properties.l.items"),
+        (listed(OBJECTS, maxItems=41), "$.properties.l.items"),
+        (listed({"allOf": [{"anyOf": [OBJECTS]}]}), "$.properties.l.items.allOf[0].anyOf[0]"),
+        ({"additionalProperties": CENTS}, "$.additionalProperties"),
+        ({"patternProperties": {"items": CENTS}, "maxItems": 1}, "$.patternProperties.items"),
+        ({"$ref": "#/$defs/t", "$defs": {"t": TREE}}, "$.$defs.t.properties.v"),
+        ({"items": listed(CENTS, maxItems=100), "maxItems": 100}, "$.items.properties.l.items"),
+    ],
+)
+def test_what_is_dear_is_not_judged_at_many_places(document: dict[str, Any], place: str) -> None:
+    """A packet of 256 KiB took seconds: fractions of a thousand digits, and 4,500 objects that are compared in turn."""
+    found, message = refusal(document)
+    assert found == place and "a smaller maxItems" in message
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"properties": {"price": CENTS, "kind": OBJECTS}},
+        listed(CENTS, maxItems=500),
+        listed({"multipleOf": 2.0}),
+        listed({"enum": [f"kind-{number}" for number in range(5_000)]}),
+        listed({"properties": {"price": CENTS}}, maxItems=100),
+    ],
+)
+def test_what_is_dear_at_few_places_is_taken(document: dict[str, Any]) -> None:
+    register_schema("finding/1", document)
+
+
+def test_the_first_of_many_faults_is_found_without_the_others() -> None:
+    """Twenty million faults would take minutes to name, and one is told."""
+    schema = register_schema("finding/1", listed({"allOf": [{"type": "string"}] * 200}))
+    fault = schema.fault({"l": [1] * 100_000}, "payload.content")
+    assert fault is not None and fault.path == "payload.content.l[0]"
+
+
+def test_all_unexpected_properties_of_an_object_are_named() -> None:
+    """As in logs of release 0.1.0: the fault is recorded, and computed again by who verifies."""
+    closed = {"properties": {"a": True}, "patternProperties": {"^z": True}, "additionalProperties": False}
+    schema = register_schema("finding/1", {"$defs": {"n": closed}, **listed({"$ref": "#/$defs/n"})})
+    fault = schema.fault({"l": [{"a": 1, "z": 2}, {"b": 1, "a": 2, "c": 3}]}, "payload.content")
+    assert fault is not None and fault.path == "payload.content.l[1]"
+    assert fault.message.startswith("Additional properties are not allowed ('b', 'c' were unexpected)")

@@ -94,6 +94,12 @@ LONG_RUNS = {
     "in three quotes": (f'"""a"b""" == "" || {NESTED} || "a" == ""', "raw, byte or triple-quoted string"),
     "other spelling": ("[1.0].existsOne(x, [1.0].existsOne(round, true))", "nests one macro in another"),
     "variable in parentheses": ("[1.0].all((x), [1.0].all((round), true))", "nests one macro in another"),
+    "patterns in a macro": (
+        "[1, 1].all(x, 'a'.matches('" + r"\\\\w" * 60 + "') || round >= 0.0)",
+        "calls matches in a macro",
+    ),
+    "long patterns": ("'a'.matches('" + r"\\\\w" * 60 + "') || round >= 0.0", "patterns of the guard have more than"),
+    "a pattern that is computed": ("'a'.matches('a' + 'b')", "write the pattern out"),
     "doubled in a chain": ("[0]" + ".map(round, [round, round])" * 4 + " == []", "calls map twice"),
     "large pattern": (r"'a'.matches('(\\w{9}){9}')", "has matches and {"),
     "coded brace": (r"'a'.matches('\\w\x7b9}')", "has matches and {"),

@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from apc_contracts.limits import MAX_SAFE_INTEGER
-
 MAX_NAME_LENGTH = 256
 """Bound of identifiers without their own pattern: a log index refuses rows of more than 2.7 kB."""
 MAX_DURATION_MS = 365 * 86_400_000
@@ -111,7 +109,8 @@ Change = Annotated[float, Field(ge=-1, le=1)]
 """A number in -1..1."""
 Ratio = Annotated[float, Field(ge=0, le=2)]
 """A number in 0..2."""
-Count = Annotated[int, Field(ge=0, le=MAX_SAFE_INTEGER)]
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+"""A number of things; the largest is the last integer that every reader of JSON knows exactly."""
 DurationMs = Annotated[int, Field(ge=1, le=MAX_DURATION_MS)]
 OpenMap = Mapping[str, JsonValue]
 """A JSON object with arbitrary keys."""

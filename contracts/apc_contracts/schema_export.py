@@ -189,7 +189,7 @@ def _session_fits_signal() -> list[Schema]:
 
 
 def _fields_fit_signal() -> list[Schema]:
-    """Return the rules that each field goes with its signal, which carries exactly one of its own."""
+    """Return the rules that each field goes with its signal, which carries exactly one of its fields."""
     rules = [
         _if_then({"signal": {"const": signal}}, _one_of(*names), _absent(*names))
         for signal, names in FIELDS_OF_SIGNAL.items()

@@ -334,7 +334,7 @@ def _restored(resource_id: str, stored: bytes, window: ContextWindow) -> Turn:
     return Turn.from_document(document, window.counter.count(document["content"]))
 
 
-# Which turns stay when turns are paged out: what the user and the system asked to keep, within a budget of their own.
+# Which turns stay when turns are paged out: what the user and the system asked to keep, within a separate budget.
 #
 # Source: docs/specification/agents.md section 4.
 
@@ -382,8 +382,8 @@ def rank_of(window: ContextWindow, turn: Turn, first_words: str | None) -> int:
     """Return how long a turn is kept when turns are paged out; 0 = it goes first, oldest first.
 
     3: what was made PRESERVED, or what the user or the system marked as such. 2: what the system says, other marks of
-    the user, and the user's first words. 1: marks of an answer. Marks in foreign text count for nothing: whoever wrote
-    it could push out what the user asked to keep.
+    the user, and the user's first words. 1: marks of an answer. Marks in foreign text count for nothing: its author
+    could push out what the user asked to keep.
     """
     resource_class = window.class_of(turn)
     if resource_class is ResourceClass.DROPPABLE:

@@ -203,9 +203,7 @@ class Mind:
         """
         asked = await session.add_user_turn(message, metadata)
         await on_change(session)
-        if actions.trigger is not None:
-            told = {tool["name"] for tool in self.tools.described(actions.security_level, actions.trigger)}
-            say_withheld(self.tools.tools.keys() - told, actions.trigger, actions.security_level)
+        self._say_withheld(actions)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
         run = _Thought(
@@ -224,6 +222,11 @@ class Mind:
         )
         run.actions = replace(actions, recall=run.recall)
         return await run.until_stopped()
+
+    def _say_withheld(self, actions: ActionContext) -> None:
+        if actions.trigger is not None:
+            told = {tool["name"] for tool in self.tools.described(actions.security_level, actions.trigger)}
+            say_withheld(self.tools.tools.keys() - told, actions.trigger, actions.security_level)
 
 
 @dataclass(slots=True)

@@ -405,16 +405,14 @@ async def get_protocol_effectiveness(
     names = [row["protocol_id"] for row in rows]
     wanted = (names, ["", *counted], run_id)
     async with _summing(pool) as connection:
-        found = [
-            {record["protocol_id"]: record for record in await connection.fetch(query, *arguments)}
-            for query, arguments in (
-                (USED, wanted),
-                (SEEN, wanted),
-                (LIFT, (names, run_id)),
-                (IMPORTED, (names, run_id)),
-            )
-        ]
-    return [_effectiveness(row, contract, *(by_name.get(row["protocol_id"]) for by_name in found)) for row in rows]
+        used = {record["protocol_id"]: record for record in await connection.fetch(USED, *wanted)}
+        seen = {record["protocol_id"]: record for record in await connection.fetch(SEEN, *wanted)}
+        lift = {record["protocol_id"]: record for record in await connection.fetch(LIFT, names, run_id)}
+        imported = {record["protocol_id"]: record for record in await connection.fetch(IMPORTED, names, run_id)}
+    return [
+        _effectiveness(row, contract, used[name], seen[name], lift.get(name), imported.get(name))
+        for row, name in zip(rows, names, strict=True)
+    ]
 
 
 async def get_transfer_quality_rollup(

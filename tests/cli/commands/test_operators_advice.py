@@ -30,6 +30,8 @@ def test_an_operator_with_packets_in_its_inbox_is_not_to_be_revoked_at_once() ->
 
 def test_who_has_no_key_of_the_log_is_sent_to_the_log_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own remedy, a new key, would make every checkpoint wrong."""
+    for name in ("APC_LOG_KEY", "APC_LOG_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("APC_DATA_DIR", str(tmp_path))
     with pytest.raises(LogKeyElsewhere) as raised:
         TrustedKeys(()).of(0)

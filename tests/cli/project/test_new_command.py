@@ -59,7 +59,7 @@ def test_its_tests_pass_and_its_team_runs_at_once(
 
 
 def test_its_dockerfile_names_programs_that_the_image_has(tmp_path: Path) -> None:
-    """The environment of the image has no pip of its own; the system's installs into it (deploy/Dockerfile)."""
+    """The environment of the image has no pip; that of the system installs into it (deploy/Dockerfile)."""
     image = (ROOT / "deploy/Dockerfile").read_text()
     assert "venv --without-pip /opt/apc" in image and "PIP_PYTHON=/opt/apc/bin/python" in image
     dockerfile = (write_project("my-team", tmp_path) / "Dockerfile").read_text()

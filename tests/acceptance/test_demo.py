@@ -137,7 +137,7 @@ def test_the_lead_at_the_terminal_may_say_no(apc: ApcCommand) -> None:
     assert played.code == 0, played.said
     assert f"{YOU} → fixer denied" in played.words
     assert "Without an approval the fixer does nothing." in played.words
-    assert "killed" not in played.said
+    assert "kill -9, right after" not in played.words
     assert played.done == []
 
 

@@ -1,7 +1,7 @@
 -- What an agent's own login can do to other agents: take no lock on their tables, and no key of theirs.
 SELECT apc_guard.maintain('keys of tasks by agent, rights by column, locks that no agent can take');
 
--- A task's id is one of its agent. Another agent may know it beforehand, and have a task of its own under it.
+-- A task's id is one of its agent. Another agent may know it beforehand, and have another task under it.
 ALTER TABLE apc_app.agent_task_events ADD COLUMN agent_id text;
 ALTER TABLE apc_app.agent_task_effects ADD COLUMN agent_id text;
 UPDATE apc_app.agent_task_events AS event SET agent_id = task.agent_id

@@ -142,7 +142,7 @@ EXCEPTION
 END $$;
 
 -- An agent makes no objects. CREATE RULE, CREATE TRIGGER and others take the strongest locks of a table before they look for
--- the right to: whoever waits there keeps everybody waiting.
+-- the right to: one that waits there keeps everybody waiting.
 CREATE OR REPLACE FUNCTION apc_access.refuse_agents() RETURNS event_trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

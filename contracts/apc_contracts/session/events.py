@@ -285,7 +285,7 @@ _FINAL = frozenset({"wall", "veto", "deadline"})
 
 
 def ends_what_may_come(kind: str) -> bool:
-    """Return whether an input after this deadline comes too late, whoever was away when it passed.
+    """Return whether an input after this deadline comes too late, also if no orchestrator saw it pass.
 
     Of a question, a veto window and the session's end. Other deadlines say that nothing has come: what comes after an
     outage of the orchestrator, and was sent in time, shows that it has.

@@ -81,7 +81,7 @@ def test_a_table_of_many_small_cells_is_refused_before_it_is_read(
 
 
 def test_what_is_counted_is_at_least_what_reading_takes(tmp_path: Path) -> None:
-    """In a process of its own: its largest memory, less what Python and pandas take."""
+    """In another process: its largest memory, less what Python and pandas take."""
     read = (
         "import resource, sys; from pathlib import Path; from apc_automl.data import source;"
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024; before = most();"

@@ -198,7 +198,7 @@ async def test_no_table_is_locked_by_a_command_without_the_right(logins: Logins)
             await thief.execute(statement)
     await logins.admin.execute("ALTER EVENT TRIGGER apc_access_agents DISABLE")
     async with logins.admin.acquire() as admin, admin.transaction():
-        await admin.execute("LOCK TABLE apc_app.agent_tasks IN ROW EXCLUSIVE MODE")  # as whoever adds a task
+        await admin.execute("LOCK TABLE apc_app.agent_tasks IN ROW EXCLUSIVE MODE")  # as a task that is added
         for statement in LOCKING[:2]:
             with pytest.raises(asyncpg.LockNotAvailableError):  # it waits, the act works
                 await thief.execute(f"SET lock_timeout = '50ms'; {statement}")

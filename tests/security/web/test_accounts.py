@@ -220,7 +220,7 @@ async def test_passwords_are_not_tried_one_after_the_other(door: Door, monkeypat
 
 
 async def test_nobody_is_kept_out_by_what_others_try(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever tries passwords of an account does it from elsewhere, and slows down themselves alone."""
+    """An attacker who tries passwords of an account does it from elsewhere, and slows down that place alone."""
 
     cheap(monkeypatch)
 

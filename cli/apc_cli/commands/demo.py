@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 
 import asyncpg
 import typer
-from apc_log.queries.effects import session_effects
 
 from apc_bus.concurrency import cancelled
 from apc_cli.commands.demo_room import room
@@ -39,6 +38,7 @@ from apc_cli.system.up import PORT, console_beside
 from apc_client.session import ClientSession, SessionEvent
 from apc_contracts.payloads.by_type import DecisionPayload
 from apc_contracts.text import numbered
+from apc_log.queries.packets import session_effects
 
 AUTOPILOT: Final = "demo-autopilot"
 """Who approves where nobody at a terminal does: the log must not claim a person."""

@@ -41,7 +41,7 @@ from apc_client.operator import person
 from apc_client.registration import addition, publish_changes, registered_client, wait_until_recorded
 from apc_client.sending import AnswerForm, answer_over, until
 from apc_contracts.identity.registry import CLIENT
-from apc_contracts.payloads.by_type import AnswerOutcome
+from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload
 
 LEAD = "lead"
 """The role whose approval the rules of the room demand."""
@@ -228,7 +228,9 @@ async def in_one_process(
     (place.folder / "alert.json").write_text(alert.model_dump_json(), encoding="utf-8")
     arguments = ("run", PLACE, "--input", "alert.json", "--key", key)
     named = [option for one in people for option in ("--person", f"{one}:{LEAD}")]
-    session_id = KeyedStart(CLIENT, team.name, key, payload_of(alert)).attempt(0).session_id
+    said = payload_of(alert)
+    assert isinstance(said, MessagePayload)
+    session_id = KeyedStart(CLIENT, team.name, key, said).attempt(0).session_id
     async with _beside(_keep(place, (*arguments, *named), tell)):
         yield _OneProcess(pool, place, session_id)
 

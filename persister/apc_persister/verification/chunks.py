@@ -82,7 +82,7 @@ class _Read:
 
 
 def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
-    size = row["tree_size"]
+    size: int = row["tree_size"]
     try:
         checkpoint = check_note(parse_note(row["note"] or ""), keys)
     except CheckFailed as error:
@@ -91,7 +91,8 @@ def _weigh(row: asyncpg.Record, keys: Keys) -> StoredCheckpoint:
     fault = f"column {differing} of the stored checkpoint of {size} entries is not what its note says"
     if checkpoint.size != size:
         return StoredCheckpoint(size, None, fault)
-    return StoredCheckpoint(size, checkpoint.root, None if checkpoint.root == row["root_hash"] else fault)
+    is_right = checkpoint.root == row["root_hash"]
+    return StoredCheckpoint(size, checkpoint.root, None if is_right else fault)
 
 
 def check_note(note: SignedNote, keys: Keys) -> Checkpoint:

@@ -9,7 +9,7 @@ import pytest
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
 from apc_cli.commands.log_verification import TrustedKeys
-from apc_cli.doctor.agents import OPERATOR_FIX, _agent
+from apc_cli.doctor.agents import OPERATOR_FIX, _finding_of, _idle
 from apc_cli.errors import LogKeyElsewhere
 
 
@@ -20,12 +20,14 @@ def _row(**changes: Any) -> dict[str, Any]:
 
 def test_an_operator_with_packets_in_its_inbox_is_not_to_be_revoked_at_once() -> None:
     depths = {agent_queue("operator", urgent): QueueDepth(3, 0) for urgent in (True, False)}
-    finding = _agent(_row(), depths, datetime.now(UTC))
-    assert finding is not None and finding.fix == OPERATOR_FIX
+    idle = _idle(_row(), depths, datetime.now(UTC))
+    assert idle is not None
+    finding = _finding_of(idle)
+    assert finding.fix == OPERATOR_FIX
     assert finding.finding == "operator: may operate and handles nothing, so nobody reads its inbox; 6 packets wait"
-    worker = _agent(_row(agent_id="operator", handles=["IDEA"]), depths, datetime.now(UTC))
-    assert worker is not None and worker.fix.startswith("start its worker")
-    assert _agent(_row(agent_id="client-operator"), {}, datetime.now(UTC)) is None, "a client has no inbox"
+    worker = _idle(_row(agent_id="operator", handles=["IDEA"]), depths, datetime.now(UTC))
+    assert worker is not None and _finding_of(worker).fix.startswith("start its worker")
+    assert _idle(_row(agent_id="client-operator"), {}, datetime.now(UTC)) is None, "a client has no inbox"
 
 
 def test_who_has_no_key_of_the_log_is_sent_to_the_log_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ SEEDS = 20
 
 def _transfer(protocol: str, run: str, receiver_score: float | None = 0.5) -> list[Entry]:
     packet = packet_entry(session_id=run, run_id=run, task_id="task", packet_type="TRANSFER")
-    names = (packet.session_id, packet.packet_id, protocol, [], [], False, "WINNER_TO_LOSERS")
+    names = (packet.session_id, packet.packet_id, protocol, list[str](), list[str](), False, "WINNER_TO_LOSERS")
     return [packet, LineageEntry(*names, "red", "blue", 0.9, receiver_score)]
 
 
@@ -84,5 +84,5 @@ async def test_an_import_counts_by_what_the_receiver_reached_after_it(bench: Log
         await bench.gate.log(entries)
     await bench.write()
     rows = await _figures(bench.pool, "run-1")
-    assert (rows["seed"].import_lift, rows["seed"].imports) == (pytest.approx(0.2), 1)
+    assert rows["seed"].import_lift == pytest.approx(0.2) and rows["seed"].imports == 1
     assert (rows["unused"].import_lift, rows["unused"].imports) == (None, 0)

@@ -146,7 +146,7 @@ async def test_a_body_without_end_is_taken_without_the_guard(
     body = b"x" * (2 * LIMITS.max_bytes)
     with monkeypatch.context() as unguarded:
         unguarded.setattr(ArtifactUploads, "_size", any_size)
-        unguarded.setattr(artifact_uploads.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**40))
+        unguarded.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**40))
         believed = believe_the_client(unguarded, PATH.rpartition("/")[2])
         async with service(tmp_path / "store", UploadLimits(LIMITS.max_bytes, head_seconds=60, free_bytes=0)) as url:
             reader, writer = await connect(url)
@@ -271,7 +271,7 @@ async def test_uploads_at_the_same_time_do_not_count_on_the_same_space(
 ) -> None:
     """The disk has room for one of them; the first has sent its head alone."""
     size = len(DATA)
-    monkeypatch.setattr(artifact_uploads.shutil, "disk_usage", lambda _: SimpleNamespace(free=size + size // 2))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=size + size // 2))
     if not is_guarded:
         monkeypatch.setattr(ArtifactUploads, "_unwritten", property(lambda _: 0, lambda _, value: None), raising=False)
     limits = UploadLimits(1 << 20, clients_of_one_address=3, head_seconds=20.0, free_bytes=0)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,10 +58,10 @@ def test_a_table_of_many_small_cells_is_refused_before_it_is_read(
     unpacked = 0
 
     class Counting(Counter[str]):
-        def update(self, *given: object, **named: int) -> None:
+        def update(self, *given: Any, **named: int) -> None:
             nonlocal unpacked
             unpacked += 1
-            super().update(*given, **named)  # type: ignore[arg-type]
+            super().update(*given, **named)
 
     monkeypatch.setattr(source, "Counter", Counting)
     body = b"a,b\n" + line * (2**18 // len(line))

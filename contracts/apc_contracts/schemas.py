@@ -108,8 +108,9 @@ class _SubschemaReader:
                 if slot == "anywhere":
                     is_of_items = path.removeprefix(f"{self.nodes[number].path}.") in _ITEMS
                     bound = schema.get("maxItems" if is_of_items else "maxProperties")
-                    is_number = isinstance(bound, int) and not isinstance(bound, bool)
-                    self.nodes[number].most[target] = min(bound, _MOST_PLACES) if is_number else _MOST_PLACES
+                    if not isinstance(bound, int) or isinstance(bound, bool):
+                        bound = _MOST_PLACES
+                    self.nodes[number].most[target] = min(bound, _MOST_PLACES)
                 if slot == "define":
                     self._definitions.setdefault((step, path.rpartition(".")[2]), target)
                 elif slot == "named":

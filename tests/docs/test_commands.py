@@ -26,7 +26,8 @@ NO_COMMANDS = {
 FENCE = re.compile(r"^ *```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^ *```", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"", "bash", "sh", "text", "console"}
 INLINE = re.compile(r"(?<!`)`(?P<command>(?:apc|make) [^`]+)`(?!`)")
-BEGINS = re.compile(r"^\s*(?:\$ )?(?:\w+=\S* )*(?P<command>(?:apc|make) .*)$")
+BEGINS = re.compile(r"^\s*(?:\$ )?(?:\w+=\S* )*(?P<command>(?:apc|make) (?!\w+: ).*)$")
+"""`apc demo: …` is what a command prints."""
 END = re.compile(r"\s*(?:\|\||[|&;<>]|  #|\s#\s).*$")
 OPTIONAL = re.compile(r"\[[^\]]*\]")
 PLACEHOLDER = re.compile(r"[A-Z_]+[=…\w]*|…|RUN")

@@ -71,14 +71,15 @@ class DialogueBusy(AgentError):
 
 @dataclass(frozen=True, slots=True)
 class Props:
-    """What a frontend is shown (`document`, JSON), and the `revision` of the session that it shows."""
+    """What a frontend is shown (`document`, JSON), and the `revision` of the session that it shows.
+
+    `hidden` turns are not told to the agent (paged out or dropped), `shortened` ones in fewer words than were said.
+    """
 
     revision: int
     document: dict[str, Any]
     hidden: int = 0
-    """Turns that the agent is not told of: paged out or dropped."""
     shortened: int = 0
-    """Turns that it is told of in fewer words than were said."""
 
 
 @dataclass(frozen=True, slots=True)

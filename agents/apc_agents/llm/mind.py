@@ -206,20 +206,8 @@ class Mind:
         self._say_withheld(actions)
         tasks = await recording.fact("tasks", await _told_tasks(actions, self.tools))
         fence = await recording.fact("fence", new_fence())
-        run = _Thought(
-            self,
-            session,
-            actions,
-            recording,
-            usage,
-            required,
-            remembered,
-            tasks,
-            fence,
-            on_change,
-            [asked],
-            on_progress,
-        )
+        told = (recording, usage, required, remembered, tasks, fence, on_change)
+        run = _Thought(self, session, actions, *told, [asked], on_progress)
         run.actions = replace(actions, recall=run.recall)
         return await run.until_stopped()
 

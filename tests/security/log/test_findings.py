@@ -10,7 +10,6 @@ from apc_cli.doctor.log import look_at_evidence
 from apc_contracts.replay.entries import ReplayDiffers
 from apc_persister.errors import ProofImpossible
 from apc_persister.evidence.documents import bundle_lines
-from apc_persister.verification import log_ends
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.findings import LogFinding
 from apc_persister.verification.sessions import _difference
@@ -121,8 +120,3 @@ async def test_a_bundle_with_a_changed_contract_is_not_written(written: WrittenL
         for given in ([], [CONTRACT]):
             with pytest.raises(ProofImpossible, match="do not have this hash, so nothing is exported"):
                 await anext(bundle_lines(connection, "run-2", written.signer, given))
-
-
-def test_the_bound_is_longer_than_a_writer_takes() -> None:
-    """The log writer looks for such entries at each APC_CHECKPOINT_INTERVAL, and waits at most 30 s after a failure."""
-    assert log_ends.LONGEST_WAIT.total_seconds() >= 10 * 30

@@ -37,7 +37,7 @@ async def test_a_running_system_has_a_gate_and_a_log_writer(probed: WebBench) ->
     ]
     gate, writer = found["services"]
     assert gate["delay_seconds"] is None and writer["delay_seconds"] >= 0
-    assert (found["agents"], found["alive"]) == (4, 0)
+    assert (found["agents"], found["alive"]) == (4, 4), "they have just worked, and sent no HEARTBEAT"
     assert [one["name"] for one in found["alerts"]] == ["ApcDeadLetters"] * bool(found["alerts"])
 
 

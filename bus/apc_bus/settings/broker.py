@@ -122,7 +122,7 @@ class DeliverySettings(ApcSettings):
     drain_timeout: Duration = timedelta(seconds=15)
     """How long a stopping worker waits for running handlers."""
     heartbeat_silence: Interval = timedelta(seconds=30)
-    """Time without an emit after which the agent sends a HEARTBEAT."""
+    """Time without an emit after which the agent sends a HEARTBEAT; one that emits sends one after twice this time."""
     outcome_linger: Duration = timedelta(milliseconds=20)
     """How long the receipts of a handled packet wait for those of the next ones."""
     receipt_linger: Duration = timedelta(milliseconds=50)

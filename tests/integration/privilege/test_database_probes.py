@@ -57,7 +57,7 @@ EXPECTED: dict[str, set[tuple[str, str]]] = {
     "apc_writer": READ
     | {("insert into", kind) for kind in (LOG, PROJECTION, KEYS)}
     | {("update", PROJECTION), ("update", KEYS)},
-    "apc_agent": {(verb, kind) for verb in ("read", "insert into", "update", "delete from") for kind in (APP, STATES)},
+    "apc_agent": {(verb, kind) for verb in ("read", "insert into", "update") for kind in (APP, STATES)},
     "apc_state_reader": {("read", STATES)},
 }
 """What may be done; apc_owner's own rights are in the page's table alone, and in tests/persister/guard."""

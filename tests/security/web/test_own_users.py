@@ -23,7 +23,7 @@ from apc_web.pool import open_state_reader
 PASSWORD = "a-password-of-a-test"
 ACTS = {
     "change a task": "UPDATE apc_app.agent_tasks SET status = 'succeeded' WHERE false",
-    "forget an effect": "DELETE FROM apc_app.agent_effects WHERE false",
+    "forget an effect": "UPDATE apc_app.agent_effects SET is_removed = true WHERE false",
     "plan a task": "INSERT INTO apc_app.agent_tasks (agent_id) SELECT 'x' WHERE false",
     "read memories": "SELECT FROM apc_app.agent_state_store",
     "read conversations": "SELECT FROM apc_app.conversation_history",

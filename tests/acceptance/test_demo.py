@@ -153,7 +153,8 @@ async def test_over_rabbitmq_the_worker_of_one_agent_is_killed(apc: ApcCommand, 
     given = {"APC_AMQP_URL": amqp_vhost_url, "COLUMNS": "80"}
     done = await asyncio.to_thread(apc, "demo", "--rabbitmq", timeout_seconds=SECONDS, given=given)
     played = Played(apc, done.returncode, done.stdout + done.stderr)
-    assert played.code == 0, played.said
+    output = "".join(file.read_text()[-3000:] for file in apc.folder.rglob("output.log"))
+    assert played.code == 0, played.said + output
     assert re.search(r"killed the worker of fixer \(pid \d+\)", played.words)
     assert "done.txt, outside the bus, has 1 line: rollback shop" in played.words
     assert f"APC_DATA_DIR={apc.folder.resolve()}/.apc/demo-rabbitmq apc ui --run " in played.words

@@ -52,6 +52,7 @@ _OUTPUT = "output.log"
 _READY = "apc up: ready"
 _SAID = "apc: "
 _MOST_STARTS = 3
+_READY_LIMIT = timedelta(minutes=2)
 _END = timedelta(seconds=40)
 """From SIGTERM to SIGKILL: `apc up` drains its agents."""
 
@@ -299,7 +300,7 @@ async def over_rabbitmq(
         process = await _start(place, "up", "--agent", PLACE, given=CRASH)
         await stack.enter_async_context(_beside(_watch(place, process, tell)))
         stack.push_async_callback(_end, process)
-        await until(lambda: _is_ready(place), 2 * START_LIMIT)
+        await _until_ready(place)
         changes = [addition(person(one, LEAD, bus.user)) for one in people]
         await publish_changes(bus, changes, settings.shards)
         await wait_until_recorded(pool, changes, settings.shards, START_LIMIT)
@@ -319,6 +320,14 @@ async def _refuse_another_system(bus: Bus, settings: BusSettings) -> None:
                         "another system uses this virtual host of RabbitMQ: make one for the demo (`rabbitmqctl "
                         "add_vhost apc-demo`, and the rights to it), and set APC_AMQP_URL to it"
                     )
+
+
+async def _until_ready(place: Place) -> None:
+    try:
+        await until(lambda: _is_ready(place), _READY_LIMIT)
+    except TimeoutError as error:
+        limit = f"{_READY_LIMIT.total_seconds():g} s"
+        raise ServiceAway(f"the incident room did not start within {limit}: {_last_words(place)}") from error
 
 
 async def _is_ready(place: Place) -> bool:

@@ -62,7 +62,7 @@ class SessionSummary(ApiModel):
     opened_at: Shown[datetime]
     updated_at: Shown[datetime]
     halt_reason: str | None
-    left_out: Shown[list[str]] = Field(default_factory=list)
+    left_out: Shown[list[str]]
     """What its contract leaves out of the usual checks, a sentence each."""
 
 

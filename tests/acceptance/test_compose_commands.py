@@ -193,10 +193,9 @@ async def test_a_packet_is_published_and_read_with_sql_by_the_page(deployment: D
         await admin.fetch(query.replace("SESSION", started.stdout.strip())) for query in queries
     ]
     await admin.close()
-    assert [(row["packet_type"], row["verdict"]) for row in packets] == [
-        ("SIGNAL", "accepted"),
-        ("MESSAGE", "accepted"),
-    ]
+    assert {row["verdict"] for row in packets} == {"accepted"}
+    assert packets[0]["packet_type"] == "SIGNAL"
+    assert [row["sender_agent_id"] for row in packets if row["packet_type"] == "MESSAGE"] == ["operator"]
     assert {row["to_state"] for row in events} >= {"ROUTED"}
     assert [row["packet_type"] for row in lineage] == ["MESSAGE", "SIGNAL"]
     assert lineage[1]["packet_id"] == packets[0]["packet_id"]

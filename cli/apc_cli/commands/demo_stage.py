@@ -22,7 +22,6 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_agents.typed import payload_of
 from apc_bus.concurrency import cancelled
 from apc_bus.database import open_pool
 from apc_bus.errors import QueueMissing
@@ -34,14 +33,14 @@ from apc_cli.commands.demo_room import PLACE, room, team
 from apc_cli.connections import open_bus
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_client import Client
-from apc_client.client import KeyedStart
 from apc_client.in_process import PATIENCE, START_LIMIT, migrate_url
 from apc_client.local_acts import open_acts
 from apc_client.operator import person
 from apc_client.registration import addition, publish_changes, registered_client, wait_until_recorded
 from apc_client.sending import AnswerForm, answer_over, until
+from apc_contracts.identity.ids import keyed_id
 from apc_contracts.identity.registry import CLIENT
-from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload
+from apc_contracts.payloads.by_type import AnswerOutcome
 
 LEAD = "lead"
 """The role whose approval the rules of the room demand."""
@@ -229,9 +228,7 @@ async def in_one_process(
     (place.folder / "alert.json").write_text(alert.model_dump_json(), encoding="utf-8")
     arguments = ("run", PLACE, "--input", "alert.json", "--key", key)
     named = [option for one in people for option in ("--person", f"{one}:{LEAD}")]
-    said = payload_of(alert)
-    assert isinstance(said, MessagePayload)
-    session_id = KeyedStart(CLIENT, team.name, key, said).attempt(0).session_id
+    session_id = str(keyed_id(CLIENT, team.name, key, "session"))  # that of `apc run` under this key
     async with _beside(_keep(place, (*arguments, *named), tell)):
         yield _OneProcess(pool, place, session_id)
 

@@ -1,7 +1,7 @@
 """What comes after its deadline counts no more, also where no orchestrator was there when the deadline passed."""
 
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 
@@ -70,7 +70,7 @@ async def test_a_decision_after_the_end_of_its_session(office: Office, is_guarde
     assert await office.house.state() == ("HALTED" if is_guarded else "CLOSED")
 
 
-@pytest.mark.parametrize("kind", ["generation", "state", "stall", "open", "search", f"wake:{uuid4()}"])
+@pytest.mark.parametrize("kind", ["generation", "state", "stall", "open", "search", f"wake:{UUID(int=1)}"])
 def test_a_deadline_for_something_to_come_does_not_end_what_came(kind: str) -> None:
     """What was sent in time, and comes after an outage of the orchestrator, shows that it has come."""
     assert not ends_what_may_come(kind)

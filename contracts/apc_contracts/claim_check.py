@@ -115,6 +115,16 @@ def references_of(packet: Packet) -> tuple[TextReference, ...]:
     return texts
 
 
+def claimed_places(packet: Packet) -> list[list[str]]:
+    """Return where texts of a packet were replaced, as words of the paths; [[]], everywhere, if its list is broken."""
+    if packet.metadata is None or CLAIM_CHECK not in packet.metadata:
+        return []
+    try:
+        return [_words_of(reference.path) for reference in references_of(packet)]
+    except ClaimCheckInvalid:
+        return [[]]
+
+
 def redeem(packet: Packet, texts: Mapping[str, bytes], limits: DocumentLimits = DEFAULT_LIMITS) -> Packet:
     """Return the packet as its sender built it: all texts restored, without metadata.claim_check.
 
@@ -192,7 +202,7 @@ def _escaped(key: str | int) -> str:
 
 def _place_at(document: Document, path: str) -> _Place | None:
     """Return the text at a JSON Pointer, with its container; None when there is none."""
-    *way, last = (_unescaped(word) for word in path.split("/")[1:])
+    *way, last = _words_of(path)
     holder: Any = document
     for word in way:
         holder = _member(holder, word)
@@ -209,6 +219,10 @@ def _member(holder: Any, word: str) -> Any:
             return holder[int(word)]
         case _:
             return None
+
+
+def _words_of(path: str) -> list[str]:
+    return [_unescaped(word) for word in path.split("/")[1:]]
 
 
 def _unescaped(word: str) -> str:

@@ -33,7 +33,9 @@ VALUES = "values"
 """The name of the rule that what rules read fits beside the verdict."""
 COUNTER_KEYS = "counter-keys"
 """The name of the rule that a counter has room for another key."""
-RESERVED = frozenset({ONLY, VALUES, COUNTER_KEYS})
+CLAIMED_TEXTS = "claimed-texts"
+"""Refuses a packet whose rules read a text that is in the artifact store: the gate has only its hash."""
+RESERVED = frozenset({ONLY, VALUES, COUNTER_KEYS, CLAIMED_TEXTS})
 """Names of the gate's own rules."""
 
 

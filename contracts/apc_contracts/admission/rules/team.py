@@ -16,8 +16,9 @@ import orjson
 
 from apc_contracts.admission.case import Case
 from apc_contracts.admission.rules.routing import reached
+from apc_contracts.claim_check import claimed_places
 from apc_contracts.contract.expressions import BUDGETS, Expression, Reading
-from apc_contracts.contract.rules import COUNTER_KEYS, ONLY, VALUES, Plan, Rule, Team
+from apc_contracts.contract.rules import CLAIMED_TEXTS, COUNTER_KEYS, ONLY, VALUES, Plan, Rule, Team
 from apc_contracts.identity.registry import Kind
 from apc_contracts.judging.dossier import (
     CONVERTED,
@@ -114,11 +115,16 @@ def _judge(case: Case, ruling: TeamRuling) -> None:
     if team is None or (case.session is None and case.facts.rules is None):
         return
     schema, content = content_of(case.packet)
-    ruling.refusal = _not_allowed(case, team, schema)
+    places = _claimed_in_content(case)
+    ruling.refusal = _not_allowed(case, team, schema) or _is_claimed(case, team, schema, places)
     if ruling.refusal is None:
         plan = team.plan_for(schema, case.packet.packet_type)
         if plan.rules:
-            _judge_rules(case, plan, ruling, plan_values(team, plan, case.packet, schema, content), content)
+            values = plan_values(team, plan, case.packet, schema, content)
+            for one in plan.readings if places else ():
+                if _reads_claimed(one, places):  # of a rule that only warns or observes
+                    values.pop(one.variable, None)
+            _judge_rules(case, plan, ruling, values, content)
     ruling.refusal = ruling.refusal or _no_room(case, ruling.values)
 
 
@@ -171,6 +177,43 @@ def _not_allowed(case: Case, team: Team, schema: str) -> Refusal | None:
     _, path = typed_part(case.packet.payload)
     message = f"{case.contract.name} allows {', '.join(only)}, not {schema}"
     return Refusal("RULE_FAILED", ONLY, f"{path}.schema", message, remedy="send one of these, or extend `only`")
+
+
+def _claimed_in_content(case: Case) -> list[list[str]]:
+    """Return the places in the packet's typed content whose texts are in the artifact store, as words of a path."""
+    places = claimed_places(case.packet)
+    if not places:
+        return places
+    start = [*typed_part(case.packet.payload)[1].split("."), "content"]
+    return [place[len(start) :] for place in places if place[: len(start)] == start[: len(place)]]
+
+
+def _is_claimed(case: Case, team: Team, schema: str, places: list[list[str]]) -> Refusal | None:
+    """Refuse a packet of which a rule or counter would judge the hash of a text, while its recipient gets the text."""
+    if not places:
+        return None
+    kind = case.packet.packet_type
+    rules = [one for one in team.rules_for(schema, kind) if one.mode == "enforce"]
+    counters = team.counters_for(schema, kind)
+    expressions = [*(one.require for one in rules), *(one.when for one in (*rules, *counters))]
+    names = [one.name for found in expressions if found for one in found.readings if _reads_claimed(one, places)]
+    names += [one.by for one in counters if _is_within(one.by, places)]
+    if not names:
+        return None
+    _, path = typed_part(case.packet.payload)
+    message = f"its rules read {names[0]}, and a text of its content is in the artifact store"
+    return Refusal("RULE_FAILED", CLAIMED_TEXTS, f"{path}.content", message, remedy="send the text itself, shortened")
+
+
+def _reads_claimed(reading: Reading, places: list[list[str]]) -> bool:
+    """Return whether a reading takes a hash for a text; people who approve see the hashes too."""
+    return reading.name == "approved_by" or _is_within(reading.name, places)
+
+
+def _is_within(name: str, places: list[list[str]]) -> bool:
+    """Return whether `content.a.b` is, holds or is within one of these places."""
+    first, *words = name.split(".")
+    return first == "content" and any(all(map(str.__eq__, words, place)) for place in places)
 
 
 def _no_room(case: Case, noted: dict[str, Any]) -> Refusal | None:

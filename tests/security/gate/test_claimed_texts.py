@@ -16,11 +16,12 @@ from apc_contracts.judging.verdict import Verdict
 from apc_contracts.payloads.by_type import Result
 from apc_contracts.vocabulary import CommitmentLevel
 
-ACTION = {"service": "api", "risk": "low", "cents": 0, "note": "n", "tags": ["a"]}
+ACTION: dict[str, Any] = {"service": "api", "risk": "low", "cents": 0, "note": "n", "tags": ["a"]}
 COUNTED = "{acts: {for: action/1, by: content.service}}"
 _TEXT = {"type": "string"}
 _FIELDS = {"service": _TEXT, "note": _TEXT, "tags": {"type": "array", "items": _TEXT, "maxItems": 8}}
-WIDE = SCHEMAS | {"action/1": SCHEMAS["action/1"] | {"properties": SCHEMAS["action/1"]["properties"] | _FIELDS}}
+_ACTION = SCHEMAS["action/1"]
+WIDE = {**SCHEMAS, "action/1": _ACTION | {"properties": _ACTION["properties"] | _FIELDS}}
 """Texts without a bound of their length, as a pydantic `str` has none: a hash of 71 characters fits in."""
 
 

@@ -195,8 +195,9 @@ def _is_claimed(case: Case, team: Team, schema: str, places: list[list[str]]) ->
     kind = case.packet.packet_type
     rules = [one for one in team.rules_for(schema, kind) if one.mode == "enforce"]
     counters = team.counters_for(schema, kind)
-    expressions = [*(one.require for one in rules), *(one.when for one in (*rules, *counters))]
-    names = [one.name for found in expressions if found for one in found.readings if _reads_claimed(one, places)]
+    conditions = (*(one.when for one in rules), *(one.when for one in counters))
+    expressions = (*(one.require for one in rules), *(when for when in conditions if when is not None))
+    names = [one.name for found in expressions for one in found.readings if _reads_claimed(one, places)]
     names += [one.by for one in counters if _is_within(one.by, places)]
     if not names:
         return None

@@ -95,5 +95,6 @@ def test_the_commands_of_the_readme_run(apc: ApcCommand) -> None:
     (apc.folder / name).write_text(text)
     done = apc(*command.split()[1:], stdin="y\n")
     assert done.returncode == 0, done.stderr
-    assert "ida is asked by clerk: Pay this?" in done.stderr
+    about = {"schema": "refund/1", "content": {"euros": 120, "order": "A-17"}}
+    assert f"ida is asked by clerk: Pay this?\nabout: {json.dumps(about, separators=(',', ':'))}\n" in done.stderr
     assert json.loads(done.stdout)["result"]["content"] == {"paid": 120}

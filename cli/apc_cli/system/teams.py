@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import orjson
+
 from apc_agents.team import Team, load_members, load_team
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
@@ -28,7 +30,7 @@ from apc_client.errors import SessionHalted
 from apc_client.registration import register_file, register_folder, register_schemas, registered_client
 from apc_client.session import ClientSession
 from apc_contracts.identity.registry import CLIENT
-from apc_contracts.text import one_line
+from apc_contracts.text import one_line, printable_json
 from apc_log.queries.questions import QuestionRow
 
 # Ask the people who sit at this terminal what handlers ask them.
@@ -47,11 +49,11 @@ async def answer_here(client: Client, session_id: str, people: Collection[str]) 
     Of the others, and of all when the standard input has ended, it says how they are answered.
     """
     lines, asked = StandardInput(), set[UUID]()
-    answered: dict[tuple[str, str], set[str]] = {}
+    answered: dict[tuple[str, str, str], set[str]] = {}
     while True:
         for question in await client.questions(session_id):
             # Of several people who are asked the same, each answers once.
-            done = answered.setdefault((question.asker, _OF_SEVERAL.sub("", _text(question))), set())
+            done = answered.setdefault((question.asker, _OF_SEVERAL.sub("", _text(question)), data_of(question)), set())
             able = [one for one in question.may_answer if one in people and one not in done]
             if question.packet_id in asked:
                 continue
@@ -68,6 +70,8 @@ async def answer_here(client: Client, session_id: str, people: Collection[str]) 
 async def _answer(client: Client, lines: StandardInput, question: QuestionRow, person: str) -> bool:
     """Ask until the answer is yes or no; return False at the end of the standard input."""
     _say(f"{person} is asked by {question.asker}: {_text(question)}")
+    if data := data_of(question):
+        _say(f"about: {data}")
     while True:
         _say("approve? y or n, and a note if you like")
         line = await lines.read_line()
@@ -94,6 +98,16 @@ def _waiting(question: QuestionRow) -> str:
 
 def _text(question: QuestionRow) -> str:
     return one_line(question.text or "(encrypted)")
+
+
+def data_of(question: QuestionRow) -> str:
+    """Return what a question is about, as one line of JSON; "" if only its text is known.
+
+    The asker writes the text as it likes. What an approval lets it emit is this alone.
+    """
+    if question.content is None:
+        return ""
+    return printable_json(orjson.dumps(question.content).decode())
 
 
 def _say(sentence: str) -> None:

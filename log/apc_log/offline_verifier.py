@@ -8,7 +8,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 PROOF, CONSISTENCY, BUNDLE = "apc-log-proof", "apc-log-consistency", "apc-log-bundle"
-VERSIONS: Mapping[str, int] = {PROOF: 1, CONSISTENCY: 1, BUNDLE: 2}
+VERSIONS: Mapping[str, int] = {PROOF: 1, CONSISTENCY: 1, BUNDLE: 3}
 """Format of a file -> its version."""
 _ED25519 = b"\x01"
 _MAX_SIZE = 1 << 53
@@ -241,6 +241,8 @@ class Contents:
     size: int
     """Entries that the log had."""
     run_id: str
+    origins: tuple[str, ...]
+    """All logs that hold something of the run, this one among them."""
     ranges: tuple[tuple[int, int], ...]
     """First and last number of each range of entries."""
 
@@ -248,7 +250,9 @@ class Contents:
     def text(self) -> str:
         """The signed text. Its first line is that of no checkpoint."""
         ranges = " ".join(f"{first}-{last}" for first, last in self.ranges)
-        return f"{BUNDLE}\n{self.origin}\n{self.size}\n{json.dumps(self.run_id)}\n{ranges}\n"
+        return (
+            f"{BUNDLE}\n{self.origin}\n{self.size}\n{json.dumps(self.run_id)}\n{json.dumps(self.origins)}\n{ranges}\n"
+        )
 
     @property
     def numbers(self) -> Iterator[int]:
@@ -260,18 +264,20 @@ def parse_contents(text: str, key: PublicKey) -> Contents:
     """Return what a log holds of a run, once the key's signature holds. Raises CheckFailed."""
     body, separator, tail = text.partition("\n\n")
     lines = body.split("\n")
-    if not separator or len(lines) != 5 or not tail.endswith("\n"):
-        raise CheckFailed("not signed contents: a format, origin, size, run, entries, an empty line, signatures")
+    if not separator or len(lines) != 6 or not tail.endswith("\n"):
+        raise CheckFailed("not signed contents: a format, origin, size, run, logs, entries, an empty line, signatures")
     try:
-        run_id, ranges = json.loads(lines[3]), tuple(_range(one) for one in lines[4].split(" "))
-        contents = Contents(lines[1], int(lines[2]), run_id, ranges)
-    except (ValueError, RecursionError):
+        run_id, origins = json.loads(lines[3]), tuple(json.loads(lines[4]))
+        ranges = tuple(_range(one) for one in lines[5].split(" "))
+        contents = Contents(lines[1], int(lines[2]), run_id, origins, ranges)
+    except (ValueError, TypeError, RecursionError):
         raise CheckFailed("the signed contents are malformed") from None
     ends = [0, *(number for one in ranges for number in one)]
     is_ordered = all(first <= last for first, last in ranges) and ends[-1] <= contents.size
     if not is_ordered or any(ends[at] + 1 >= ends[at + 1] for at in range(2, len(ends) - 1, 2)) or ends[1] < 1:
         raise CheckFailed("the entries of the signed contents are out of order")
-    if not isinstance(run_id, str) or contents.text != body + "\n":
+    is_one_of = contents.origin in origins and all(isinstance(one, str) for one in origins)
+    if not isinstance(run_id, str) or not is_one_of or contents.text != body + "\n":
         raise CheckFailed("the signed contents are not in their one spelling")
     signatures = tuple(_parse_signature(line) for line in tail[:-1].split("\n"))
     _check_signatures(contents.text, signatures, key, f"what {contents.origin} holds of the run")
@@ -336,7 +342,7 @@ def parse_entry(text: bytes) -> TreeEntry:
         columns = COLUMNS[kind, version]
         if len(columns) != len(values) or type(shard) is not int or type(seq) is not int:
             raise ValueError("other columns")
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
     return TreeEntry(kind, shard, seq, dict(zip(columns, values, strict=True)))
 
@@ -430,6 +436,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
     run_id = _field(header, "run_id", str)
     heads: dict[str, Checkpoint] = {}
     awaited: dict[str, Iterator[int]] = {}
+    origins: set[str] = set()
     said = []
     for item in _field(header, "checkpoints", list):
         head, key = _head(item, "checkpoint", keys)
@@ -437,7 +444,9 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
         if head.origin in heads:
             raise CheckFailed(f"two checkpoints of {head.origin} in the bundle")
         heads[head.origin] = head
-        awaited[head.origin] = _contents(item, head, key, run_id).numbers
+        contents = _contents(item, head, key, run_id)
+        awaited[head.origin] = contents.numbers
+        origins.update(contents.origins)
         said.append(f"{_signed_by(key)}: log {head.origin} of {_entries(head.size)}, which holds no more of the run")
     contracts = {_contract_hash(one) for one in _field(header, "contracts", list)}
     if len(contracts) != len(header["contracts"]):
@@ -447,6 +456,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
     for number, line in enumerate(lines, 2):
         item = _read_line(line, number)
         if "entries" in item:
+            _check_logs(heads.keys(), origins)
             _end_bundle(item, lines, entries, awaited)
             if named != contracts:
                 raise CheckFailed("a contract of the bundle is named by no packet")
@@ -466,6 +476,14 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
             named.add(entry.values["contract_hash"])
             packets += 1
     raise CheckFailed("the bundle ends before its last line")
+
+
+def _check_logs(given: Set[str], origins: Set[str]) -> None:
+    """Refuse a bundle without the checkpoint of a log that holds something of the run, by the contents of the others."""
+    if not given:
+        raise CheckFailed("the bundle has no checkpoint")
+    for origin in sorted(origins - given):
+        raise CheckFailed(f"the log {origin} holds entries of the run, and its checkpoint is missing in the bundle")
 
 
 def _contents(item: Mapping[str, Any], head: Checkpoint, key: PublicKey, run_id: str) -> Contents:

@@ -60,7 +60,7 @@ def test_a_file_without_a_key_is_not_taken_for_no_key(tmp_path: Path, capsys: py
 def test_a_line_of_a_bundle_is_named_by_its_number_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, says: str
 ) -> None:
-    head: dict[str, Any] = {"format": "apc-log-bundle", "version": 2, "run_id": "r", "checkpoints": [], "contracts": []}
+    head: dict[str, Any] = {"format": "apc-log-bundle", "version": 3, "run_id": "r", "checkpoints": [], "contracts": []}
     file = tmp_path / "bundle"
     file.write_text(f"{json.dumps(head)}\n{line}")
     assert check([str(file), "--no-key"]) == 1

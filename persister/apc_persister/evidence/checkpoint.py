@@ -1,7 +1,7 @@
 """Signs the heads of the tree: C2SP tlog-checkpoint, a signed-note with Ed25519."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -47,9 +47,20 @@ class Signer:
         """Return the signed note of a tree head. The same head gives the same note, always."""
         return self._note(shard, Checkpoint(self.public_key(shard).name, size, root).text)
 
-    def sign_contents(self, shard: int, size: int, run_id: str, ranges: Sequence[tuple[int, int]]) -> str:
-        """Return the signed note that says which entries the log of a shard, `size` long, holds of a run."""
-        return self._note(shard, Contents(self.public_key(shard).name, size, run_id, tuple(ranges)).text)
+    def sign_contents(
+        self, shard: int, size: int, run_id: str, shards: Iterable[int], ranges: Iterable[tuple[int, int]]
+    ) -> str:
+        """Return the signed note that says which entries the log of a shard holds of a run.
+
+        Args:
+            shard: whose log.
+            size: entries of this log.
+            run_id: the run.
+            shards: all whose logs hold entries of the run.
+            ranges: first and last number of each range of entries.
+        """
+        origins = tuple(self.public_key(one).name for one in sorted(shards))
+        return self._note(shard, Contents(self.public_key(shard).name, size, run_id, origins, tuple(ranges)).text)
 
     def _note(self, shard: int, text: str) -> str:
         key = self.public_key(shard)

@@ -148,7 +148,7 @@ async def bundle_lines(
         for shard, numbers in sorted(places.items()):
             size = tiles[shard].tree.size
             head = await _head(connection, size, signer.public_key(shard), shard)
-            heads[shard] = {**head, "contents": signer.sign_contents(shard, size, run_id, _ranges(numbers))}
+            heads[shard] = {**head, "contents": signer.sign_contents(shard, size, run_id, places, _ranges(numbers))}
         yield orjson.dumps(
             {
                 "format": BUNDLE,

@@ -19,7 +19,7 @@ NOTE = re.compile(
     r"(?P<signatures>(?:— [^ \n]+ [A-Za-z0-9+/]+={0,2}\n)+)"
 )
 CONTENTS = re.compile(
-    r"(?P<text>apc-log-bundle\n(?P<origin>[^\n]+)\n(?P<size>[1-9][0-9]{0,15})\n(?P<run>[^\n]+)\n"
+    r"(?P<text>apc-log-bundle\n(?P<origin>[^\n]+)\n(?P<size>[1-9][0-9]{0,15})\n(?P<run>[^\n]+)\n(?P<logs>[^\n]+)\n"
     r"(?P<ranges>[1-9][0-9]*-[1-9][0-9]*(?: [1-9][0-9]*-[1-9][0-9]*)*)\n)\n"
     r"(?P<signatures>(?:— [^ \n]+ [A-Za-z0-9+/]+={0,2}\n)+)"
 )
@@ -158,8 +158,8 @@ def check_signatures(text: str, signatures: str, name: str, key: bytes) -> None:
     refuse_unless(signed, "no signature of ours")
 
 
-def read_contents(note: object, head: tuple[str, int, bytes], run_id: str, key: bytes) -> list[int]:
-    """Return the numbers of all entries of the run in this log."""
+def read_contents(note: object, head: tuple[str, int, bytes], run_id: str, key: bytes) -> tuple[list[int], list[str]]:
+    """Return the numbers of all entries of the run in this log, and all logs that hold some."""
     match = CONTENTS.fullmatch(note) if isinstance(note, str) else None
     refuse_unless(match, "the contents")
     assert match is not None
@@ -171,7 +171,10 @@ def read_contents(note: object, head: tuple[str, int, bytes], run_id: str, key: 
         first, last = map(int, stretch.split("-"))
         refuse_unless(first <= last <= head[1] and (not numbers or first > numbers[-1] + 1), "stretches in order")
         numbers += range(first, last + 1)
-    return numbers
+    logs: list[str] = from_json(f'{{"logs": {match["logs"]}}}')["logs"]
+    is_list = isinstance(logs, list) and all(isinstance(one, str) for one in logs)
+    refuse_unless(is_list and head[0] in logs and json.dumps(logs) == match["logs"], "the logs of the run")
+    return numbers, logs
 
 
 def read_path(document: dict[str, Any]) -> list[bytes]:
@@ -213,7 +216,7 @@ def verify(text: str, keys: list[str]) -> None:
         document = from_json(first)
     except Refused:
         document, rest = from_json(text), ""
-    version = 2 if document.get("format") == "apc-log-bundle" else 1
+    version = 3 if document.get("format") == "apc-log-bundle" else 1
     refuse_unless(type(document.get("version")) is int and document["version"] == version, "version")
     if document.get("format") == "apc-log-proof":
         entry = check_entry(document, read_head(document, "checkpoint", trusted))
@@ -240,12 +243,15 @@ def verify_bundle(header: dict[str, Any], rest: str, trusted: dict[str, bytes]) 
     refuse_unless(all(isinstance(one, dict) for one in header["checkpoints"]), "checkpoints")
     heads = {}
     awaited: dict[str, list[int]] = {}
+    named_logs: set[str] = set()
     for item in header["checkpoints"]:
         head = read_head(item, "checkpoint", trusted)
         members(item, "checkpoint", "key", "contents")
         refuse_unless(head[0] not in heads, "one checkpoint a log")
         heads[head[0]] = head
-        awaited[head[0]] = read_contents(item["contents"], head, header["run_id"], trusted[head[0]])
+        awaited[head[0]], logs = read_contents(item["contents"], head, header["run_id"], trusted[head[0]])
+        named_logs.update(logs)
+    refuse_unless(heads and named_logs <= heads.keys(), "the checkpoint of each log of the run")
     refuse_unless(all(isinstance(one, str) for one in header["contracts"]), "contracts")
     contracts = {hashlib.sha256(one.encode()).hexdigest() for one in header["contracts"]}
     refuse_unless(len(contracts) == len(header["contracts"]), "each contract once")

@@ -22,16 +22,16 @@ from apc_contracts import Packet
 from apc_contracts.judging.verdict import VerdictKind
 from apc_log import offline_verifier
 from apc_log.batch import LOG_BATCH_TYPE, encode
-from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.documents import bundle_lines
 
 
 @dataclass
 class Exported:
-    """The bundle of the run, its key, and the answers in it."""
+    """The bundle of the run, who signs it, and the answers in it."""
 
     lines: list[dict[str, Any]]
-    key: str
+    signer: Signer
     approved: Packet
     denied: Packet
     folder: Path
@@ -49,7 +49,7 @@ class Exported:
         """Return the exit code of `apc log check` for the file as it is now."""
         path = self.folder / "run.bundle"
         path.write_text("".join(json.dumps(one) + "\n" for one in self.lines))
-        return offline_verifier.main([str(path), "--key", self.key])
+        return offline_verifier.main([str(path), "--key", str(self.signer.public_key(0))])
 
 
 def _body(line: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def exported(bench: LogBench, tmp_path: Path) -> Exported:
     async with bench.pool.acquire() as connection:
         made = bundle_lines(connection, approved.trace.run_id, signer, [contract.body])
         lines = [json.loads(line) async for line in made]
-    return Exported(lines, str(signer.public_key(0)), approved, denied, tmp_path)
+    return Exported(lines, signer, approved, denied, tmp_path)
 
 
 def _say_approved(bundle: Exported) -> Packet:
@@ -117,15 +117,25 @@ def _leave_out(bundle: Exported) -> Packet:
     return bundle.denied
 
 
+def _leave_out_a_log(bundle: Exported) -> Packet:
+    """Hand over one of the two logs that hold entries of the run, as their key signs."""
+    head = bundle.lines[0]["checkpoints"][0]
+    known = offline_verifier.parse_contents(head["contents"], bundle.signer.public_key(0))
+    head["contents"] = bundle.signer.sign_contents(0, known.size, known.run_id, (0, 1), known.ranges)
+    return bundle.denied
+
+
 SWAPS: dict[str, tuple[Callable[[Exported], Packet], str, str]] = {
     "another outcome": (_say_approved, "_check_body", "the bytes beside entry {0} are not those that it was made of"),
     "another entry": (_say_approved_in_the_entry_too, "_check_entry", "entry {0} is not in the log of "),
     "bytes of another": (_take_the_bytes_of_another, "_check_body", "the bytes beside entry {0} are not those"),
     "entry of another": (_take_the_entry_of_another, "_check_turn", "entry {0} of shard 0 stands twice in the bundle"),
+    "log left out": (_leave_out_a_log, "_check_logs", "/1 holds entries of the run, and its checkpoint is missing"),
     "left out": (_leave_out, "_check_turn", "entry {0} of shard 0 is of the run and missing in the bundle"),
 }
 """What is done -> the check that finds it, and what that says of the entry."""
 UNGUARDED: dict[str, dict[str, Callable[..., Any]]] = {
+    "_check_logs": {"_check_logs": lambda given, origins: None},
     "_check_body": {"_check_body": lambda item, entry: None},
     "_check_entry": {"_check_entry": lambda item, head: offline_verifier.parse_entry(item["entry"].encode())},
     "_check_turn": {

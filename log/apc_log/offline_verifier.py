@@ -479,7 +479,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
 
 
 def _check_logs(given: Set[str], origins: Set[str]) -> None:
-    """Refuse a bundle without the checkpoint of a log that holds something of the run, by the contents of the others."""
+    """Refuse a bundle without the checkpoint of a log that holds something of the run, as other contents say."""
     if not given:
         raise CheckFailed("the bundle has no checkpoint")
     for origin in sorted(origins - given):

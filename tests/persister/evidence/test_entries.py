@@ -27,7 +27,7 @@ from apc_log.batch import (
 )
 from apc_log.entries import KINDS, canonical_value
 from apc_log.heads import AnyConnection
-from apc_log.offline_verifier import COLUMNS, parse_entry
+from apc_log.offline_verifier import COLUMNS, CheckFailed, parse_entry
 from apc_persister.evidence.rows import prepare_reader, read_entries, read_leaves
 from apc_persister.intake import BatchIntake, Head
 from apc_persister.transaction import ENTRY_ERRORS, store
@@ -192,3 +192,9 @@ async def test_every_column_of_the_tables_is_in_the_entry(postgres_url: str) -> 
             {"body_stored"} if kind == "packet" else set()
         )
     await connection.close()
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b'["packet",1,0,1,' + b"[" * 100_000 + b"]" * 100_001])
+def test_an_entry_of_too_many_levels_is_none(text: bytes) -> None:
+    with pytest.raises(CheckFailed, match="not an entry"):
+        parse_entry(text)

@@ -1,6 +1,7 @@
 """What rules of a team cost: a MESSAGE judged by the orchestrator under ten rules, under none, and one rule alone.
 
-`python -m benchmarks.calls.rules --search MINUTES` looks for the slowest contract that the check lets through.
+`python -m benchmarks.calls.rules --search MINUTES` looks for the slowest contract that the check lets through,
+and the slowest schema and guard: a third of the time each.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import Sessions, ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
+from benchmarks.calls.dear import search_guards, search_schemas
 from benchmarks.support.figures import Figure, Figures
 
 TEXT = {"type": "string", "maxLength": 64}
@@ -301,6 +303,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calls.rules", description=__doc__)
     parser.add_argument("--search", type=float, default=0.0, help="minutes to look for the slowest contract")
     if (given := parser.parse_args()).search:
-        search(given.search)
+        search(given.search / 3)
+        print(json.dumps(search_guards(given.search / 3)))
+        print(json.dumps(search_schemas(given.search / 3)))
     else:
         measure_rules(Figures())

@@ -32,7 +32,10 @@ _COUNTED = re.compile(r"\{|\\[xXuU0-7]")
 _PATTERN = re.compile(rf"\.\s*matches\s*\(\s*({_STRING.pattern})\s*\)")
 _MOST_PATTERN_LETTERS = 128
 """Each costs some twenty microseconds where it stands for a class such as `\\w`."""
+_MOST_STEPS = 20_000
+"""Of the macros of a guard, of a tenth of a microsecond."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_TERM = re.compile(r"\w+|[^\w\s.,()]+")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
 _UNEVALUABLE = (TypeError, ValueError, RuntimeError, LookupError, ArithmeticError)
 _FUNCTIONS = frozenset({"size", "startsWith", "endsWith", "contains", "matches", "double", "int", "string", "bool"})
@@ -161,6 +164,18 @@ def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
     if "matches" in calls and _COUNTED.search(text):
         raise ContractInvalid(place, "the guard has matches and { or a coded character: write the repetition out")
     _refuse_dear_patterns(text, bare, place, parts)
+    _refuse_many_turns(bare, calls, place, parts)
+
+
+def _refuse_many_turns(bare: str, calls: list[str], place: str, parts: int) -> None:
+    """Refuse macros over long lists: each element costs as many steps as the guard has words."""
+    if not any(name in _MACROS for name in calls):
+        return
+    elements = bare.count(",") + bare.count("+") + 1
+    steps = elements ** (2 if "map" in calls else 1) * len(_TERM.findall(bare)) * (1 + bare.count("+"))
+    if steps > _MOST_STEPS * parts:
+        message = f"the macros of the guard may take {steps:,} steps, {_MOST_STEPS:,} are allowed"
+        raise ContractInvalid(place, f"{message}: write shorter lists or fewer conditions")
 
 
 def _refuse_dear_patterns(text: str, bare: str, place: str, parts: int) -> None:

@@ -99,6 +99,14 @@ LONG_RUNS = {
         "calls matches in a macro",
     ),
     "long patterns": ("'a'.matches('" + r"\\\\w" * 60 + "') || round >= 0.0", "patterns of the guard have more than"),
+    "a long list in a macro": (
+        "[" + ", ".join(["1.0"] * 80) + "].all(x, " + "&&".join(["x<=round"] * 40) + ")",
+        "write shorter lists",
+    ),
+    "a long list that map doubles": (
+        "[" + ", ".join(["1"] * 100) + "].map(x, [" + ", ".join(["x"] * 100) + "]).all(x, x != []) || round > 0.0",
+        "write shorter lists",
+    ),
     "a pattern that is computed": ("'a'.matches('a' + 'b')", "write the pattern out"),
     "doubled in a chain": ("[0]" + ".map(round, [round, round])" * 4 + " == []", "calls map twice"),
     "large pattern": (r"'a'.matches('(\\w{9}){9}')", "has matches and {"),

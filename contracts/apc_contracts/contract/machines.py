@@ -169,8 +169,8 @@ def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
 
 def _refuse_many_turns(bare: str, calls: list[str], place: str, parts: int) -> None:
     """Refuse macros over long lists: each element costs as many steps as the guard has words."""
-    if not any(name in _MACROS for name in calls):
-        return
+    if parts > 1 or not any(name in _MACROS for name in calls):
+        return  # The parts of a conjunction are checked one by one.
     elements = bare.count(",") + bare.count("+") + 1
     steps = elements ** (2 if "map" in calls else 1) * len(_TERM.findall(bare)) * (1 + bare.count("+"))
     if steps > _MOST_STEPS * parts:

@@ -1,11 +1,12 @@
 """What a registered schema may hold, and what is refused before anything is judged by it."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from tests.contracts.conftest import Documents
 
+from apc_contracts import schemas
 from apc_contracts.errors import PacketRefused, SchemaUnusable
 from apc_contracts.identity.registry_change import parse_registry_change
 from apc_contracts.schemas import (
@@ -202,3 +203,106 @@ def test_all_unexpected_properties_of_an_object_are_named() -> None:
     fault = schema.fault({"l": [{"a": 1, "z": 2}, {"b": 1, "a": 2, "c": 3}]}, "payload.content")
     assert fault is not None and fault.path == "payload.content.l[1]"
     assert fault.message.startswith("Additional properties are not allowed ('b', 'c' were unexpected)")
+
+
+def many(value: Any, times: int = 15_000) -> dict[str, Any]:
+    return {"l": [value] * times}
+
+
+MATCHED = {"patternProperties": {f"^[a-z]{{1,{count}}}": {"type": "integer"} for count in range(1, 51)}}
+RENAMED = {"dependentRequired": {f"k{number}": ["x"] for number in range(500)}}
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize(
+    ("document", "content"),
+    [
+        (listed({"allOf": [{"minimum": 0}] * 200}), many(1)),
+        (listed({"minimum": 0.5}), many(0.75)),
+        (listed({"minimum": 1}), many(1e300)),
+        (listed({"const": 0.5}), many(0.5)),
+        (listed({"enum": [0.25, 0.5]}), many(0.5)),
+        (listed({"items": {"allOf": [{"contains": True, "maxContains": 99}] * 10}}), {"l": [[1] * 15_000]}),
+        (listed({"uniqueItems": True}), many([number + 0.5 for number in range(15)], 1_000)),
+        ({"if": MATCHED, "then": {}}, {f"a{number}": 1 for number in range(16_000)}),
+        ({"oneOf": [MATCHED, {"type": "null"}]}, {f"a{number}": 1 for number in range(16_000)}),
+        (listed(RENAMED, maxItems=10_000), many({"a": 1}, 8_000)),
+        ({"not": {"properties": {"l": {"pattern": "(a|b)*a(a|b){14}c"}}}}, {"l": "abaab" * 20_000}),
+    ],
+)
+def test_content_that_is_dear_to_judge_is_refused(
+    monkeypatch: pytest.MonkeyPatch, document: dict[str, Any], content: dict[str, Any], is_guarded: bool
+) -> None:
+    """Each took more than twenty milliseconds."""
+    schema = register_schema("finding/1", document)
+    if not is_guarded:
+        monkeypatch.setattr(schemas, "MAX_UNITS", 1 << 60)
+    fault = schema.fault(content, "payload.content")
+    if is_guarded:
+        assert fault is not None and fault.path == "payload.content" and "send it in parts" in fault.message
+    else:
+        assert fault is None
+
+
+def test_a_schema_that_is_dear_for_every_value_is_refused() -> None:
+    place, message = refusal(listed({"allOf": [{"minimum": 0.5}] * 200}))
+    assert place == "$" and "use fewer alternatives" in message
+
+
+class Found(BaseModel):
+    kind: Literal["found"] = "found"
+    service: str = Field(pattern="^[a-z0-9-]{1,64}$")
+    confidence: float = Field(ge=0, le=1)
+    tags: set[str] = set()
+    note: str | None = None
+
+
+class Missed(BaseModel):
+    kind: Literal["missed"] = "missed"
+    causes: list[str | int] = []
+
+
+class Report(BaseModel):
+    title: str
+    entries: list[Annotated[Found | Missed, Field(discriminator="kind")]]
+
+
+def test_large_ordinary_content_is_judged() -> None:
+    schema = register_schema("report/1", Report.model_json_schema())
+    entry = Found(service="checkout", confidence=0.75, tags={"a", "b"}).model_dump(mode="json")
+    missed = Missed(causes=["a", 2]).model_dump(mode="json")
+    content = {"title": "a", "entries": [entry, missed] * 150}
+    assert schema.fault(content, "payload.content") is None
+    numbers = register_schema("numbers/1", listed({"type": "number", "minimum": 0}))
+    assert numbers.fault(many(0.25), "payload.content") is None
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "message"),
+    [
+        ({"anyOf": [{"items": {"type": "string"}}, {"type": "null"}]}, ".l", "under any of the schemas"),
+        ({"oneOf": [{"type": "array"}, {"minItems": 1}]}, ".l", "under exactly one of the schemas"),
+        ({"allOf": [True], "anyOf": [False, True], "not": {"type": "array"}}, ".l", "is not allowed for"),
+        ({"allOf": [{"not": {"not": {"type": "null"}}}]}, ".l", "is not allowed for"),
+        ({"anyOf": [True], "items": {"oneOf": [True, True]}}, ".l[0]", "under exactly one of the schemas"),
+        ({"anyOf": [{"$ref": "#/$defs/n"}]}, ".l", "under any of the schemas"),
+        ({"anyOf": [{"items": {"type": "null"}}], "unevaluatedItems": False}, "", "does not fit its schema"),
+    ],
+)
+def test_alternatives_name_their_place(document: dict[str, Any], path: str, message: str) -> None:
+    """The validator collects the faults of all alternatives, fifteen microseconds each: they are not asked for."""
+    whole = {"properties": {"l": document}, "$defs": {"n": {"anyOf": [{"type": "null"}]}}}
+    fault = register_schema("finding/1", whole).fault({"l": [1, 2, 3]}, "payload.content")
+    assert fault is not None and fault.path == f"payload.content{path}" and message in fault.message
+
+
+def test_a_closed_object_in_alternatives_names_all_unexpected() -> None:
+    closed = {"anyOf": [True], "properties": {"a": True}, "additionalProperties": False}
+    fault = register_schema("finding/1", listed(closed)).fault({"l": [{"b": 1, "c": 1}]}, "payload.content")
+    assert fault is not None and "('b', 'c' were unexpected)" in fault.message
+
+
+def test_a_schema_of_an_older_release_that_is_refused_now_bounds_its_content() -> None:
+    old = known_schema("finding/1", listed({"allOf": [{"type": "integer"}] * 400}))
+    assert old.fault(many(1, 20), "payload.content") is None
+    assert old.fault(many(1), "payload.content") is not None

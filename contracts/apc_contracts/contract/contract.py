@@ -39,6 +39,7 @@ from apc_contracts.contract.machines import (
     build_machine,
     build_policy,
     build_promotion_gate,
+    refuse_dear_groups,
 )
 from apc_contracts.contract.rules import Team, build_team
 from apc_contracts.errors import ContractInvalid
@@ -255,6 +256,9 @@ def check_guards(contract: Contract) -> None:
         guard.check()
     for guard in contract.guards():
         guard.check()
+    refuse_dear_groups((guard for _, guard in contract.promotion_gate.criteria), "promotion_gate")
+    checks = (*contract.drift.enforced.rules, *contract.drift.warned.rules)
+    refuse_dear_groups((rule.guard for rule in checks), "drift_checks")
     if contract.team is not None:
         contract.team.check()
         _check_chain(contract)

@@ -33,7 +33,10 @@ _PATTERN = re.compile(rf"\.\s*matches\s*\(\s*({_STRING.pattern})\s*\)")
 _MOST_PATTERN_LETTERS = 128
 """Each costs some twenty microseconds where it stands for a class such as `\\w`."""
 _MOST_STEPS = 20_000
-"""Of the macros of a guard, of a tenth of a microsecond."""
+"""Of macros and sums of a guard, of a tenth of a microsecond."""
+_MOST_STEPS_TOGETHER = 100_000
+_STEPS_OF_LETTER = 200
+_STEPS_OF_SUM = 20
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TERM = re.compile(r"\w+|[^\w\s.,()]+")
 _OPERATOR = re.compile(r"[^a-z]*|@\w+|_\?_:_")
@@ -164,18 +167,40 @@ def refuse_long_runs(text: str, place: str, parts: int = 1) -> None:
     if "matches" in calls and _COUNTED.search(text):
         raise ContractInvalid(place, "the guard has matches and { or a coded character: write the repetition out")
     _refuse_dear_patterns(text, bare, place, parts)
-    _refuse_many_turns(bare, calls, place, parts)
+    _refuse_many_turns(bare, place, parts)
 
 
-def _refuse_many_turns(bare: str, calls: list[str], place: str, parts: int) -> None:
-    """Refuse macros over long lists: each element costs as many steps as the guard has words."""
-    if parts > 1 or not any(name in _MACROS for name in calls):
-        return  # The parts of a conjunction are checked one by one.
-    elements = bare.count(",") + bare.count("+") + 1
-    steps = elements ** (2 if "map" in calls else 1) * len(_TERM.findall(bare)) * (1 + bare.count("+"))
-    if steps > _MOST_STEPS * parts:
-        message = f"the macros of the guard may take {steps:,} steps, {_MOST_STEPS:,} are allowed"
-        raise ContractInvalid(place, f"{message}: write shorter lists or fewer conditions")
+def _refuse_many_turns(bare: str, place: str, parts: int) -> None:
+    if parts > 1:
+        return  # `refuse_dear_groups` bounds them together.
+    if (steps := _turns(bare)) > _MOST_STEPS:
+        message = f"macros and sums of the guard may take {steps:,} steps, {_MOST_STEPS:,} are allowed"
+        raise ContractInvalid(place, f"{message}: write shorter lists, fewer conditions or sums")
+
+
+def _turns(bare: str) -> int:
+    """Return the steps of sums, whose texts grow, and of macros: each element costs as many as the guard has words."""
+    calls, sums = _CALL.findall(bare), bare.count("+")
+    steps: int = _STEPS_OF_SUM * sums**2
+    if any(name in _MACROS for name in calls):
+        elements = bare.count(",") + sums + 1
+        steps += elements ** (2 if "map" in calls else 1) * len(_TERM.findall(bare)) * (1 + sums)
+    return steps
+
+
+def refuse_dear_groups(guards: Iterable[Guard], place: str) -> None:
+    """Refuse guards that one packet meets together, if their macros and patterns may take more than ten milliseconds.
+
+    Raises:
+        ContractInvalid: they may.
+    """
+    steps = 0
+    for guard in guards:
+        letters = sum(map(len, _PATTERN.findall(guard.text)))
+        steps += _turns(_STRING.sub('""', guard.text)) + _STEPS_OF_LETTER * letters
+    if steps > _MOST_STEPS_TOGETHER:
+        message = f"the guards may take {steps:,} steps together, {_MOST_STEPS_TOGETHER:,} are allowed"
+        raise ContractInvalid(place, f"{message}: write fewer macros and shorter patterns")
 
 
 def _refuse_dear_patterns(text: str, bare: str, place: str, parts: int) -> None:

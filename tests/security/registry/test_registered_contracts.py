@@ -1,6 +1,7 @@
 """Somebody registers a contract who may not, or one that a gate cannot carry: then a START could choose its rules."""
 
 import json
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -83,6 +84,10 @@ def guarded_by(text: str) -> ContractAdded:
     """Return the change that registers a contract with this guard."""
     document = json.loads(own().body)
     document["machines"]["inter_agent_coordination"]["edges"][0]["guard"] = text
+    return changed(document)
+
+
+def changed(document: Any) -> ContractAdded:
     return change_of(contract_from_bytes(json.dumps(document).encode()))
 
 
@@ -107,6 +112,7 @@ LONG_RUNS = {
         "[" + ", ".join(["1"] * 100) + "].map(x, [" + ", ".join(["x"] * 100) + "]).all(x, x != []) || round > 0.0",
         "write shorter lists",
     ),
+    "a long sum": ("'a'" + "+ 'a'" * 100 + " != '' || round > 0.0", "fewer conditions or sums"),
     "a pattern that is computed": ("'a'.matches('a' + 'b')", "write the pattern out"),
     "doubled in a chain": ("[0]" + ".map(round, [round, round])" * 4 + " == []", "calls map twice"),
     "large pattern": (r"'a'.matches('(\\w{9}){9}')", "has matches and {"),
@@ -127,6 +133,19 @@ def test_a_guard_that_may_run_long_is_refused(monkeypatch: pytest.MonkeyPatch, n
         assert objection is not None and said in objection
     else:
         assert objection is None
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_many_dear_guards_together_are_refused(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    """Each is taken alone; a packet that is judged meets all drift checks."""
+    document = json.loads(own().body)
+    document["drift_checks"][0]["guard"] = "'a'.matches('" + "a" * 120 + "') || true"
+    assert Registry("orchestrator", {}, set()).objection(changed(document)) is None
+    document["drift_checks"] += [dict(document["drift_checks"][0], name=f"check_{number}") for number in range(5)]
+    if not is_guarded:
+        monkeypatch.setattr(machines, "_MOST_STEPS_TOGETHER", 1 << 60)
+    objection = Registry("orchestrator", {}, set()).objection(changed(document))
+    assert objection is None if not is_guarded else "write fewer macros" in str(objection)
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

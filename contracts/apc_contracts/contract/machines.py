@@ -32,7 +32,7 @@ _COUNTED = re.compile(r"\{|\\[xXuU0-7]")
 _PATTERN = re.compile(rf"\.\s*matches\s*\(\s*({_STRING.pattern})\s*\)")
 _MOST_PATTERN_LETTERS = 128
 """Each costs some twenty microseconds where it stands for a class such as `\\w`."""
-_MOST_STEPS = 20_000
+_MOST_STEPS = 10_000
 """Of macros and sums of a guard, of a tenth of a microsecond."""
 _MOST_STEPS_TOGETHER = 100_000
 _STEPS_OF_LETTER = 200

@@ -27,7 +27,7 @@ def test_groups_and_their_commands_are_completed(tmp_path: Path, taken_up: str) 
     every, begun, command = (line.split() for line in done.splitlines())
     # Whether this process has added the applications' commands to its own `app` depends on the tests before.
     assert set(every) == {*get_group(app).commands, *(one.name for one in entry_points(group=GROUP))}
-    assert set(begun) == {"dead-letter", "deploy"}
+    assert set(begun) == {"dead-letter", "demo", "deploy"}
     assert command == ["requeue"]
 
 

@@ -20,6 +20,9 @@ secrets:
 """
 MORE = 'secrets: {other: {file: ./secrets/other, x-content: "{other}-{planner}"}}'
 
+OWN = ("passwords.json", ".passwords.json.lock")
+"""What is there beside the secrets."""
+
 
 @pytest.fixture
 def compose(tmp_path: Path) -> Path:
@@ -42,7 +45,8 @@ def test_each_user_has_one_random_password(compose: Path) -> None:
     assert stat.S_IMODE(written.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(written.passwords.stat().st_mode) == 0o600
     assert stat.S_IMODE((written.folder / "url").stat().st_mode) == 0o444
-    assert sorted(path.name for path in written.folder.iterdir()) == ["passwords.json", "url", "users"]
+    files = {path.name for path in written.folder.iterdir()}
+    assert files == {".passwords.json.lock", "passwords.json", "url", "users"}
 
 
 def test_a_second_call_adds_what_is_missing_and_changes_nothing(compose: Path, tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_an_empty_folder_gets_the_compose_file_and_all_that_it_mounts(
 
     assert shown.exit_code == 0, shown.output
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
-        [*map(str, FILES), *(f"deploy/secrets/{name}" for name in (*declared(tmp_path), "passwords.json"))]
+        [*map(str, FILES), *(f"deploy/secrets/{name}" for name in (*declared(tmp_path), *OWN))]
     )
     assert stat.S_IMODE((tmp_path / "deploy/rabbitmq.conf").stat().st_mode) == 0o644
     assert stat.S_IMODE((tmp_path / "deploy/postgres-users.sh").stat().st_mode) == 0o755

@@ -20,7 +20,7 @@ def test_what_is_missing_is_made_once(tmp_path: Path) -> None:
     assert known_passwords(file) == again == json.loads(file.read_text())
     forget_password("b", file)
     assert set(known_passwords(file)) == {"a", "c"}
-    assert [path.name for path in file.parent.iterdir()] == ["passwords.json"]
+    assert {path.name for path in file.parent.iterdir()} == {"passwords.json", ".passwords.json.lock"}
 
 
 def test_the_environment_counts_and_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

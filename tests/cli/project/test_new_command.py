@@ -97,7 +97,7 @@ def test_its_files_fit_their_schemas_and_each_other(kind: TeamKind, tmp_path: Pa
     services = {name: merged["services"][name] for name in written["services"]}
     used = {secret["source"] for service in services.values() for secret in service.get("secrets", ())}
     assert set(written["secrets"]) <= used <= set(merged["secrets"])
-    assert {name for service in services.values() for name in service["depends_on"]} <= set(merged["services"])
+    assert {name for service in services.values() for name in service.get("depends_on", ())} <= set(merged["services"])
     assert {name for name, one in services.items() if one.get("networks") == ["agents"]} == {"writer", "editor"}
     assert all(service["read_only"] and service["mem_limit"] for service in services.values())
     left = [file for file in folder.rglob("*") if file.is_file() and re.search(r"@[A-Z]+@", file.read_text())]

@@ -29,9 +29,9 @@ async def one(house: House, agent: str, now: datetime | None = None) -> dict[str
 async def test_alive_open_and_dead(house: House) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
-        never = await one(house, "sentinel")
-        assert (never["is_alive"], never["last_seen"], never["open"]) == (False, None, 0)
-        assert set(never["rights"]) == {"validate", "veto"}
+        began = await one(house, "sentinel")
+        assert (began["is_alive"], began["open"]) == (True, 0), "it has reported the START"
+        assert set(began["rights"]) == {"validate", "veto"}
         assert await look_at_dead_letters(house.pool) == [
             Finding("dead letters", Status.OK, "no delivery is one"),
         ]
@@ -55,11 +55,13 @@ async def test_alive_open_and_dead(house: House) -> None:
         assert "1 delivery ended as dead letters (1 " in dead.finding
         assert "apc dead-letter" in dead.fix
 
-        told = {finding.finding.split(":")[0]: finding for finding in await look_at_agents(house.pool, {})}
-        assert set(told) == {"red-1", "blue-1", "sentinel", "librarian"}, "nobody consumes"
-        assert "never heard of" in told["red-1"].finding
-        found = await look_at_agents(house.pool, depths("sentinel", 4, 1) | depths("red-1", 4, 1))
-        assert "sentinel" not in {finding.finding.split(":")[0] for finding in found}
-        (quiet,) = [finding for finding in found if finding.finding.startswith("red-1")]
-        assert quiet.finding == "red-1: never heard of; 8 packets wait"
-        assert quiet.fix == "start its worker, or `apc agent revoke red-1`"
+        (told,) = await look_at_agents(house.pool, {})
+        assert told.finding.startswith("nobody consumes the queues of 4 agents: ")
+        found = await look_at_agents(
+            house.pool, depths("sentinel", 4, 1) | depths("red-1", 4, 1) | depths("blue-1", 4, 0)
+        )
+        left = {finding.finding.split(":")[0]: finding for finding in found}
+        assert set(left) == {"blue-1", "librarian"}
+        assert left["blue-1"].finding.startswith("blue-1: nobody consumes its queues; last heard of ")
+        assert left["blue-1"].finding.endswith("; 8 packets wait")
+        assert left["blue-1"].fix == "start its worker, or `apc agent revoke blue-1`"

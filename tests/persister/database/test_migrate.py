@@ -25,7 +25,6 @@ SINCE_0110 = (
     "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs, apc_log.run_changes",
     "DROP TABLE apc_log.protocol_sums, apc_log.summed_uses",
     "DROP INDEX apc_log.transfer_rulings_protocol, apc_log.transfer_rulings_run",
-    "DROP INDEX apc_log.packet_lineage_measured, apc_log.packet_lineage_measured_parents",
     "CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, shard, seq)",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,17 @@ def runs_at(line: str) -> list[str]:
     return [run["run_id"] for run in asked(line, "/runs")["items"]]
 
 
+def printed(running: subprocess.Popen[str]) -> Any:
+    """Return the JSON on stdout, as soon as all of it is there."""
+    assert running.stdout is not None
+    said = ""
+    for line in running.stdout:
+        said += line
+        with suppress(json.JSONDecodeError):
+            return json.loads(said)
+    raise AssertionError(said)
+
+
 def copy_example(apc: ApcCommand) -> None:
     """Put the team and its rules into the working folder."""
     for name in ("review.py", "review.yml"):
@@ -55,17 +68,15 @@ def test_a_finished_run_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
     running = apc.start("run", TEAM, "--input", "pr.json", "--ui")
     try:
         line = wait_for(running, "it has the token")
-        assert running.stdout is not None
-        while not (runs := runs_at(line)):  # the database of the run serves the console, too
-            pass
-        assert len(runs) == 1
+        result = printed(running)
+        assert len(runs_at(line)) == 1, "the database of the run serves the console, too"
         children = psutil.Process(running.pid).children()
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=60)
     finally:
         running.kill()
     assert running.returncode == 0
-    assert json.loads(said)["result"]["schema"] == "review/1", "the result came before Ctrl-C, and alone on its stream"
+    assert result["result"]["schema"] == "review/1" and said == "", "the result came before Ctrl-C, alone on its stream"
     assert not any(child.is_running() for child in children)
 
 

@@ -34,7 +34,7 @@ READ_THE_ENVIRONMENT = {
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "cli/apc_cli/commands/__init__.py",  # looks for what nobody reads
     "cli/apc_cli/commands/demo.py",  # says the command for what it has shown
-    "cli/apc_cli/commands/demo_stage.py",  # hands on nothing but the place of its own run
+    "cli/apc_cli/commands/demo_stage.py",  # hands on nothing but where its run is
     "cli/apc_cli/system/up.py",  # hands all of it on
     "cli/apc_cli/system/supervisor.py",  # hands all of it on
     "persister/apc_persister/database/postmaster.py",  # keeps the PG... of a shell from the embedded server

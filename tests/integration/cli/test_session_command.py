@@ -150,8 +150,8 @@ async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgre
     assert (shown["session"]["is_paused"], shown["session"]["state"]) == (True, "SESSION_OPEN")
     packets = [row for row in shown["budgets"] if row["resource"] == "packets"]
     assert packets == [
-        {"task": "", "resource": "packets", "limit": 10, "spent": 2, "left": 4},
-        {"task": "task-2", "resource": "packets", "limit": 4, "spent": 0, "left": 4},
+        {"task": "", "resource": "packets", "limit": 10, "spent": 2, "left": 4, "refused": 0},
+        {"task": "task-2", "resource": "packets", "limit": 4, "spent": 0, "left": 4, "refused": 0},
     ]
     (time,) = [row for row in shown["budgets"] if row["resource"] == "wall_ms"]
     assert 0 < time["left"] <= 3_600_000

@@ -32,6 +32,7 @@ from apc_bus.topology import gate_queue, log_queue
 from apc_cli.commands.demo_room import PLACE, room, team
 from apc_cli.connections import open_bus
 from apc_cli.errors import InputUnusable, ServiceAway
+from apc_cli.system.running import end_process
 from apc_client import Client
 from apc_client.in_process import PATIENCE, START_LIMIT, migrate_url
 from apc_client.local_acts import open_acts
@@ -176,17 +177,6 @@ def _last_words(place: Place) -> str:
     return f"see {place.output}" if said is None else said.removeprefix(_SAID)
 
 
-async def _end(process: Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), _END.total_seconds())
-        return
-    process.kill()
-    await process.wait()
-
-
 async def run_command(*arguments: str) -> tuple[int, Any]:
     """Run an `apc` command that prints JSON to its end; return its exit code and what it printed, None for no JSON."""
     command = (sys.executable, "-m", "apc_cli", *arguments)
@@ -239,7 +229,7 @@ async def _keep(place: Place, arguments: tuple[str, ...], tell: Tell) -> None:
         try:
             code = await process.wait()
         finally:
-            await _end(process)
+            await end_process(process, _END)
         if code == 0:
             return
         if code != -signal.SIGKILL:
@@ -296,7 +286,7 @@ async def over_rabbitmq(
         await _refuse_another_system(bus, settings)
         process = await _start(place, "up", "--agent", PLACE, given=CRASH)
         await stack.enter_async_context(_beside(_watch(place, process, tell)))
-        stack.push_async_callback(_end, process)
+        stack.push_async_callback(end_process, process, _END)
         await _until_ready(place)
         changes = [addition(person(one, LEAD, bus.user)) for one in people]
         await publish_changes(bus, changes, settings.shards)

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
 from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
@@ -141,3 +143,15 @@ def stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask, number)
     return stop
+
+
+async def end_process(process: asyncio.subprocess.Process, patience: timedelta) -> None:
+    """End a child process: SIGTERM, and SIGKILL where it takes longer than this; idempotent."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), patience.total_seconds())
+        return
+    process.kill()
+    await process.wait()

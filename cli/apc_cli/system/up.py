@@ -6,7 +6,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,7 @@ from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, Web
 from apc_cli.errors import LogDiffers
 from apc_cli.output.output import print_json, to_json
 from apc_cli.output.terminal import echo
-from apc_cli.system.running import configure, stop_on_signals
+from apc_cli.system.running import configure, end_process, stop_on_signals
 from apc_cli.system.system import System, has_broker, refuse_people
 from apc_contracts.text import numbered
 from apc_log.queries.health import count_conflicts, count_deliveries, count_retried, count_verdicts, find_logged
@@ -68,15 +68,8 @@ class ConsoleBeside:
 
     async def close(self) -> None:
         """End it; idempotent."""
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        process.terminate()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _END.total_seconds())
-            return
-        process.kill()
-        await process.wait()
+        if self._process is not None:
+            await end_process(self._process, _END)
 
 
 def check_console() -> None:

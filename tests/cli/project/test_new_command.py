@@ -97,7 +97,9 @@ def test_its_files_fit_their_schemas_and_each_other(kind: TeamKind, tmp_path: Pa
     services = {name: merged["services"][name] for name in written["services"]}
     used = {secret["source"] for service in services.values() for secret in service.get("secrets", ())}
     assert set(written["secrets"]) <= used <= set(merged["secrets"])
-    assert {name for service in services.values() for name in service.get("depends_on", ())} <= set(merged["services"])
+    waiting = {name: service["depends_on"] for name, service in services.items() if "depends_on" in service}
+    assert {name for needed in waiting.values() for name in needed} <= set(merged["services"])
+    assert services.keys() - waiting.keys() == {"start"}, "what people run at once waits for no one-shot service"
     assert {name for name, one in services.items() if one.get("networks") == ["agents"]} == {"writer", "editor"}
     assert all(service["read_only"] and service["mem_limit"] for service in services.values())
     left = [file for file in folder.rglob("*") if file.is_file() and re.search(r"@[A-Z]+@", file.read_text())]

@@ -175,7 +175,7 @@ class EmitOptions(PacketOptions, total=False):
         run_id: default that of the handled packet.
         task_id: default that of the handled packet.
         packet_id: default derived from the handled packet and the count of emits: give one only for a packet that
-            nothing caused and that a restart shall repeat.
+            nothing caused and that a restart has to repeat.
         channel: default INTER_AGENT.
         metadata: JSON of your own beside the payload; what others make of it is theirs. Default none.
         run_phase: default the newest that is known of the session.

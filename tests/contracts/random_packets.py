@@ -1,4 +1,4 @@
-"""Random documents: good ones of every kind, and what becomes of them in a few careless hands."""
+"""Random documents: good ones of every kind, and the same after a few careless changes."""
 
 import json
 import random

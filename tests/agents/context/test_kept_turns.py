@@ -56,7 +56,7 @@ async def test_ten_constraints_are_in_the_request_after_500_questions(max_tokens
         await _ask(session, number, number + 1)
         if number in places:
             await session.add_user_turn(said[places.index(number)])
-            await session.add_assistant_turn("I shall keep to it.")
+            await session.add_assistant_turn("I keep to it.")
     turns = session.turns_for_model()
     assert turns[0] == prompt
     assert [line for line in said if line not in _told(session)] == []

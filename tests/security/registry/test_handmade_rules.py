@@ -45,7 +45,7 @@ WRITTEN: dict[str, Any] = json.loads(write_out(read_overlay(OVERLAY), OVERLAY, t
 
 
 def objection_to(document: dict[str, Any]) -> str | None:
-    """Return what the gate says against registering this contract, as a stranger to the models sends it."""
+    """Return why the gate refuses to register this contract, sent as plain JSON."""
     values = {"change_id": str(uuid4()), "action": "contract", "name": "incident", "revision": 1}
     body = canonical_json(values | {"document": json.dumps(document)})
     try:

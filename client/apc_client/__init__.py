@@ -18,13 +18,22 @@ async with apc_client.connect() as bus:
 The examples begin as those of `apc_agents`.
 """
 
-from apc_client.client import Client
+from apc_client.callers import Callers
+from apc_client.client import Client, SessionPage
 from apc_client.connecting import connect, run
-from apc_client.errors import ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
-from apc_client.session import ClientSession, SessionEvent
+from apc_client.errors import (
+    ClientError,
+    KeyConflict,
+    ResultUnusable,
+    SessionHalted,
+    SessionRefused,
+    StartUnconfirmed,
+)
+from apc_client.session import ClientSession, SessionEvent, SessionStatus
 from apc_client.testing import TeamTestClient, run_rule_tests
 
 __all__ = [
+    "Callers",
     "Client",
     "ClientError",
     "ClientSession",
@@ -32,7 +41,10 @@ __all__ = [
     "ResultUnusable",
     "SessionEvent",
     "SessionHalted",
+    "SessionPage",
     "SessionRefused",
+    "SessionStatus",
+    "StartUnconfirmed",
     "TeamTestClient",
     "connect",
     "run",

@@ -1,12 +1,13 @@
 """Starts sessions of teams, as a registered agent with the right `operate`; under a key each session once."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
-import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from apc_agents.emission import Builder, Draft, KnownParent
 from apc_agents.keys import AgentKey
@@ -14,21 +15,24 @@ from apc_agents.running.delivery import KnownSessions
 from apc_agents.team import Team
 from apc_agents.typed import payload_of
 from apc_bus.port import Bus
-from apc_client.errors import KeyConflict, SessionRefused
-from apc_client.sending import PATIENCE, AnswerForm, answer_over, send_opening, until
-from apc_client.session import ClientSession
-from apc_contracts.errors import InputUnusable, PacketRefused
+from apc_client.errors import KeyConflict, SessionRefused, StartUnconfirmed
+from apc_client.run_names import RunNames, TagValue
+from apc_client.sending import PATIENCE, AnswerForm, GateAnswer, answer_over, send_opening, send_packet, until
+from apc_client.session import ClientSession, LogWatch, SessionStatus, status_of
+from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import Actor, Packet
 from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
+from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed
 from apc_log.queries import get_session
 from apc_log.queries.packets import PacketRow, list_agent_packets, opened_bodies
 from apc_log.queries.questions import QuestionRow, list_questions
+from apc_log.queries.session_pages import OpenerFilters, count_of_opener, has_other_opener, sessions_of_opener
 
 # A start under a key: its ids follow from the key, and a repeated one finds the session of the first.
 #
@@ -184,7 +188,30 @@ def is_by(row: PacketRow, agent_id: str, user: str | None = None) -> bool:
 
 
 def _content(payload: MessagePayload) -> Any:
-    return payload.schema_id, orjson.dumps(dict(payload.content), option=orjson.OPT_SORT_KEYS)
+    return payload.schema_id, canonical_json(dict(payload.content))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPage:
+    """Sessions that a client has opened, those that changed last first.
+
+    ```python
+    from apc_client import SessionPage
+
+
+    def lines(page: SessionPage) -> list[str]:
+        return [f"{one.session_id} {one.state}" for one in page.sessions] + [f"of {page.total}"]
+    ```
+
+    Attributes:
+        sessions: at most as many as were asked for.
+        total: how many there are with these filters, on this page and others.
+        next: what `Client.sessions` takes as `before` for the next page; None on the last one.
+    """
+
+    sessions: tuple[SessionStatus, ...]
+    total: int
+    next: tuple[datetime, str] | None
 
 
 _OVERTAKEN = frozenset({"DUPLICATE_CONFLICT", "SESSION_TERMINAL"})
@@ -219,6 +246,7 @@ class Client:
         assert await bus.answer(question.packet_id, approved=True, note="go", person="ida") == "ida"
         same = bus.session(session.session_id, team)
         assert (await same.result(timeout=60)).text == "approved by ida"
+        assert (await bus.sessions(states=["CLOSED"])).total == 1
     ```
 
     Args:
@@ -228,6 +256,7 @@ class Client:
         shards: of the deployment.
         key: with which the operator signs; default the one that its worker here would use.
         owner: of the keys of starts, which the clients of several runs share; default the operator.
+        watch: tells that the log has grown; default its own.
     """
 
     def __init__(
@@ -239,7 +268,9 @@ class Client:
         *,
         key: AgentKey | None = None,
         owner: str | None = None,
+        watch: LogWatch | None = None,
     ) -> None:
+        self._watch = watch or LogWatch(pool)
         self._bus = bus
         self._pool = pool
         self._shards = shards
@@ -262,7 +293,14 @@ class Client:
         return await list_questions(self._pool, session_id=session_id)
 
     async def answer(
-        self, question: UUID, *, approved: bool, note: str | None = None, person: str | None = None
+        self,
+        question: UUID,
+        *,
+        approved: bool,
+        note: str | None = None,
+        person: str | None = None,
+        answer: BaseModel | Mapping[str, JsonValue] | None = None,
+        attached: Mapping[str, JsonValue] | None = None,
     ) -> str:
         """Answer a question as a person for whom this broker user speaks; return who has answered.
 
@@ -271,13 +309,52 @@ class Client:
             approved: whether the person approves.
             note: what the handler gets beside the answer.
             person: who answers; default the only one of those asked for whom this broker user speaks.
+            answer: the fields of a question with `answer_schema`: the model that its handler named, or JSON.
+            attached: JSON to keep in the answer's metadata, such as the foreign message that it was made of.
 
         Raises:
-            InputUnusable: no such question is open, nobody here may answer it, or the gate refuses.
+            InputUnusable: no such question is open, nobody here may answer it, or the gate refuses, a field, say.
             ServiceAway: orchestrator or persister do not answer.
         """
         outcome = AnswerOutcome.APPROVED if approved else AnswerOutcome.DENIED
-        return await answer_over(self._bus, self._pool, self._shards, AnswerForm(question, outcome, note, person))
+        content = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+        form = AnswerForm(question, outcome, note, person, content=content, attached=attached)
+        return await answer_over(self._bus, self._pool, self._shards, form)
+
+    async def sessions(
+        self,
+        *,
+        run_id: str | None = None,
+        since: datetime | None = None,
+        states: Sequence[str] | None = None,
+        running: bool | None = None,
+        before: tuple[datetime, str] | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """Return the sessions that this client has opened, those that changed last first.
+
+        Args:
+            run_id: only those of this run.
+            since: only those that changed then or later.
+            states: only those in one of these states, such as CLOSED and HALTED.
+            running: only those that go on, or only those that have ended.
+            before: the `next` of the page before.
+            limit: at most so many.
+        """
+        filters: OpenerFilters = {"run_id": run_id, "since": since, "states": states, "running": running}
+        rows = await sessions_of_opener(self._pool, self.agent_id, before=before, limit=limit + 1, **filters)
+        total = await count_of_opener(self._pool, self.agent_id, **filters)
+        found = tuple(map(status_of, rows[:limit]))
+        is_last = len(rows) <= limit or not found
+        return SessionPage(found, total, None if is_last else (found[-1].updated_at, found[-1].session_id))
+
+    async def shares_run(self, run_id: str) -> bool:
+        """Return whether somebody else has opened a session of a run.
+
+        Args:
+            run_id: the run.
+        """
+        return await has_other_opener(self._pool, run_id, self.agent_id)
 
     def session(self, session_id: str, team: Team | None = None) -> ClientSession:
         """Return the session `session_id`, which was started before, here or in another process.
@@ -286,9 +363,29 @@ class Client:
             session_id: as `ClientSession.session_id` and the commands show it.
             team: types its result; default none: `result` then needs a model.
         """
-        return ClientSession(self._pool, session_id, {} if team is None else team.models)
+        models = {} if team is None else team.models
+        return ClientSession(self._pool, session_id, models, watch=self._watch, cancels=self._cancel)
 
-    async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
+    def session_of(self, team: Team, key: str) -> ClientSession:
+        """Return the session that the first start of the team under a key begins, or has begun.
+
+        Args:
+            team: as for `start`.
+            key: as for `start`.
+        """
+        keyed = KeyedStart(self._owner, team.name, key, MessagePayload(schema_id="key/1", content={}))
+        return self.session(keyed.attempt(0).session_id, team)
+
+    async def start(
+        self,
+        team: Team,
+        content: BaseModel,
+        *,
+        key: str | None = None,
+        run_id: str | None = None,
+        metadata: Mapping[str, TagValue] | None = None,
+        attached: Mapping[str, JsonValue] | None = None,
+    ) -> ClientSession:
         """Open a session of the team and give its entry the input; returns when the gate has accepted both.
 
         Args:
@@ -296,26 +393,33 @@ class Client:
             content: a model that the team's entry takes.
             key: makes the start idempotent: the same key and input lead to the same session of this operator, or of
                 earlier runs of this broker user. Default a new session.
+            run_id: the run that the session belongs to, which may have others; by default a new one.
+            metadata: tags by which people find the run, such as `{"customer": 7}`: short texts, numbers, booleans.
+                START and input carry them. Bodies encrypted by a field of it (APC_SUBJECT_FIELD): the subject.
+            attached: JSON beside the tags in the input's metadata. Nobody finds a run by it.
 
         Raises:
             InputUnusable: the entry does not take this model; the key is empty, or was used, and its input cannot be
-                decrypted.
+                decrypted; the run's id or a tag cannot be used.
             SessionRefused: the gate refuses, or would refuse the input by its form; says code, place and remedy.
             KeyConflict: the key was used for another input, or its session is not this client's.
-            ServiceAway: orchestrator or persister do not answer.
+            StartUnconfirmed: orchestrator or persister do not answer; names the session, which begins when they do.
             BusError: the broker does not take it.
         """
         check_key(key)
+        names = RunNames.of(run_id, metadata, attached)
         payload = _input(team, content)
         if key is None:
             attempt = Attempt(str(new_packet_id()), new_packet_id(), new_packet_id())
-            await self._begin(team, payload, attempt, None)
+            await self._begin(team, payload, attempt, None, names)
             return self.session(attempt.session_id, team)
-        keyed = KeyedStart(self._owner, team.name, key, payload)
+        return await self._start_once(team, KeyedStart(self._owner, team.name, key, payload), names)
+
+    async def _start_once(self, team: Team, keyed: KeyedStart, names: RunNames) -> ClientSession:
         newest = await keyed.find(self._pool, self.agent_id, self._bus.user)
         while not newest.is_done:
             try:
-                sent = await self._begin(team, payload, newest.attempt, newest.start)
+                sent = await self._begin(team, keyed.payload, newest.attempt, newest.start, names)
                 await keyed.check(self._pool, newest.attempt, sent)
                 break
             except SessionRefused as error:
@@ -325,46 +429,73 @@ class Client:
                     raise
         return self.session(newest.attempt.session_id, team)
 
-    async def _begin(self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None) -> Packet:
+    async def _begin(
+        self, team: Team, payload: MessagePayload, attempt: Attempt, opened: PacketRow | None, names: RunNames
+    ) -> Packet:
         """Send the START of a session and its input as one; the input alone to a session that was opened before.
 
         Returns the input.
         """
-        start = self._opening(team, attempt) if opened is None else None
-        first = self._first(team, payload, attempt)
-        await self._send(start, first)
+        start = self._opening(team, attempt, names) if opened is None else None
+        first = self._first(team, payload, attempt, names if opened is None else names.in_run(opened.run_id))
+        try:
+            await self._send(start, first)
+        except ServiceAway as error:
+            raise StartUnconfirmed(attempt.session_id, str(error)) from error
         return first
 
-    def _opening(self, team: Team, attempt: Attempt) -> Packet:
+    def _opening(self, team: Team, attempt: Attempt, names: RunNames) -> Packet:
         """Return the START of a session."""
         start = Draft(
             SignalPayload(signal=Signal.START, session=team.spec),
             to=ORCHESTRATOR,
             session_id=attempt.session_id,
+            run_id=names.run_id,
             run_phase=RunPhase.EXECUTION,
             packet_id=attempt.start_id,
+            metadata={**names.tags, "team": team.name},
         )
         return self._builder.build(start, None, 0).packet
 
-    def _first(self, team: Team, payload: MessagePayload, attempt: Attempt) -> Packet:
+    def _first(self, team: Team, payload: MessagePayload, attempt: Attempt, names: RunNames) -> Packet:
         """Return the input for the team's entry."""
         first = Draft(
             payload,
             to=team.entry,
             session_id=attempt.session_id,
+            run_id=names.run_id,
             run_phase=RunPhase.EXECUTION,
             packet_id=attempt.input_id,
             parent=KnownParent(attempt.start_id, attempt.start_id),
+            metadata={**names.tags, **names.attached} or None,
         )
         return self._builder.build(first, None, 1).packet
 
     async def _send(self, start: Packet | None, work: Packet) -> None:
         try:
             answer = await send_opening(self._bus, self._pool, start, work, self._shards, self._key)
+            _check(answer, work.trace.session_id)
         except PacketRefused as error:
             raise SessionRefused(error.code, error.path, error.message, remedy_of(error.code)) from error
-        if answer.code is not None:
-            raise SessionRefused(answer.code, answer.path, answer.message or "", answer.remedy)
+
+    async def _cancel(self, status: SessionStatus, reason: str) -> None:
+        signal = Draft(
+            SignalPayload(signal=Signal.CANCEL, reason=reason or None),
+            to=ORCHESTRATOR,
+            session_id=status.session_id,
+            run_id=status.run_id,
+            task_id=status.task_id,
+            run_phase=status.run_phase,
+        )
+        packet = self._builder.build(signal, None, 0).packet
+        _check(await send_packet(self._bus, self._pool, packet, self._shards, self._key), status.session_id)
+
+
+def _check(answer: GateAnswer, session_id: str) -> None:
+    """Raise SessionRefused unless the gate has accepted the packet."""
+    if answer.code is not None:
+        message = answer.message or ""
+        raise SessionRefused(answer.code, answer.path, message, answer.remedy, session_id=session_id)
 
 
 def check_key(key: str | None) -> None:

@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import structlog
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError
@@ -17,10 +16,12 @@ from apc_agents.team import Team
 from apc_bus.database import open_pool
 from apc_bus.port import Bus
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.telemetry import get_logger
 from apc_client.client import Client
 from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
 from apc_client.operator import first_operator
 from apc_client.registration import RunClient
+from apc_client.run_names import TagValue
 from apc_client.session import ClientSession
 from apc_contracts.contract.contract import load_contract, task_contract
 from apc_contracts.errors import InputUnusable
@@ -28,7 +29,7 @@ from apc_contracts.identity.registry import CLIENT
 from apc_log.queries import get_session
 from apc_log.registry import read_contracts
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class InProcessClient(Client):
@@ -47,14 +48,23 @@ class InProcessClient(Client):
         self._running: dict[str, Agent] = {}
         self._started: set[str] = set()
 
-    async def start(self, team: Team, content: BaseModel, *, key: str | None = None) -> ClientSession:
+    async def start(
+        self,
+        team: Team,
+        content: BaseModel,
+        *,
+        key: str | None = None,
+        run_id: str | None = None,
+        metadata: Mapping[str, TagValue] | None = None,
+        attached: Mapping[str, JsonValue] | None = None,
+    ) -> ClientSession:
         """Run the team's agents unless they run, open a session and give its entry the input. Raises as `Client.start`.
 
         Raises:
             InputUnusable: another agent of this process has the id of a member.
         """
         await self.run_team(team)
-        session = await super().start(team, content, key=key)
+        session = await super().start(team, content, key=key, run_id=run_id, metadata=metadata, attached=attached)
         self._started.add(session.session_id)
         return session
 

@@ -8,6 +8,7 @@ ApcError
     ResultUnusable   the session closed, and its result is not what was asked for
     StillRunning     the session has not ended in time
   ServiceAway        (apc_contracts.errors)
+    StartUnconfirmed   a start that was sent, and has no verdict in time
     ShardsUnconfirmed  a change of the registry that some shards have not logged in time
 """
 
@@ -20,7 +21,15 @@ class ClientError(ApcError):
     """The client could not do what was asked.
 
     ```python
-    from apc_client import Client, ClientError, KeyConflict, ResultUnusable, SessionHalted, SessionRefused
+    from apc_client import (
+        Client,
+        ClientError,
+        KeyConflict,
+        ResultUnusable,
+        SessionHalted,
+        SessionRefused,
+        StartUnconfirmed,
+    )
 
 
     async def answer_to(bus: Client, team: Team, question: Question, ticket: str) -> str:
@@ -35,6 +44,8 @@ class ClientError(ApcError):
             return f"session {error.session_id} halted: {error.reason}"
         except ResultUnusable as error:
             return str(error)
+        except StartUnconfirmed as error:
+            return f"session {error.session_id} begins when the gate is back"
         except TimeoutError:
             return "it takes longer; ask again with the same key"
 
@@ -45,22 +56,29 @@ class ClientError(ApcError):
 
 
 class SessionRefused(ClientError):
-    """The gate refused a packet that starts a session: `code`, `place` and `message` say why, `remedy` what to do."""
+    """The gate refused a packet that starts a session: `code`, `place` and `message` say why, `remedy` what to do.
 
-    def __init__(self, code: str, place: str | None, message: str, remedy: str) -> None:
+    `session_id` names the session that was sent to the gate; None when nothing was sent.
+    """
+
+    def __init__(
+        self, code: str, place: str | None, message: str, remedy: str, *, session_id: str | None = None
+    ) -> None:
         at = "" if place is None else f" at {place}"
         super().__init__(f"refused, {code}{at}: {message.removesuffix('.')}. Remedy: {remedy}")
         self.code, self.place, self.remedy = code, place, remedy
+        self.session_id = session_id
 
 
 class SessionHalted(ClientError):
-    """The session `session_id` ended without a result; `reason` is that of the log."""
+    """The session `session_id` ended without a result; `reason` is that of the log, `failure` what failed, in words."""
 
     exit_code: ClassVar[int] = 3
 
-    def __init__(self, session_id: str, reason: str) -> None:
-        super().__init__(f"session {session_id} halted: {reason}; see `apc session explain {session_id}`")
-        self.session_id, self.reason = session_id, reason
+    def __init__(self, session_id: str, reason: str, failure: str = "") -> None:
+        said = f"{reason.partition(' ')[0]} {failure} See" if failure else f"{reason}; see"
+        super().__init__(f"session {session_id} halted: {said} `apc session explain {session_id}`")
+        self.session_id, self.reason, self.failure = session_id, reason, failure
 
 
 class KeyConflict(ClientError):
@@ -78,6 +96,14 @@ class StillRunning(ClientError):
 
     def __init__(self, session_id: str, seconds: float) -> None:
         super().__init__(f"session {session_id} goes on after {seconds:g} s; see `apc session explain {session_id}`")
+
+
+class StartUnconfirmed(ServiceAway):
+    """The start of session `session_id` was sent and is not judged yet, for a `reason`: it begins when they answer."""
+
+    def __init__(self, session_id: str, reason: str) -> None:
+        super().__init__(f"session {session_id}: {reason}")
+        self.session_id = session_id
 
 
 class ShardsUnconfirmed(ServiceAway):

@@ -14,21 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import structlog
 from pydantic import ValidationError
 
 from apc_agents.agent import Agent
 from apc_agents.effects import PostgresEffectStore
 from apc_agents.handling.state import PostgresStateStore
-from apc_agents.memory import PostgresMemoryStore
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore, Tick
-from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import make_private_file, make_private_folder, refuse_of_another
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
@@ -41,6 +38,7 @@ from apc_bus.settings import (
     WebSettings,
     WorkerSettings,
 )
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import gate_queue, log_queue
 from apc_bus.trace_export import export_traces
 from apc_client.local_acts import OPERATOR_USER, serve_acts
@@ -60,9 +58,11 @@ from apc_client.registration import (
     with_keys,
 )
 from apc_client.sending import until
-from apc_contracts.errors import InputUnusable, ServiceAway
+from apc_contracts.errors import ExtraMissing, InputUnusable, ServiceAway
 from apc_contracts.identity.registry import Kind, Registration
 from apc_log.registry import registered_agents
+from apc_minds.memory import PostgresMemoryStore
+from apc_minds.tasks.postgres import PostgresTaskStore
 from apc_orchestrator.service import Orchestrator
 from apc_persister.database.embedded import start_embedded
 from apc_persister.evidence.checkpoint import ensure_key
@@ -95,7 +95,7 @@ INBOXES = "in process"
 _folders_in_use: set[Path] = set()
 """The data folders of the systems in this process."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,10 @@ class EmbeddedSystem:
     def connect(self, user: str) -> Bus:
         """Return a bus as one broker user."""
         return self._broker.connect(user)
+
+    def connect_operator(self) -> Bus:
+        """Return a bus as the broker user that may change the registry."""
+        return self._broker.connect(OPERATOR)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Wait until `stop` is set. Raises what a service or an agent raised, or TaskEnded, if one ends before."""
@@ -370,11 +374,16 @@ def only_system_of(folder: Path) -> Iterator[None]:
 
     Raises InputUnusable, which names the process of the other system, or for a folder that cannot be used.
     """
-    from fasteners import InterProcessLock
+    try:
+        from fasteners import InterProcessLock
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(error) from error
 
     try:
         make_private_folder(folder)
+        refuse_of_another(folder)
         place, file = folder.resolve(), folder / "system.lock"
+        make_private_file(file)
         lock = InterProcessLock(file)
         # The lock is one of processes: this one would get it twice.
         is_ours = place not in _folders_in_use and lock.acquire(blocking=False)
@@ -388,6 +397,8 @@ def only_system_of(folder: Path) -> Iterator[None]:
             "be made"
         ) from error
     if not is_ours:
+        if lock.lockfile is not None:
+            lock.lockfile.close()
         owner = str(os.getpid()) if place in _folders_in_use else _owner(file)
         raise InputUnusable(
             f"another system uses {folder}, process {owner} (`apc up`, `apc run`, `apc automl run` or a client): wait "

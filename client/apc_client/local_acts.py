@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import orjson
-import structlog
 
 from apc_bus import headers
 from apc_bus.errors import BusError, QueueMissing
 from apc_bus.port import Bus, Message, Publication, QueueDepth
-from apc_bus.topology import INGRESS, RECEIPTS, agent_queue, gate_queue, log_queue
+from apc_bus.telemetry import get_logger
+from apc_bus.topology import INGRESS, RECEIPTS, gate_queue, inbox_queue, log_queue
 from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.limits import DEFAULT_LIMITS
@@ -235,16 +235,32 @@ def _signal(body: bytes, signature: str | None, user: str, shard: int) -> Sent:
 # How many messages wait for agents, and how many consumers their queues have.
 
 
-async def inbox_depths(bus: Bus, agents: Sequence[str]) -> dict[str, QueueDepth]:
-    """Return agent -> depth of its two queues together; an agent without queues is left out. Raises BusError."""
-    depths = {}
-    for agent_id in agents:
-        try:
-            urgent, normal = [await bus.depth(agent_queue(agent_id, urgent=is_urgent)) for is_urgent in (True, False)]
-        except QueueMissing:
-            continue
-        depths[agent_id] = QueueDepth(urgent.messages + normal.messages, max(urgent.consumers, normal.consumers))
+async def inbox_depths(bus: Bus, agents: Mapping[str, str | None]) -> dict[str, QueueDepth]:
+    """Return agent -> depth of its two queues together; an agent without queues is left out. Raises BusError.
+
+    Args:
+        agents: agent -> its host, whose queues it shares; None = it has its own.
+    """
+    depths: dict[str, QueueDepth] = {}
+    of_hosts: dict[str, QueueDepth | None] = {}
+    for agent_id, host in agents.items():
+        if host is None or host not in of_hosts:
+            depth = await _inbox_depth(bus, agent_id, host)
+            if host is not None:
+                of_hosts[host] = depth
+        else:
+            depth = of_hosts[host]
+        if depth is not None:
+            depths[agent_id] = depth
     return depths
+
+
+async def _inbox_depth(bus: Bus, agent_id: str, host: str | None) -> QueueDepth | None:
+    try:
+        urgent, normal = [await bus.depth(inbox_queue(agent_id, host, is_urgent)) for is_urgent in (True, False)]
+    except QueueMissing:
+        return None
+    return QueueDepth(urgent.messages + normal.messages, max(urgent.consumers, normal.consumers))
 
 
 # The end that sends acts: a command, or the web console.
@@ -332,7 +348,7 @@ MOST_CONNECTIONS = 32
 """At the same time; further ones are closed at once."""
 PATIENCE_SECONDS = 10.0
 """How long a client may be silent."""
-_log = structlog.get_logger("apc_client")
+_log = get_logger("apc_client")
 
 
 class ActServer:
@@ -386,7 +402,7 @@ class ActServer:
 
     async def _depths(self, kind: str, agents: list[str]) -> dict[str, QueueDepth]:
         if kind == INBOXES:
-            return await inbox_depths(self._bus, agents)
+            return await inbox_depths(self._bus, dict.fromkeys(agents))
         names = [queue(shard) for shard in range(self._shards) for queue in (gate_queue, log_queue)]
         return {name: await self._bus.depth(name) for name in names}
 

@@ -7,7 +7,7 @@ from typing import Final
 import asyncpg
 
 from apc_contracts.errors import InputUnusable
-from apc_contracts.identity.registry import CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration
+from apc_contracts.identity.registry import CALLER, CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration
 from apc_contracts.vocabulary import Right
 from apc_log.registry import read_registry, registered_agents
 
@@ -22,6 +22,11 @@ _OF_A_RUN: Final = re.compile(rf"{CLIENT}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
 def new_client_id() -> str:
     """Return the agent_id of the client of a new run, such as client-5f0c2a91b3de."""
     return f"{CLIENT}-{token_hex(_RANDOM_BYTES)}"
+
+
+def is_run_id(agent_id: str) -> bool:
+    """Return whether an agent_id has the form of those of runs' clients."""
+    return _OF_A_RUN.fullmatch(agent_id) is not None
 
 
 def client_registration(user: str) -> Registration:
@@ -86,7 +91,8 @@ def person(name: str, role: str, user: str) -> Registration:
 async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = None) -> Registration:
     """Return the agent that was named, or the first operator that this broker user may speak for.
 
-    The client of a run is no operator of others: it is revoked when the run ends. A client with a name stays.
+    The client of a run is no operator of others: it is revoked when the run ends. A client with a name stays, and that
+    of an outside caller acts for that caller alone.
 
     Raises:
         InputUnusable: there is none.
@@ -98,7 +104,7 @@ async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = N
             raise InputUnusable(f"--as: agent {agent_id} is not registered")
         return named
     for agent in agents:
-        if agent.broker_user == user and agent.has(Right.OPERATE) and not _ends_with_run(agent):
+        if agent.broker_user == user and agent.has(Right.OPERATE) and not _is_for_others(agent):
             return agent
     raise InputUnusable(
         f"no agent with the right operate is registered for the broker user {user}: "
@@ -106,5 +112,5 @@ async def first_operator(pool: asyncpg.Pool, user: str, agent_id: str | None = N
     )
 
 
-def _ends_with_run(agent: Registration) -> bool:
-    return agent.is_run_client and _OF_A_RUN.fullmatch(agent.agent_id) is not None
+def _is_for_others(agent: Registration) -> bool:
+    return agent.is_run_client and (agent.role == CALLER or is_run_id(agent.agent_id))

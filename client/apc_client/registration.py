@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import asyncpg
-import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from apc_agents.keys import AgentKey, find_key
@@ -21,6 +20,7 @@ from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Message, Publication
 from apc_bus.settings import DeploymentSettings, WorkerSettings
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS, AgentQueues, Topology, build_topology
 from apc_client.errors import ShardsUnconfirmed
 from apc_client.operator import OPERATOR, client_registration, operator_person
@@ -63,6 +63,8 @@ CONFIRM_PATIENCE = timedelta(seconds=10)
 """How long each of shard 0 and the others may take to log a schema or a contract."""
 LOG_PATIENCE = timedelta(seconds=8)
 """How long to wait until orchestrator and persister have applied a change."""
+CHANGE_PATIENCE = timedelta(milliseconds=5)
+"""How much longer for each further change of a batch, in each shard."""
 
 
 def addition(registration: Registration) -> AgentAdded:
@@ -80,6 +82,8 @@ def addition(registration: Registration) -> AgentAdded:
         kind=None if registration.kind is Kind.AGENT else registration.kind,
         via=tuple(sorted(registration.via)) or None,
         speaks=None if registration.speaks == SPEAKS_OLDEST else cast(Any, tuple(sorted(registration.speaks))),
+        host=registration.host,
+        allow_shared=registration.allow_shared or None,
     )
 
 
@@ -100,7 +104,13 @@ async def with_keys(pool: asyncpg.Pool, described: Sequence[Registration]) -> li
 
 def queues_of(registration: Registration) -> AgentQueues:
     """Return the inbox that a registered agent needs."""
-    return AgentQueues(registration.agent_id, registration.swarm_id, registration.handles, registration.broker_user)
+    return AgentQueues(
+        registration.agent_id,
+        registration.swarm_id,
+        registration.handles,
+        registration.broker_user,
+        registration.host,
+    )
 
 
 def inboxes_of(registered: Iterable[Registration]) -> list[AgentQueues]:
@@ -165,9 +175,11 @@ async def wait_until_recorded(
     """Wait until every shard has logged the changes: the registry table then holds them.
 
     Raises:
-        ServiceAway: not within `patience`; the changes wait in the orchestrator's queues and take effect later.
+        ServiceAway: not within `patience`, of which a batch has more; the changes wait in the orchestrator's queues and
+            take effect later.
     """
     ids = [change.change_id for change in changes]
+    patience += len(ids) * shards * CHANGE_PATIENCE
 
     async def is_recorded() -> bool:
         return await count_recorded(pool, ids) == len(ids) * shards
@@ -345,7 +357,7 @@ async def register_operator(
 RECORD_PATIENCE = timedelta(seconds=20)
 """How long to wait until every shard has logged the client."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """Sends packets on behalf of an agent or a person, and reads the gate's verdict."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
+from pydantic import JsonValue
 
 from apc_agents.keys import AgentKey, find_key
 from apc_bus import headers
@@ -14,7 +15,7 @@ from apc_bus.database import is_passing
 from apc_bus.port import ActPublisher, Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
-from apc_contracts.errors import InputUnusable, ServiceAway
+from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
 from apc_contracts.identity.ids import new_packet_id, shard_of
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import remedy_of
@@ -173,6 +174,7 @@ def direct_packet(
     ttl_ms: int,
     protocol_version: str = PROTOCOL_VERSION,
     expires_at: datetime | None = None,
+    metadata: Mapping[str, JsonValue] | None = None,
 ) -> Packet:
     """Return the packet of a registered sender, created now."""
     packet_type = TYPE_OF_PAYLOAD[type(payload)]
@@ -191,6 +193,7 @@ def direct_packet(
         confidence=1.0,
         symbolic_keys=(),
         payload=payload,
+        metadata=metadata,
     )
 
 
@@ -205,6 +208,12 @@ class AnswerForm:
     outcome: AnswerOutcome
     note: str | None = None
     person: str | None = None
+    seen: str | None = None
+    """Payload hash of what the person read, for the gate to compare; None = of the question as the log has it."""
+    content: Mapping[str, JsonValue] | None = None
+    """The fields that the question asks for."""
+    attached: Mapping[str, JsonValue] | None = None
+    """What the answer was made of, kept in its metadata."""
 
 
 async def answer_over(bus: ActPublisher, pool: asyncpg.Pool, shards: int, form: AnswerForm) -> str:
@@ -218,8 +227,11 @@ async def answer_over(bus: ActPublisher, pool: asyncpg.Pool, shards: int, form: 
         raise InputUnusable(f"the note has {len(form.note)} characters, the limit is {MAX_TEXT}: shorten it")
     question = await find_question(pool, form.packet_id)
     person = await _person(pool, question, bus.user, form.person)
-    packet = answer_packet(question, person, form.outcome, form.note)
-    answer = await send_packet(bus, pool, packet, shards)
+    packet = answer_packet(question, person, form.outcome, form.note, form.seen, form.content, attached=form.attached)
+    try:
+        answer = await send_packet(bus, pool, packet, shards)
+    except PacketRefused as error:
+        raise InputUnusable(f"the answer cannot be sent: {error}") from error
     if answer.reason is not None:
         raise InputUnusable(f"the gate refused the answer: {answer.reason}")
     return person.agent_id
@@ -236,8 +248,18 @@ async def find_question(pool: asyncpg.Pool, packet_id: UUID) -> QuestionRow:
     return questions[0]
 
 
-def answer_packet(question: QuestionRow, person: Registration, outcome: AnswerOutcome, note: str | None) -> Packet:
+def answer_packet(
+    question: QuestionRow,
+    person: Registration,
+    outcome: AnswerOutcome,
+    note: str | None,
+    seen: str | None = None,
+    content: Mapping[str, JsonValue] | None = None,
+    *,
+    attached: Mapping[str, JsonValue] | None = None,
+) -> Packet:
     """Return the ANSWER of a person to the agent that asked. It names the payload hash of what was answered."""
+    said = AnswerSpec(outcome=outcome, note=note, seen=seen or question.payload_hash, content=content)
     trace = Trace(
         session_id=question.session_id,
         run_id=question.run_id,
@@ -249,7 +271,7 @@ def answer_packet(question: QuestionRow, person: Registration, outcome: AnswerOu
     )
     return direct_packet(
         person,
-        SignalPayload(signal=Signal.ANSWER, answer=AnswerSpec(outcome=outcome, note=note, seen=question.payload_hash)),
+        SignalPayload(signal=Signal.ANSWER, answer=said),
         question.asker,
         trace,
         packet_id=new_packet_id(),
@@ -257,6 +279,7 @@ def answer_packet(question: QuestionRow, person: Registration, outcome: AnswerOu
         ttl_ms=MAX_TTL_MS,
         protocol_version=PROTOCOL_1_1,
         expires_at=question.ends_at,  # a worker that is down until the session ends loses nothing
+        metadata=attached,
     )
 
 

@@ -8,13 +8,14 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 
 from apc_agents.scheduling import Tick
 from apc_agents.team import Team
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.connecting import InProcessClient, connect_in_process
 from apc_client.errors import ResultUnusable
+from apc_client.run_names import TagValue
 from apc_client.sending import until
 from apc_client.session import ClientSession, SessionEvent
 from apc_contracts.contract.collection import load_contracts
@@ -117,14 +118,23 @@ class TeamTestClient:
         """The agent in whose name sessions are started: the sender of their input."""
         return self.client.agent_id
 
-    async def start(self, content: BaseModel, *, key: str | None = None) -> ClientSession:
+    async def start(
+        self,
+        content: BaseModel,
+        *,
+        key: str | None = None,
+        run_id: str | None = None,
+        metadata: Mapping[str, TagValue] | None = None,
+    ) -> ClientSession:
         """Open a session and give the team's entry the input. Raises as `Client.start`.
 
         Args:
             content: a model that the team's entry takes.
             key: makes the start idempotent, as in `Client.start`.
+            run_id: the run that it belongs to; default its own.
+            metadata: tags of the run.
         """
-        return await self.client.start(self.team, content, key=key)
+        return await self.client.start(self.team, content, key=key, run_id=run_id, metadata=metadata)
 
     async def tick(self, agent_id: str, name: str, instant: datetime | None = None) -> ClientSession:
         """Fire a schedule of an agent, whatever its cron line says; return the session in which the Tick comes.
@@ -182,6 +192,7 @@ class TeamTestClient:
         approved: bool,
         note: str | None = None,
         person: str | None = None,
+        answer: BaseModel | Mapping[str, JsonValue] | None = None,
     ) -> str:
         """Answer the question that is due first, once there is one; return who answered. Raises as `Client.answer`.
 
@@ -190,9 +201,10 @@ class TeamTestClient:
             approved: whether the person approves.
             note: what the handler gets beside the answer.
             person: who answers; default the only one of those asked.
+            answer: the fields of a question with `returns=`: its model, or JSON.
         """
         question = await self.question(session)
-        return await self.client.answer(question.packet_id, approved=approved, note=note, person=person)
+        return await self.client.answer(question.packet_id, approved=approved, note=note, person=person, answer=answer)
 
 
 def run_rule_tests(team: Team) -> tuple[RuleTestResult, ...]:

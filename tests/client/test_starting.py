@@ -21,6 +21,7 @@ from apc_bus.topology import gate_queue
 from apc_client import Client, KeyConflict, SessionRefused
 from apc_client import client as starting
 from apc_client.client import KeyedStart
+from apc_client.run_names import RunNames
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.errors import InputUnusable
@@ -81,7 +82,7 @@ async def open_only(house: House, team: Team, text: str = "a") -> str:
     assert isinstance(payload, MessagePayload)
     opener = client(house)
     attempt = KeyedStart("librarian", "jobs", KEY, payload).attempt(0)
-    answer = await send_packet(opener._bus, house.pool, opener._opening(team, attempt), 1)
+    answer = await send_packet(opener._bus, house.pool, opener._opening(team, attempt, RunNames()), 1)
     assert answer.code is None
     return attempt.session_id
 

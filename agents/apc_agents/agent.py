@@ -5,15 +5,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentError, AgentInvalid, Reject
-from apc_agents.relevance import resonance
+from apc_agents.ports import Tools, require_mind
 from apc_agents.scheduling import TICK_SCHEMA, CronInvalid, Misfire, Schedule, Tick, parse_cron, tick_id
-from apc_agents.tools import ToolRegistry
 from apc_agents.typed import (
     AnyHandler,
     check_handler,
@@ -23,9 +22,8 @@ from apc_agents.typed import (
     models_of,
     schema_handled,
     typed_handler,
+    with_dependencies,
 )
-from apc_bus.settings import LanguageSettings, RelevanceSettings
-from apc_bus.topology import AgentQueues
 from apc_contracts.agent import AgentContext, ContextMessage, SecurityLevel
 from apc_contracts.contract_model import ID_PATTERN
 from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Registration
@@ -33,6 +31,10 @@ from apc_contracts.packet import MAX_RETRY_LIMIT, Actor, Packet
 from apc_contracts.payloads.by_type import MessagePayload, SignalFields, SignalPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Right, Signal
+
+if TYPE_CHECKING:
+    from apc_bus.settings import RelevanceSettings
+    from apc_bus.topology import AgentQueues
 
 # The handlers of an agent: which one takes a packet.
 
@@ -103,6 +105,7 @@ def handler_for(
     function: AnyHandler, taken: PacketType | type[BaseModel], signal: Signal | None
 ) -> tuple[AnyHandler, PacketType, Kind]:
     """Return what a worker calls for a packet, and what it is registered for. Raises AgentInvalid."""
+    function = with_dependencies(function, 2)
     if isinstance(taken, PacketType):
         check_handler(function, taken)
         return function, taken, signal
@@ -161,9 +164,10 @@ def tick_handler(agent_id: str, function: AnyHandler) -> AnyHandler:
     Raises:
         AgentInvalid: the function is not `async def handler(tick: Tick, ctx: HandlerContext)`.
     """
-    check_typed(function, Tick)
+    handler = with_dependencies(function, 2)
+    check_typed(handler, Tick)
 
-    @wraps(function)
+    @wraps(handler)
     async def take(tick: Tick, ctx: Any) -> Any:
         packet = ctx.packet
         if not is_own_tick(agent_id, packet, tick):
@@ -171,7 +175,7 @@ def tick_handler(agent_id: str, function: AnyHandler) -> AnyHandler:
                 f"only {agent_id} itself sends its Ticks, each with its own id: this one is of "
                 f"{packet.sender.agent_id}, with the id {packet.packet_id}"
             )
-        return await function(tick, ctx)
+        return await handler(tick, ctx)
 
     return typed_handler(take, Tick)
 
@@ -229,8 +233,9 @@ class TimedHandlers:
         kind: Signal | str = Signal.WAKE if key is None else f"{WAKE_PREFIX}{key}"
 
         def register(function: HandlerT) -> HandlerT:
-            check_handler(function, PacketType.SIGNAL)
-            entry = HandlerEntry(function, PacketType.SIGNAL, kind)
+            handler = with_dependencies(function, 2)
+            check_handler(handler, PacketType.SIGNAL)
+            entry = HandlerEntry(handler, PacketType.SIGNAL, kind)
             self._handlers.add(entry, f"on_wake handlers for {key or 'every key'}")
             return function
 
@@ -320,14 +325,17 @@ class Agent(TimedHandlers):
             other, in the order of its queues.
         model_id: the model behind the agent, told in every packet it sends.
         capabilities: told in every packet it sends.
-        tools: what its actions may use; its workers then run its tasks.
+        tools: what its actions may use, a ToolRegistry of `apc_minds.tools`; its workers then run its tasks.
         clearance: how far each sender may lead its actions; default `user` for the own swarm and `public` for others.
         security_level: the highest at which its actions and its tasks may run.
         middlewares: FastStream middlewares around the handling of each packet, the first one outermost. They see the
             packet before its handler and its end afterwards; they cannot acknowledge it.
+        runs: where its handlers run on a host of many agents (`apc serve agents`): in the event `loop` that all of its
+            agents share, or in a child `process`, for code that blocks, needs much CPU or may crash. Its on_start runs
+            in both. `apc worker` is a process of one agent anyway.
 
     Raises:
-        AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1.
+        AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1, an unknown `runs`.
     """
 
     def __init__(
@@ -340,10 +348,11 @@ class Agent(TimedHandlers):
         concurrency: int = 1,
         model_id: str | None = None,
         capabilities: Iterable[str] = (),
-        tools: ToolRegistry | None = None,
+        tools: Tools | None = None,
         clearance: Clearance | None = None,
         security_level: SecurityLevel = SecurityLevel.USER,
         middlewares: Iterable[Callable[..., Any]] = (),
+        runs: Literal["loop", "process"] = "loop",
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -353,6 +362,8 @@ class Agent(TimedHandlers):
             raise AgentInvalid(f"agent {agent_id} has no role: give one")
         if concurrency < 1:
             raise AgentInvalid(f"agent {agent_id} has concurrency {concurrency}: at least 1 is needed")
+        if runs not in ("loop", "process"):
+            raise AgentInvalid(f"agent {agent_id} runs {runs!r}: it is one of 'loop' and 'process'")
         self.agent_id = agent_id
         self.role = role
         self.swarm = swarm
@@ -362,6 +373,7 @@ class Agent(TimedHandlers):
         self.clearance = clearance or Clearance(swarms={swarm: SecurityLevel.USER})
         self.security_level = security_level
         self.middlewares = tuple(middlewares)
+        self.runs = runs
         names = tuple(capabilities)
         self.actor = Actor(agent_id=agent_id, role=role, swarm_id=swarm, model_id=model_id, capabilities=names or None)
         self.starters: list[AnyHandler] = []
@@ -433,8 +445,9 @@ class Agent(TimedHandlers):
         Raises:
             AgentInvalid: the function does not fit.
         """
-        check_start(function)
-        self.starters.append(function)
+        starter = with_dependencies(function, 1)
+        check_start(starter)
+        self.starters.append(starter)
         return function
 
     def on_refused(self, function: HandlerT) -> HandlerT:
@@ -452,10 +465,11 @@ class Agent(TimedHandlers):
         Raises:
             AgentInvalid: the function does not fit, or another is registered.
         """
-        check_handler(function, PacketType.NACK)
+        handler = with_dependencies(function, 2)
+        check_handler(handler, PacketType.NACK)
         if self.refused_handler is not None:
             raise AgentInvalid(f"agent {self.agent_id} has two on_refused handlers")
-        self.refused_handler = function
+        self.refused_handler = handler
         return function
 
     def on_substrate(self, function: HandlerT) -> HandlerT:
@@ -476,10 +490,11 @@ class Agent(TimedHandlers):
         Raises:
             AgentInvalid: the function does not fit, or another is registered.
         """
-        check_listener(function)
+        listener = with_dependencies(function, 2)
+        check_listener(listener)
         if self.substrate_handler is not None:
             raise AgentInvalid(f"agent {self.agent_id} has two on_substrate handlers")
-        self.substrate_handler = function
+        self.substrate_handler = listener
         return function
 
     @property
@@ -507,17 +522,21 @@ class Agent(TimedHandlers):
     def evaluate_relevance(self, message: ContextMessage, context: AgentContext) -> float:
         """Return the Symbolic Resonance Score of a message in a context, 0..1 (docs/reference/agent-context.md)."""
         able = {*(self.tools.tools if self.tools is not None else ()), *(self.actor.capabilities or ())}
-        parts = resonance(message, context, self._relevance, language=self._language, actions=able)
-        return parts.score(self._relevance)
+        mind = require_mind("the relevance of a message")
+        return mind.relevance(message, context, self._relevance, language=self._language, actions=able)
 
     @cached_property
-    def _relevance(self) -> RelevanceSettings:
+    def _relevance(self) -> "RelevanceSettings":
         """The weights of relevance, read once, when the first message is weighed."""
+        from apc_bus.settings import RelevanceSettings
+
         return RelevanceSettings()
 
     @cached_property
     def _language(self) -> str:
         """The language of relevance, read together with its weights."""
+        from apc_bus.settings import LanguageSettings
+
         return LanguageSettings().language
 
     def min_relevance_for(self, packet: Packet) -> float | None:
@@ -550,8 +569,10 @@ class Agent(TimedHandlers):
             speaks=SPEAKS_ALL,
         )
 
-    def queues(self, broker_user: str | None = None) -> AgentQueues:
+    def queues(self, broker_user: str | None = None) -> "AgentQueues":
         """Return the agent's inbox, for `build_topology`; `broker_user` as in `registration`."""
+        from apc_bus.topology import AgentQueues
+
         return AgentQueues(self.agent_id, self.swarm, self.handles - CONTROL_TYPES, broker_user)
 
 

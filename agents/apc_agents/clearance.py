@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
 from pydantic import Field, JsonValue, ValidationError
 
+from apc_bus.telemetry import get_logger
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.contract_model import Id, Model
 from apc_contracts.packet import Packet
@@ -116,7 +116,7 @@ def say_withheld(tools: Iterable[str], trigger: Trigger, level: SecurityLevel) -
         _log.warning("tools_withheld", tools=names, senders=senders, level=level.value, fix=WITHHELD_FIX)
 
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 WITHHELD_FIX: Final = "give the agent a clearance that names the sender or its swarm, or lower the level of the tool"
 """What to do where a packet's sender should be able to use a tool."""
 
@@ -124,3 +124,8 @@ WITHHELD_FIX: Final = "give the agent a clearance that names the sender or its s
 def lowest(*levels: SecurityLevel) -> SecurityLevel:
     """Return the level that permits least."""
     return min(levels, key=lambda level: level.rank)
+
+
+def highest(*levels: SecurityLevel) -> SecurityLevel:
+    """Return the level that permits most."""
+    return max(levels, key=lambda level: level.rank)

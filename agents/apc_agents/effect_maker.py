@@ -8,14 +8,15 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID, uuid4
 
-import structlog
 from pydantic import JsonValue
 
 from apc_agents.effects import (
+    UNSETTLED,
     EffectClaim,
+    EffectError,
     EffectId,
     EffectNotMade,
     EffectRecord,
@@ -23,24 +24,25 @@ from apc_agents.effects import (
     EffectState,
     EffectStore,
     EffectUnknown,
+    Scope,
 )
-from apc_agents.errors import AgentError, Reject, Retry
-from apc_agents.outbox import ReceiptOutbox
-from apc_agents.tools import ValueUnserialisable, result_value, storable
+from apc_agents.errors import AgentError, Reject, Retry, ValueUnserialisable
+from apc_agents.json_values import result_value, storable
 from apc_bus.concurrency import Backoff, running
 from apc_bus.crash_points import crash_point
-from apc_bus.last_resort import others_go_on
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import PacketRefused
-from apc_contracts.packet import Packet
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.receipts import (
-    MAX_EFFECT_KEY,
     MAX_EFFECT_TEXT,
     EffectEntry,
     EffectReport,
     Receipt,
     ReceiptKind,
 )
+
+if TYPE_CHECKING:
+    from apc_agents.outbox import ReceiptOutbox
 
 # What the log keeps of an effect: entries, as receipts of the delivery for which it is made. The result stays here.
 
@@ -78,7 +80,7 @@ class EffectLog:
         attempt: of the delivery.
     """
 
-    def __init__(self, outbox: ReceiptOutbox | None = None, shard: int = 0, attempt: int = 1) -> None:
+    def __init__(self, outbox: "ReceiptOutbox | None" = None, shard: int = 0, attempt: int = 1) -> None:
         self._outbox = outbox
         self._shard = shard
         self._attempt = attempt
@@ -139,7 +141,7 @@ PURGE_INTERVAL = timedelta(hours=1)
 ResultT = TypeVar("ResultT")
 
 _being_made: ContextVar[frozenset[EffectId]] = ContextVar("_being_made", default=frozenset())
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 class EffectMaker:
@@ -165,7 +167,7 @@ class EffectMaker:
 
     async def once(
         self,
-        packet: Packet,
+        scope: Scope,
         key: str,
         make: MakeEffect,
         not_made: tuple[type[Exception], ...] = (),
@@ -179,16 +181,16 @@ class EffectMaker:
             EffectUnknown, EffectResultLost: it is not made again.
             Exception: what `make` raised.
         """
-        effect_id = self.effect_id(packet, key)
+        effect_id = scope.effect_id(key)
         if effect_id in _being_made.get():
             raise AgentError(f"{effect_id} is being made by the very function that asks for it: use another key")
         crash_point("worker.before_effect_claim")
         claim = EffectClaim(
             effect_id=effect_id,
             claim_id=uuid4(),
-            session_id=packet.trace.session_id,
+            session_id=scope.session_id,
             worker=self._worker,
-            expires_at=packet.expires,
+            expires_at=scope.expires_at,
         )
         kept = await self._claimed(claim)
         if kept.claim_id != claim.claim_id:
@@ -196,36 +198,41 @@ class EffectMaker:
             return _result(kept)
         return await self._make(kept, make, (*NOT_MADE, *not_made), log, reference)
 
-    async def settle(self, packet: Packet, key: str, result: Any, log: EffectLog = UNLOGGED) -> JsonValue:
+    async def settle(self, scope: Scope, key: str, result: Any, log: EffectLog = UNLOGGED) -> JsonValue:
         """Record that the effect has happened, and return its result. Raises EffectSettled, ValueUnserialisable."""
         value = result_value(result)
-        kept = await self._store.settle(self.effect_id(packet, key), value, self._agent_id)
+        kept = await self._store.settle(scope.effect_id(key), value, self._agent_id)
         log.tell(kept, EffectEntry.SETTLED)
         return kept.result
 
-    async def release(self, packet: Packet, key: str, log: EffectLog = UNLOGGED) -> None:
+    async def release(self, scope: Scope, key: str, log: EffectLog = UNLOGGED) -> None:
         """Settle an unknown effect: it has not happened. Raises EffectSettled."""
-        effect_id = self.effect_id(packet, key)
+        effect_id = scope.effect_id(key)
         kept = await self._store.get(effect_id)
         await self._store.release(effect_id)
         if kept is not None:
             log.tell(kept, EffectEntry.RELEASED)
 
-    def effect_id(self, packet: Packet, key: str) -> EffectId:
-        """Return the effect of this name. Raises AgentError for what is no key."""
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_EFFECT_KEY or not key.isprintable():
-            raise AgentError(f"{key!r} is no key of an effect: give 1 to {MAX_EFFECT_KEY} printable characters")
-        return EffectId(packet.packet_id, self._agent_id, key)
+    async def unsettled(self, scope: Scope, key: str) -> EffectError | None:
+        """Return why an effect needs somebody's word: it is unknown, or its result was lost; None when it does not."""
+        kept = await self._store.get(scope.effect_id(key))
+        return None if kept is None or kept.state not in UNSETTLED else _error_of(kept)
 
     async def purge(self) -> None:
         """Forget, until cancelled, what nobody will ask for again."""
         while True:
-            if count := await self._store.purge(self._agent_id, self._retention):
-                _log.info("effects_purged", agent_id=self._agent_id, count=count)
+            await self.purge_once()
             await asyncio.sleep(PURGE_INTERVAL.total_seconds())
+
+    async def purge_once(self) -> None:
+        """Forget what nobody will ask for again."""
+        if count := await self._store.purge(self._agent_id, self._retention):
+            _log.info("effects_purged", agent_id=self._agent_id, count=count)
 
     async def _claimed(self, claim: EffectClaim) -> EffectRecord:
         """Return the claim that stands, once nobody else is making the effect."""
+        from apc_bus.last_resort import others_go_on
+
         backoff = Backoff(FIRST_LOOK, self._poll.total_seconds())
         while True:
             kept = await self._store.claim(claim, self._lease)
@@ -319,13 +326,15 @@ async def _unless_cancelled(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def _result(kept: EffectRecord) -> JsonValue:
-    match kept.state:
-        case EffectState.MADE:
-            return kept.result
-        case EffectState.RESULT_LOST:
-            raise EffectResultLost(kept.effect_id, kept.problem or "")
-        case _:
-            raise EffectUnknown(kept.effect_id, kept.claimed_at, kept.worker, kept.problem)
+    if kept.state is not EffectState.MADE:
+        raise _error_of(kept)
+    return kept.result
+
+
+def _error_of(kept: EffectRecord) -> EffectError:
+    if kept.state is EffectState.RESULT_LOST:
+        return EffectResultLost(kept.effect_id, kept.problem or "")
+    return EffectUnknown(kept.effect_id, kept.claimed_at, kept.worker, kept.problem)
 
 
 def _referred(reference: Reference | None, kept: EffectRecord) -> str | None:

@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
-from uuid import UUID
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from uuid import UUID, uuid5
 
 import asyncpg
 import orjson
@@ -13,6 +14,10 @@ from pydantic import JsonValue
 
 from apc_agents.errors import AgentError
 from apc_agents.patience import patiently
+from apc_contracts.wire.receipts import MAX_EFFECT_KEY
+
+if TYPE_CHECKING:
+    from apc_contracts.packet import Packet
 
 ResultT = TypeVar("ResultT")
 
@@ -43,6 +48,55 @@ class EffectId:
 
     def __str__(self) -> str:
         return f"effect {self.key!r} of packet {self.packet_id} by {self.agent_id}"
+
+
+MAX_SCOPE_NAME: Final = 200
+"""Characters of the name of a scope without a packet."""
+_SCOPES: Final = UUID("6f0c1f5e-6d0b-5a61-9f0e-2b7f4a0f9c41")
+"""The namespace of the ids of scopes without a packet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What an effect belongs to: within it, an effect of one key is made once.
+
+    In a handler it is the packet, for one agent. Without a bus it is a name that the program chooses and gives again
+    when it runs again, such as the id of a run or of a job.
+    """
+
+    packet_id: UUID
+    """Of the packet; for a name an id that is derived from it."""
+    agent_id: str
+    """Whose effects."""
+    session_id: str
+    """The packet's session, or the name."""
+    expires_at: datetime
+    """From then on nobody will ask for its effects again."""
+
+    @classmethod
+    def of(cls, packet: "Packet", agent_id: str) -> Self:
+        """Return the scope of an agent that handles this packet."""
+        return cls(
+            packet_id=packet.packet_id,
+            agent_id=agent_id,
+            session_id=packet.trace.session_id,
+            expires_at=packet.expires,
+        )
+
+    @classmethod
+    def named(cls, name: str, agent_id: str, lasts: timedelta) -> Self:
+        """Return the scope with this name; `lasts` is how long its effects may be asked for. Raises AgentError."""
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_SCOPE_NAME or not name.isprintable():
+            raise AgentError(f"{name!r} is no name of a scope: give 1 to {MAX_SCOPE_NAME} printable characters")
+        expires_at = datetime.now(UTC) + lasts
+        scope_id = uuid5(_SCOPES, f"{agent_id}/{name}")
+        return cls(packet_id=scope_id, agent_id=agent_id, session_id=name, expires_at=expires_at)
+
+    def effect_id(self, key: str) -> EffectId:
+        """Return the effect of this key. Raises AgentError for what is no key."""
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_EFFECT_KEY or not key.isprintable():
+            raise AgentError(f"{key!r} is no key of an effect: give 1 to {MAX_EFFECT_KEY} printable characters")
+        return EffectId(self.packet_id, self.agent_id, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +198,8 @@ class EffectUnknown(EffectError):
         super().__init__(
             effect_id,
             f"is unknown: {worker} began it at {since.isoformat(timespec='seconds')} and {why}. Find out whether it "
-            "happened, then ctx.settle(key, result) or ctx.release(key), or `apc effect settle`",
+            "happened, then ctx.settle(key, result) or ctx.release(key), or `apc effect settle`; without a bus "
+            "store.settle(error.effect_id, result, by) or store.release(error.effect_id)",
         )
         self.since = since
         self.worker = worker
@@ -274,34 +329,36 @@ def _now() -> datetime:
 
 
 class InMemoryEffectStore:
-    """An EffectStore in memory. `now` is its clock."""
+    """An EffectStore in memory, for as many threads as have it. `now` is its clock."""
 
     def __init__(self, now: Callable[[], datetime] = _now) -> None:
         self._now = now
+        self._lock = RLock()
         self._kept: dict[EffectId, EffectRecord] = {}
         self._leases: dict[EffectId, datetime] = {}
         self._expiries: dict[EffectId, datetime] = {}
 
     async def claim(self, claim: EffectClaim, lease: timedelta) -> EffectRecord:
         """Claim an effect."""
-        known = self._seen(claim.effect_id)
-        if known is not None:
-            return known
-        self._leases[claim.effect_id] = self._now() + lease
-        self._expiries[claim.effect_id] = claim.expires_at
-        kept = self._kept[claim.effect_id] = EffectRecord(
-            effect_id=claim.effect_id,
-            claim_id=claim.claim_id,
-            session_id=claim.session_id,
-            worker=claim.worker,
-            state=EffectState.RUNNING,
-            claimed_at=self._now(),
-            made_at=None,
-            result=None,
-            problem=None,
-            settled_by=None,
-        )
-        return kept
+        with self._lock:
+            known = self._seen(claim.effect_id)
+            if known is not None:
+                return known
+            self._leases[claim.effect_id] = self._now() + lease
+            self._expiries[claim.effect_id] = claim.expires_at
+            kept = self._kept[claim.effect_id] = EffectRecord(
+                effect_id=claim.effect_id,
+                claim_id=claim.claim_id,
+                session_id=claim.session_id,
+                worker=claim.worker,
+                state=EffectState.RUNNING,
+                claimed_at=self._now(),
+                made_at=None,
+                result=None,
+                problem=None,
+                settled_by=None,
+            )
+            return kept
 
     async def renew(self, effect_id: EffectId, claim_id: UUID, lease: timedelta) -> None:
         """Renew the lease of a claim."""
@@ -312,9 +369,10 @@ class InMemoryEffectStore:
         self, effect_id: EffectId, claim_id: UUID, result: JsonValue, *, problem: str | None = None
     ) -> EffectRecord | None:
         """Record that the effect was made."""
-        if self._is_open(effect_id, claim_id):
-            self._made(effect_id, result, problem, None)
-        return self._seen(effect_id)
+        with self._lock:
+            if self._is_open(effect_id, claim_id):
+                self._made(effect_id, result, problem, None)
+            return self._seen(effect_id)
 
     async def interrupt(self, effect_id: EffectId, claim_id: UUID, problem: str) -> None:
         """Record that the effect was begun and that no more is known."""
@@ -329,13 +387,15 @@ class InMemoryEffectStore:
 
     async def settle(self, effect_id: EffectId, result: JsonValue, by: str) -> EffectRecord:
         """Settle an unknown effect: it has happened."""
-        check_unsettled(effect_id, self._seen(effect_id))
-        return self._made(effect_id, result, None, by)
+        with self._lock:
+            check_unsettled(effect_id, self._seen(effect_id))
+            return self._made(effect_id, result, None, by)
 
     async def release(self, effect_id: EffectId) -> None:
         """Settle an unknown effect: it has not happened."""
-        check_unsettled(effect_id, self._seen(effect_id), may_be_made=False)
-        self._forget(effect_id)
+        with self._lock:
+            check_unsettled(effect_id, self._seen(effect_id), may_be_made=False)
+            self._forget(effect_id)
 
     async def get(self, effect_id: EffectId) -> EffectRecord | None:
         """Return the effect."""
@@ -350,7 +410,8 @@ class InMemoryEffectStore:
         limit: int = 100,
     ) -> Sequence[EffectRecord]:
         """Return the newest effects."""
-        seen = [self._now_of(kept) for kept in reversed(self._kept.values())]
+        with self._lock:
+            seen = [self._now_of(kept) for kept in reversed(self._kept.values())]
         records = [
             one
             for one in seen
@@ -552,8 +613,9 @@ class PostgresEffectStore:
 
 def _record(row: asyncpg.Record) -> EffectRecord:
     return EffectRecord(
-        effect_id=EffectId(row["packet_id"], row["agent_id"], row["key"]),
-        claim_id=row["claim_id"],
+        # The driver's own kind of UUID is not JSON, and a handler that waits has its errors recorded.
+        effect_id=EffectId(UUID(int=row["packet_id"].int), row["agent_id"], row["key"]),
+        claim_id=UUID(int=row["claim_id"].int),
         session_id=row["session_id"],
         worker=row["worker"],
         state=EffectState(row["state"]),

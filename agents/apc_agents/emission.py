@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack
 from uuid import UUID
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -15,7 +15,6 @@ from apc_agents.running.delivery import KnownSessions, is_refusal
 from apc_agents.typed import payload_of
 from apc_bus.port import Publication
 from apc_contracts.agent import SecurityLevel
-from apc_contracts.contract.machines import Machine
 from apc_contracts.identity.ids import new_packet_id, reply_id
 from apc_contracts.packet import (
     PACKET_TYPES,
@@ -42,6 +41,9 @@ from apc_contracts.vocabulary import (
     RunPhase,
 )
 from apc_contracts.wire.parsing import refusal_of
+
+if TYPE_CHECKING:
+    from apc_contracts.contract.machines import Machine
 
 ALL: Final = ALL_RECIPIENTS
 """Every member of the session that handles the type (BROADCAST)."""
@@ -268,7 +270,7 @@ class LocalTransition:
 class LocalCoordination:
     """The machine of one invocation; it has no transition before the handler emits or judges something."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: "Machine") -> None:
         self._machine = machine
         self._is_emitting = False
         self._state = machine.initial

@@ -8,9 +8,7 @@ from functools import partial
 from logging import DEBUG
 from uuid import UUID
 
-import structlog
 from msgspec.structs import replace
-from opentelemetry.trace import SpanKind
 
 from apc_agents.emission import NOT_FOLLOWED, Builder, Built, Draft, Emission, HeldPacket
 from apc_agents.errors import EmitRefused, EmitRejected, EmitTimeout, Reject, Retry
@@ -21,10 +19,11 @@ from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Backoff
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactTooLarge
+from apc_bus.gen_ai import messaging
 from apc_bus.last_resort import others_go_on
 from apc_bus.port import Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
-from apc_bus.telemetry import current_trace, describe, in_span, packet_ids
+from apc_bus.telemetry import SpanKind, current_trace, describe, get_logger, in_span, packet_ids
 from apc_bus.topology import INGRESS, RECEIPTS, intra_exchange, intra_key, is_urgent
 from apc_contracts.admission.admit import admit
 from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
@@ -42,6 +41,7 @@ FIRST_LOOK, LONGEST_LOOK = 0.2, 2.0
 """Seconds between two looks for answers that come another way."""
 FIRST_ASK, LONGEST_ASK = 2.0, 10.0
 """Seconds between two questions for the verdict on a packet."""
+_SENDING = messaging("send", "send", INGRESS)
 _ANSWERS = frozenset({PacketType.ACK, PacketType.NACK})
 
 
@@ -233,7 +233,7 @@ def _too_large(why: str) -> EmitRefused:
     return EmitRefused("TOO_LARGE", "$", why)
 
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 Sign = Callable[[SealedPacket], str]
 """Makes the header apc-signature of a sealed packet."""
@@ -286,7 +286,7 @@ class Emitter:
             EmitRejected, EmitTimeout: a NACK, or no answer, while an ACK is awaited.
         """
         kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
-        with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER):
+        with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER, attributes=_SENDING):
             return await self._emit(draft, cause, ordinal, emission)
 
     async def emit_session(self, start: Draft, work: Callable[[Packet], Draft]) -> Packet:
@@ -298,7 +298,7 @@ class Emitter:
         with (
             counted_emit(agent_id, kind),
             counted_emit(agent_id, PacketType.MESSAGE),
-            in_span("send", kind, SpanKind.PRODUCER),
+            in_span("send", kind, SpanKind.PRODUCER, attributes=_SENDING),
         ):
             built, opening = await self._prepared(start, None, 0, NOT_FOLLOWED)
             _, following = await self._prepared(work(built.packet), None, 0, NOT_FOLLOWED)
@@ -332,7 +332,10 @@ class Emitter:
     ) -> HeldPacket:
         """Build and judge a packet like `emit`, for `publish_held`. Raises EmitRefused."""
         kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
-        with counted_emit(self._builder.agent_id, kind, is_held=True), in_span("send", kind, SpanKind.PRODUCER):
+        with (
+            counted_emit(self._builder.agent_id, kind, is_held=True),
+            in_span("send", kind, SpanKind.PRODUCER, attributes=_SENDING),
+        ):
             built, publication = await self._prepared(draft, cause, ordinal, emission)
         emission.published()
         emission.answered(True)
@@ -344,7 +347,7 @@ class Emitter:
         if now - packet.created_at < (packet.expires - packet.created_at) / 10:
             return held
         built = Built(packet.model_copy(update={"created_at": now}), held.built.cause, held.built.ordinal)
-        with in_span("send", packet.packet_type, SpanKind.PRODUCER):
+        with in_span("send", packet.packet_type, SpanKind.PRODUCER, attributes=_SENDING):
             sealed = await sealed_to_fit(built.packet, None, self._claim_checks)
             return HeldPacket(built, self._publication(built, sealed), held.is_remembered)
 

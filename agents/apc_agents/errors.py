@@ -14,13 +14,16 @@ ApcError
       StateInvalid      ctx.state holds something that JSON does not know
       StateStale        another worker has saved this document since it was read
       StateUnavailable  the state store does not answer
-    ContextError        apc_agents.context.turns
-    ActionError         apc_agents.tools
+    ContextError        apc_minds.context.turns
+    ActionError         what goes wrong with an action; most of them in apc_minds.tools
+    MemoryStoreError    what goes wrong with a memory
     EffectError         apc_agents.effects
     WaitError
       AskTimeout            nobody has answered a question or request in time
+      AnswerUnusable        an answer fits the schema of the question, and its model refuses it
       RequestFailed         the agent that was asked refused, failed, or gave no such result
       ContinuationDiverged  a handler that goes on does not repeat what is recorded of it
+    ProcessEnded        a child process has ended while it handled a packet
     HandlerFailed       a handler raised in a test client; the cause is its exception
 
 A handler itself raises `Reject` or `Retry` to end its packet in another way than by an outcome.
@@ -67,6 +70,15 @@ class AgentInvalid(AgentError):
         assert str(error).startswith("agent_id 'a desk' is no id")
     ```
     """
+
+
+class ProcessEnded(AgentError):
+    """A child process has ended while it handled a packet."""
+
+    def __init__(self, place: str, code: int | None) -> None:
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
+        super().__init__(f"the process of {place} {how} while it handled a packet")
+        self.code = code
 
 
 class AgentNotFound(AgentError):
@@ -202,9 +214,9 @@ class StateError(AgentError):
 
     ```python
     states = InMemoryStateStore()
-    assert await states.save("desk", "session-1", b'{"state": {}}', 0) == 1
+    assert await states.save("desk", "session-1", SavedState(b'{"state": {}}', 0)) == 1
     try:
-        await states.save("desk", "session-1", b'{"state": {"n": 1}}', 0)
+        await states.save("desk", "session-1", SavedState(b'{"state": {"n": 1}}', 0))
     except StateStale as error:
         assert error.revision == 0
     assert issubclass(StateStale, StateError) and issubclass(StateUnavailable, StateError)
@@ -249,6 +261,11 @@ class WaitError(AgentError):
     @desk.on(Question)
     async def ask_expert(question: Question, ctx: HandlerContext) -> Answer:
         try:
+            approval = await ctx.ask(question.text, to=Role("lead"), timeout=timedelta(hours=8), returns=Question)
+            question = approval.answer or question  # as the lead put it
+        except AnswerUnusable as error:
+            return Answer(text=f"{error.by} filled in what the model refuses: {error.reason}")
+        try:
             return await ctx.request(question, to="expert", returns=Answer, timeout=timedelta(minutes=5))
         except AskTimeout as error:
             return Answer(text=f"nobody answered {error.packet_id}")
@@ -267,6 +284,19 @@ class AskTimeout(WaitError):
     def __init__(self, packet_id: UUID) -> None:
         super().__init__(f"nobody has answered the question {packet_id} in time")
         self.packet_id = packet_id
+
+
+class AnswerUnusable(WaitError):
+    """What `by` answered to the question `packet_id` fits its schema, and the model refuses it: `reason` says why.
+
+    A validator of the model, say, knows more than a JSON Schema can.
+    """
+
+    def __init__(self, packet_id: UUID, by: str, reason: str) -> None:
+        super().__init__(f"the model refuses what {by} answered to question {packet_id}: {reason}")
+        self.packet_id = packet_id
+        self.by = by
+        self.reason = reason
 
 
 class RequestFailed(WaitError):
@@ -363,3 +393,97 @@ class Reject(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class MemoryStoreError(AgentError):
+    """A memory store cannot do what it is asked to.
+
+    AgentError
+      MemoryStoreError
+        ValueInvalid         (path): a value that JSON does not know, or that is too large
+        ConversationInvalid  (path): a conversation that cannot be stored, or a stored one that cannot be read
+        MemoryArgumentInvalid  (place): a page, a moment or an id outside its range
+        OwnerForeign         what is written belongs to another owner, or to another user
+        StaleRevision        (revision, current): somebody else has written it since it was read
+        UnknownSession       (session_id): nobody began this session
+        MemoryUnavailable    the database does not answer
+
+    Whatever raises one of them leaves the memory as it was.
+    """
+
+
+class ValueInvalid(MemoryStoreError):
+    """A value that JSON does not know, or that is too large; `path` leads to it (`$` = the whole)."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"value refused at {path}: {message}")
+        self.path = path
+
+
+class ConversationInvalid(MemoryStoreError):
+    """A conversation that cannot be stored, or a stored one that cannot be read; `path` leads to the field."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"conversation refused at {path}: {message}")
+        self.path = path
+
+
+class MemoryArgumentInvalid(MemoryStoreError):
+    """An argument outside its range; `place` names it."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place}: {message}")
+        self.place = place
+
+
+class OwnerForeign(MemoryStoreError):
+    """What is written belongs to another owner, or to another user."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} belongs to somebody else: use another id, or the store of its owner")
+
+
+class StaleRevision(MemoryStoreError):
+    """Somebody else has written it since it was read; `current` is 0 when there is none."""
+
+    def __init__(self, what: str, revision: int, current: int) -> None:
+        super().__init__(f"{what} has revision {current}, not {revision}: read it again")
+        self.revision = revision
+        self.current = current
+
+
+class UnknownSession(MemoryStoreError):
+    """Nobody began this session."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"unknown session {session_id!r}: begin it first, or check its id")
+        self.session_id = session_id
+
+
+class MemoryUnavailable(MemoryStoreError):
+    """The database does not answer."""
+
+
+class ActionError(AgentError):
+    """Something went wrong with an action.
+
+    AgentError
+      ActionError
+        ToolInvalid        a function that cannot be a tool; found when it is registered
+        ActionsRefused     (problems): a response whose actions cannot run; nothing of it has run
+        ReferenceUnknown   (reference): a `${{…}}` that points nowhere
+        ValueUnserialisable  (place): a value that JSON does not know
+        ToolFailed         a tool that raised, took too long, or gave what JSON does not know
+        KnowledgeOutOfScope    (knowledge_id): knowledge that the response does not list
+        TaskUnknown        (task_id): no such task
+        TaskAmbiguous      (task_id, agents): several agents have a task of this id
+        TaskLost           (task_id): another worker has taken the task over, or it was cancelled
+    """
+
+
+class ValueUnserialisable(ActionError):
+    """A value that JSON does not know; `place` leads to it."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place}: {message}")
+        self.place = place

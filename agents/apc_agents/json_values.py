@@ -4,7 +4,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final, Protocol
 
+import orjson
 from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
+
+from apc_agents.errors import ValueUnserialisable
 
 MAX_LEVELS: Final = 100
 """A value inside itself is found by it, too."""
@@ -93,3 +97,42 @@ def _key(key: object, place: str, refusal: Refusal) -> str:
 
 def _unknown(value: object, place: str, refusal: Refusal) -> Exception:
     return refusal(place, f"{type(value).__name__} is not JSON: make it a text, a number, a list or a dict")
+
+
+# What may go into a result, a variable or a record: JSON, and what has a JSON form.
+
+MAX_RESULT_BYTES = 256 * 1024
+
+
+def result_value(value: Any) -> JsonValue:
+    """Return the JSON form of a result that is kept.
+
+    Raises ValueUnserialisable for what has none, or a too large one.
+    """
+    result = json_form(value, "result")
+    size = len(orjson.dumps(result))
+    if size > MAX_RESULT_BYTES:
+        message = f"has {size} bytes, {MAX_RESULT_BYTES} are allowed: put it into the artifact store, return its hash"
+        raise ValueUnserialisable("result", message)
+    return result
+
+
+def json_form(value: Any, place: str) -> JsonValue:
+    """Return the JSON form of a value: models, dataclasses, times, UUIDs and enums are written as pydantic does.
+
+    Raises:
+        ValueUnserialisable: it has none; the error names the place inside the value.
+    """
+    return json_value(value, place, ValueUnserialisable, _as_pydantic_writes)
+
+
+def _as_pydantic_writes(value: Any) -> Any:
+    return to_jsonable_python(value, inf_nan_mode="constants", by_alias=True)
+
+
+MAX_ERROR_LENGTH = 1_000
+
+
+def storable(text: str) -> str:
+    """Return the beginning of a text, without what the database cannot store."""
+    return text[:MAX_ERROR_LENGTH].replace("\0", "\ufffd").encode(errors="replace").decode()

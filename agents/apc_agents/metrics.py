@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 
 from apc_agents.errors import EmitError, EmitRefused, EmitRejected, EmitTimeout, EmitUnconfirmed
-from apc_bus.telemetry import agent_label
+from apc_bus.telemetry import agent_labels
 from apc_contracts.vocabulary import PacketType
 from apc_contracts.wire.receipts import ReceiptKind
 
@@ -35,6 +35,8 @@ _RESULTS: dict[type[EmitError], str] = {
     EmitTimeout: "timeout",
 }
 _Labels = tuple[str, ...]
+SERIES = len(BOUNDS) + 3 + len(ENDS) + 1 + len(_RESULTS) + 1
+"""Of one agent and packet type: a histogram with its sum and count, how packets ended, what came of emissions."""
 
 
 @dataclass(slots=True)
@@ -90,17 +92,22 @@ _figures = _WorkerFigures()
 REGISTRY.register(_figures)
 
 
+def _label(agent_id: str, kind: str) -> str:
+    """Return the label of all figures of an agent and packet type: a share of one by the other stays right."""
+    return agent_labels.of(agent_id, kind, SERIES)
+
+
 def time_handler(agent_id: str, kind: PacketType, began: float) -> None:
     """Record that a run of a handler ends now; `began` is a time of perf_counter in seconds."""
     seconds = perf_counter() - began
-    times = _figures.handlers[agent_label(agent_id), kind]
+    times = _figures.handlers[_label(agent_id, kind), kind]
     times.buckets[bisect_left(BOUNDS, seconds)] += 1
     times.seconds += seconds
 
 
 def count_end(agent_id: str, kind: PacketType, end: str) -> None:
     """Count a packet that has ended in this worker."""
-    _figures.packets[agent_label(agent_id), kind, end] += 1
+    _figures.packets[_label(agent_id, kind), kind, end] += 1
 
 
 @contextmanager
@@ -117,4 +124,4 @@ def counted_emit(agent_id: str, kind: PacketType | None, *, is_held: bool = Fals
         raise
     finally:
         if result:
-            _figures.emits[agent_label(agent_id), kind or "", result] += 1
+            _figures.emits[_label(agent_id, kind or ""), kind or "", result] += 1

@@ -15,16 +15,16 @@ from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID, uuid4
 
-import structlog
 from msgspec.structs import replace
 
 from apc_agents.errors import EmitUnconfirmed
 from apc_agents.metrics import ENDS
 from apc_bus import headers
-from apc_bus.concurrency import Backoff, unasked_cancel_fails
+from apc_bus.concurrency import Backoff, end_future, unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, PublishError
 from apc_bus.headers import TYPE_RECEIPTS
 from apc_bus.port import Bus, Message, Publication
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS
 from apc_contracts.errors import PacketRefused
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts, merge
@@ -35,7 +35,7 @@ FIRST_WAIT = 0.05
 LONGEST_WAIT = 5.0
 """Seconds between two attempts."""
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 async def publish_confirmed(bus: Bus, publication: Publication, deadline: timedelta | None) -> None:
@@ -61,7 +61,8 @@ async def publish_confirmed(bus: Bus, publication: Publication, deadline: timede
             message_id = publication.message.message_id
             if end is not None and loop.time() + backoff.pause > end:
                 raise EmitUnconfirmed(message_id, f"{type(error).__name__}: {error}") from error
-            _log.warning("publish_repeated", message_id=message_id, error=type(error).__name__, reason=str(error))
+            if backoff.is_fresh:
+                _log.warning("publish_repeated", message_id=message_id, error=type(error).__name__, reason=str(error))
         await backoff.wait()
 
 
@@ -126,6 +127,10 @@ BATCH_RECEIPTS = 180
 """Receipts tried in one message; one with all times and without an error text is about 320 bytes."""
 
 
+_Place = tuple[str, str, UUID, int]
+"""Of a handling: recipient, session_id, packet_id, attempt. A host's agents share an outbox, and may share a packet."""
+
+
 class ReceiptOutbox:
     """Publishes receipts confirmed, and settles each delivery once everything added before it is confirmed."""
 
@@ -140,8 +145,8 @@ class ReceiptOutbox:
         """Messages that are not confirmed: batches and packets with receipts on them."""
         self._effects = 0
         """Entries about effects that are not confirmed."""
-        self._places: dict[tuple[str, UUID, int], int] = {}
-        """(session_id, packet_id, attempt) -> where its last receipt waits."""
+        self._places: dict[_Place, int] = {}
+        """Where the last receipt of a handling waits."""
         self._settlements: list[Settlement] = []
         self._due = asyncio.Event()
         self._timer: asyncio.Handle | None = None
@@ -288,22 +293,13 @@ class ReceiptOutbox:
         self._on_the_way -= 1
         self._effects -= sum(one.receipt.effect is not None for one in sent)
         for one in settlements:
-            _end(one.done, one.error)
+            end_future(one.done, one.error)
         if not self._waiting and not self._settlements and not self._on_the_way:
             self._is_idle.set()
 
 
-def _key(receipt: Receipt) -> tuple[str, UUID, int]:
-    return receipt.session_id, receipt.packet_id, receipt.attempt
-
-
-def _end(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
+def _key(receipt: Receipt) -> _Place:
+    return receipt.recipient, receipt.session_id, receipt.packet_id, receipt.attempt
 
 
 def _publications(waiting: Sequence[WaitingReceipt], user: str) -> Iterator[Publication]:

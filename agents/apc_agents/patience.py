@@ -4,11 +4,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import structlog
-
 from apc_agents.errors import StateUnavailable
 from apc_bus.concurrency import Backoff, unasked_cancel_fails
 from apc_bus.database import first_line, is_away, is_of_statement, is_passing
+from apc_bus.telemetry import get_logger
 
 ATTEMPTS, SECONDS = 5, 30.0
 """A statement that the server gives up each time is repeated until both are reached, counted from the first time."""
@@ -17,7 +16,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 ResultT = TypeVar("ResultT")
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 async def patiently(
@@ -52,7 +51,8 @@ async def patiently(
                 if is_away(error):
                     raise StateUnavailable(f"the {what} does not answer: {first_line(error)}") from error
                 raise
-            _log.warning("store_unavailable", store=what, reason=first_line(error))
+            if backoff.is_fresh:
+                _log.warning("store_unavailable", store=what, reason=first_line(error))
         await backoff.wait()
 
 

@@ -9,26 +9,28 @@ from enum import StrEnum
 from functools import cached_property
 from heapq import merge
 from itertools import islice, takewhile
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import asyncpg
-import structlog
 from cronsim import CronSim, CronSimError
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
 from apc_agents.emission import Draft
-from apc_agents.emitter import Emitter
 from apc_agents.handling.inquiry import LONGEST_TTL
 from apc_agents.patience import patiently
 from apc_agents.typed import message
 from apc_bus.crash_points import crash_point
+from apc_bus.telemetry import get_logger
 from apc_contracts.identity.ids import keyed_id
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
+
+if TYPE_CHECKING:
+    from apc_agents.emitter import Emitter
 
 # Cron lines in a time zone: at which instants they fire. Pure: no clock.
 #
@@ -170,7 +172,7 @@ class Misfire(StrEnum):
 class Tick(BaseModel):
     """A firing: the schedule's name, and the instant at which it was due, in UTC."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     instant: AwareDatetime
@@ -406,7 +408,7 @@ OTHERS_TURN: Final = timedelta(seconds=1)
 Fire = Callable[[Schedule, Tick], Awaitable[object]]
 """Publishes a firing; it is confirmed when this returns."""
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 def now_utc() -> datetime:
@@ -487,7 +489,7 @@ class ScheduleRunner:
         return schedule.cron.next_after(max(now, due.until))
 
 
-def fire_with(emitter: Emitter, agent_id: str) -> Callable[[Schedule, Tick], Awaitable[str]]:
+def fire_with(emitter: "Emitter", agent_id: str) -> Callable[[Schedule, Tick], Awaitable[str]]:
     """Build what publishes a firing, the START of its session with its Tick, and returns the session's id."""
 
     async def fire(schedule: Schedule, tick: Tick) -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentInvalid, AgentNotFound
 from apc_agents.typed import document_of, schema_of
-from apc_contracts.errors import ApcError
+from apc_contracts.errors import ApcError, remedy_for
 from apc_contracts.payloads.session_signals import Budgets, TaskSessionSpec
 
 DAY = timedelta(days=1)
@@ -163,7 +163,7 @@ def _name_in(team: str, file: Path) -> str:
     try:
         body = file.read_bytes()
         document = json.loads(body) if file.suffix == ".json" else yaml.safe_load(body)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise AgentInvalid(f"team {team}: its contract {file} cannot be read: {error}") from error
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):
@@ -305,7 +305,9 @@ def _import(name: str) -> ModuleType:
             raise AgentNotFound(
                 f"no module {name!r} (no {error.name!r} was found): is it installed, or below the working folder?"
             ) from error
-        raise AgentInvalid(f"module {name} needs {error.name!r}, which is not installed") from error
+        remedy = remedy_for(str(error.name))
+        missing = f"module {name} needs {error.name!r}, which is not installed"
+        raise AgentInvalid(f"{missing}: {remedy}" if remedy else missing) from error
     except AgentInvalid:
         raise
     except Exception as error:

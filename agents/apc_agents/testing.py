@@ -18,13 +18,12 @@ from apc_agents.effects import InMemoryEffectStore
 from apc_agents.emission import Builder, Draft, LocalTransition, PacketOptions
 from apc_agents.emitter import ClaimChecks, sealed_to_fit
 from apc_agents.errors import AgentError, HandlerFailed
-from apc_agents.handling.state import InMemoryStateStore, StateStore
-from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.store import BaseMemoryStore
+from apc_agents.handling.state import Documents, InMemoryStateStore, StateStore
+from apc_agents.ports import BaseMemoryStore, find_mind, without_mind
 from apc_agents.running.delivery import DeliveryKey, KnownSessions, SessionPosition
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import Tick, tick_id
-from apc_agents.tasks.in_memory import InMemoryTaskStore
+from apc_agents.task_port import TaskStore
 from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.consuming import handle
@@ -98,14 +97,11 @@ class AgentTestClient:
         self.invocations: dict[UUID, list[tuple[LocalTransition, ...]]] = {}
         """The steps of intra_agent_coordination of each run of a handler that emitted something, by packet_id."""
         self.artifacts = artifacts or ArtifactStore("memory:///")
-        self.memory = memory or InMemoryMemoryStore()
-        """What the agent has as ctx.memory."""
-        self.states = states or InMemoryStateStore(
-            self.memory if isinstance(self.memory, InMemoryMemoryStore) else None
-        )
+        mind = find_mind()
+        self._memory = memory or (None if mind is None else mind.memory_store())
+        self.states = states or InMemoryStateStore(self._memory if isinstance(self._memory, Documents) else None)
         """Where ctx.state is kept."""
-        self.tasks = InMemoryTaskStore()
-        """The agent's tasks, when it has tools."""
+        self._tasks = None if mind is None else mind.task_store(agent.agent_id)
         self.effects = InMemoryEffectStore()
         """What ctx.once has made."""
         self._claim_checks = ClaimChecks(self.artifacts, WorkerSettings(database_url=None).claim_check_bytes)
@@ -120,6 +116,20 @@ class AgentTestClient:
         self._batch_no = 0
         self._stack = AsyncExitStack()
 
+    @property
+    def memory(self) -> BaseMemoryStore:
+        """What the agent has as ctx.memory. Raises AgentError where no mind is installed."""
+        if self._memory is None:
+            raise without_mind("client.memory")
+        return self._memory
+
+    @property
+    def tasks(self) -> TaskStore:
+        """The agent's tasks, when it has tools. Raises AgentError where no mind is installed."""
+        if self._tasks is None:
+            raise without_mind("client.tasks")
+        return self._tasks
+
     async def __aenter__(self) -> Self:
         """Start the worker; returns when its on_start functions are done. Raises what they raised."""
         agent = self._agent
@@ -131,8 +141,8 @@ class AgentTestClient:
             broker.connect(agent.queues().user),
             settings=WorkerSettings(shards=1, database_url=None),
             states=self.states,
-            tasks=self.tasks,
-            memory=self.memory,
+            tasks=self._tasks,
+            memory=self._memory,
             effects=self.effects,
             artifacts=self.artifacts,
             contract=self._contract,

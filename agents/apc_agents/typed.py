@@ -1,16 +1,22 @@
 """A pydantic model as the content of MESSAGEs: its schema's name and version, its JSON Schema, and its payload."""
 
 import inspect
+import re
+import sys
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from types import UnionType
 from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
 from apc_agents.errors import AgentError, AgentInvalid, Reject
-from apc_contracts.contract_model import SchemaId
+from apc_contracts.answers import DECIMAL, AnswerSchema, check_answer_schema
+from apc_contracts.contract_model import SCHEMA_PATTERN
+from apc_contracts.errors import SchemaUnusable
 from apc_contracts.packet import PAYLOAD_TYPES, Packet
 from apc_contracts.payloads.by_type import (
     AgentRequest,
@@ -27,7 +33,7 @@ from apc_contracts.vocabulary import CommitmentLevel, PacketType
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SCHEMA: Final = "__apc_schema__"
-_schema_ids: TypeAdapter[str] = TypeAdapter(SchemaId)
+_is_schema_id = re.compile(SCHEMA_PATTERN).fullmatch
 
 
 def message(schema_id: str) -> Callable[[type[ModelT]], type[ModelT]]:
@@ -58,10 +64,8 @@ def message(schema_id: str) -> Callable[[type[ModelT]], type[ModelT]]:
     Raises:
         AgentInvalid: no name and version, not a model of named fields, or one that has no JSON Schema.
     """
-    try:
-        _schema_ids.validate_python(schema_id)
-    except ValidationError as error:
-        raise AgentInvalid(f"@message({schema_id!r}) is no name and version: write it like finding/1") from error
+    if not isinstance(schema_id, str) or not _is_schema_id(schema_id):
+        raise AgentInvalid(f"@message({schema_id!r}) is no name and version: write it like finding/1")
 
     def decorate(model: type[ModelT]) -> type[ModelT]:
         if not (isinstance(model, type) and issubclass(model, BaseModel)) or issubclass(model, RootModel):
@@ -86,6 +90,49 @@ def document_of(model: type[BaseModel]) -> dict[str, Any]:
         return model.model_json_schema(by_alias=True, mode="serialization")
     except PydanticUserError as error:
         raise AgentInvalid(f"{model.__name__} has no JSON Schema: {error.message}") from error
+
+
+# The answer of people as a model: its schema goes with the question, and what they fill in becomes the model.
+
+
+class _AnswerSchemas(GenerateJsonSchema):
+    """The schema of what people fill in: a decimal is a text, so that no digit is lost, with its bounds beside it."""
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> dict[str, Any]:
+        document: dict[str, Any] = {"type": "string", "format": DECIMAL}
+        for constraint, keyword in _DECIMAL_BOUNDS.items():
+            bound: Any = schema.get(constraint)
+            if bound is not None:
+                document[keyword] = int(bound) if bound == int(bound) else float(bound)
+        places, digits = schema.get("decimal_places"), schema.get("max_digits")
+        if places is not None:
+            before = rf"0*\d{{0,{digits - places}}}" if digits is not None else r"\d*"
+            document["pattern"] = rf"^[+-]?{before}(\.\d{{0,{places}}})?$"
+        return document
+
+
+_DECIMAL_BOUNDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+def answer_schema_of(model: Any) -> AnswerSchema:
+    """Return the schema of what people fill in to answer with this model: by alias, and no other fields.
+
+    Raises:
+        AgentError: it is no model of named fields, or its schema cannot go with a question.
+    """
+    name = getattr(model, "__name__", repr(model))
+    if not (isinstance(model, type) and issubclass(model, BaseModel)) or issubclass(model, RootModel):
+        raise AgentError(f"ctx.ask(returns={name}) takes a pydantic BaseModel with fields")
+    try:
+        document = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_AnswerSchemas)
+    except PydanticUserError as error:
+        raise AgentError(f"ctx.ask(returns={name}): {name} has no JSON Schema: {error.message}") from error
+    if "properties" in document:
+        document.setdefault("additionalProperties", False)
+    try:
+        return check_answer_schema(document)
+    except SchemaUnusable as error:
+        raise AgentError(f"ctx.ask(returns={name}): people cannot be asked for it: {error}") from error
 
 
 def payload_of(value: Any) -> Payload:
@@ -193,6 +240,16 @@ def leaves_of_return(function: AnyHandler) -> list[Any]:
     """Return the types in a handler's return annotation, one by one; none without an annotation."""
     hints = _hints(function)
     return _leaves(hints["return"]) if "return" in hints else []
+
+
+def with_dependencies(function: AnyHandler, count: int) -> AnyHandler:
+    """Return a handler whose parameters after the first `count` FastStream resolves; itself when it has no such."""
+    if "faststream" not in sys.modules or len(inspect.signature(function).parameters) <= count:
+        return function
+    _hints(function)  # they can be read
+    from apc_bus.rabbit.faststream import resolved  # late: it takes half a second to import
+
+    return resolved(function, count)
 
 
 def check_start(function: AnyHandler) -> None:

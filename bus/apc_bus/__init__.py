@@ -5,13 +5,17 @@ Promises: a publish that returned is kept, a delivery that was not acknowledged 
 """
 
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from apc_bus.artifacts import ArtifactStore
-from apc_bus.errors import BusError
-from apc_bus.in_memory import InMemoryBroker
-from apc_bus.port import Bus, Delivery, Message, Publication, QueueDepth, Subscription
-from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import AgentQueues, Topology, build_topology
+from apc_contracts.late import late_names
+
+if TYPE_CHECKING:
+    from apc_bus.artifacts import ArtifactStore
+    from apc_bus.errors import BusError
+    from apc_bus.in_memory import InMemoryBroker
+    from apc_bus.port import Bus, Delivery, Message, Publication, QueueDepth, Subscription
+    from apc_bus.settings import BusSettings, DatabaseSettings
+    from apc_bus.topology import AgentQueues, Topology, build_topology
 
 __all__ = [
     "AgentQueues",
@@ -30,12 +34,28 @@ __all__ = [
     "build_topology",
 ]
 
-
-def __getattr__(name: str) -> type[InMemoryBroker]:
-    """Return InMemoryBroker for its former name, MemoryBroker, with a DeprecationWarning."""
-    if name != "MemoryBroker":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        "MemoryBroker is now InMemoryBroker; the old name goes in the next minor release", DeprecationWarning, 2
+if not TYPE_CHECKING:
+    _late = late_names(
+        __name__,
+        {
+            "apc_bus.artifacts": "ArtifactStore",
+            "apc_bus.errors": "BusError",
+            "apc_bus.in_memory": "InMemoryBroker",
+            "apc_bus.port": "Bus Delivery Message Publication QueueDepth Subscription",
+            "apc_bus.settings": "BusSettings DatabaseSettings",
+            "apc_bus.topology": "AgentQueues Topology build_topology",
+        },
     )
-    return InMemoryBroker
+
+    def __getattr__(name: str) -> Any:
+        """Return what is imported late, and InMemoryBroker for its former name, with a DeprecationWarning."""
+        if name != "MemoryBroker":
+            return _late(name)
+        warnings.warn(
+            "MemoryBroker is now InMemoryBroker; the old name goes in the next minor release", DeprecationWarning, 2
+        )
+        return _late("InMemoryBroker")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

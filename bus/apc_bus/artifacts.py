@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
 import obstore
-import structlog
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import LocalStore, ObjectStore, from_url
 
@@ -29,6 +28,7 @@ from apc_bus.concurrency import Backoff
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, ArtifactMissing, ArtifactServiceAway, ArtifactTooLarge
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
+from apc_bus.telemetry import get_logger
 
 if TYPE_CHECKING:
     from obstore import GetResult
@@ -105,7 +105,7 @@ _S3_ERROR = re.compile(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", re.DOTA
 _REQUEST = re.compile(r" for path \S+: Error performing \w+ \S+ in \S+")
 _NO_BUCKET = "NoSuchBucket"
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 class ArtifactStore:

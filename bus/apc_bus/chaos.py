@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from apc_bus.errors import BusError, ChaosProfileInvalid, PublishUnknown, SubscriptionLost
+from apc_bus.folders import make_private_folder
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Bus, Delivery, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings
@@ -140,13 +141,17 @@ def load_profile(path: Path) -> ChaosProfile:
         ChaosProfileInvalid: the file cannot be read, is no TOML, or says what no profile says; names the field.
     """
     try:
-        return ChaosProfile.model_validate(tomllib.loads(path.read_text("utf-8")))
+        document = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ChaosProfileInvalid(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ChaosProfileInvalid(f"{path}: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise ChaosProfileInvalid(f"{path} is no TOML: it is too deep") from error
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise ChaosProfileInvalid(f"{path} is no TOML: {error}") from error
+    try:
+        return ChaosProfile.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "the profile"
@@ -189,7 +194,7 @@ class Score:
 
     def write(self, folder: Path, name: str) -> None:
         """Write it for `apc up`, which adds up the scores of all processes."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         document = {
             "struck": self.struck,
             "confirmed": sorted(self.confirmed),
@@ -423,6 +428,10 @@ class ChaosBus:
     async def depth(self, queue: str) -> QueueDepth:
         """Return the depth of the inner bus."""
         return await self._inner.depth(queue)
+
+    async def consumers(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """Return the consumers of the inner bus."""
+        return await self._inner.consumers(queues)
 
     async def close(self) -> None:
         """Close the inner bus, and write the score."""

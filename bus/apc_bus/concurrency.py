@@ -1,16 +1,27 @@
-"""Coroutines side by side, cancellations that nobody asked for, and what is run again after growing pauses."""
+"""Coroutines side by side, cancellations that nobody asked for, what runs again after growing pauses, and the clock."""
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 from types import TracebackType
 from typing import Any, TypeVar
 
-import structlog
-
 from apc_bus.errors import CallAborted, TaskEnded
+from apc_bus.telemetry import get_logger
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boottime() -> float:
+    """Return seconds since boot, suspension included (CLOCK_BOOTTIME; other systems: the monotonic clock).
+
+    The clock of self-fencing: it goes on while the machine is suspended, and nobody can set it.
+    """
+    return time.clock_gettime(_CLOCK)
+
 
 PATIENCE = 5.0
 """Seconds that a cancelled task may take to clean up before it is asked again."""
@@ -122,6 +133,16 @@ def failure_of(ended: asyncio.Future[Any]) -> BaseException | None:
     return ended.exception()
 
 
+def end_future(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """End a future, with an error or without; one that has ended stays as it is."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
 def is_cancelled() -> bool:
     """Return whether this task was told to end.
 
@@ -149,13 +170,15 @@ class Backoff:
 
     def reset(self) -> None:
         """Begin with the first pause again: an attempt has succeeded."""
+        self.is_fresh = True
+        """Whether no attempt has failed since the last success: what lasts is told once."""
         self._full = min(self._first, self._longest)
         self.pause = self._full * random.uniform(0.5, 1.0)
         """Seconds of the coming pause."""
 
     def take(self) -> float:
         """Return the seconds of the coming pause; the one after it is longer."""
-        pause = self.pause
+        pause, self.is_fresh = self.pause, False
         self._full = min(2 * self._full, self._longest)
         self.pause = self._full * random.uniform(0.5, 1.0)
         return pause
@@ -182,7 +205,7 @@ MOST_TOLD = 10
 
 Result = TypeVar("Result")
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 class Health:
@@ -221,7 +244,7 @@ async def run_until_success(
 ) -> Result:
     """Run `work` until it succeeds; return its result.
 
-    `awaits` are the errors of a service that is away: a warning, and it is waited for. Every other error is a fault
+    `awaits` are the errors of a service that is away: one warning, and it is waited for. Every other error is a fault
     of ours: logged with its trace, and `health` tells until the next attempt. So is a cancellation that nobody asked
     for. `task` names this piece of work.
     """
@@ -232,7 +255,8 @@ async def run_until_success(
                 with unasked_cancel_fails():
                     return await work()
             except awaits as error:
-                _log.warning(f"{name}_waits", task=str(task), reason=reason_of(error))
+                if backoff.is_fresh:
+                    _log.warning(f"{name}_waits", task=str(task), reason=reason_of(error))
             except Exception as error:
                 _log.exception(f"{name}_failed", task=str(task), next_attempt_seconds=backoff.pause)
                 health.fail(task, reason_of(error))

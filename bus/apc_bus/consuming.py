@@ -5,16 +5,16 @@ frame: over RabbitMQ a packet costs a fifth of the CPU that FastStream's subscri
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-
-import structlog
+from functools import partial
+from itertools import takewhile
 
 from apc_bus.concurrency import Backoff, failure_of, first_of, unasked_cancel_fails
-from apc_bus.errors import BusError, DeadLetter, GiveBack
+from apc_bus.errors import BusError, BusUnavailable, DeadLetter, GiveBack
 from apc_bus.last_resort import LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
+from apc_bus.telemetry import get_logger
 
 Take = Callable[[Delivery], asyncio.Future[None]]
 """Takes a delivery at once. How the future ends decides what happens to the delivery.
@@ -34,7 +34,7 @@ LONGEST_WAIT = 5.0
 GRACE_SECONDS = 30.0
 """How long handlers in flight may take after the context is left; what is not finished then comes again."""
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 @asynccontextmanager
@@ -113,7 +113,10 @@ class Consumer:
         self._take = take
         self._prefetch = prefetch
         self._grace = grace
-        self._pending: deque[Pending] = deque()
+        self._pending: dict[int, Pending] = {}
+        """By their tags, in the order of the queue."""
+        self._ended: list[int] = []
+        """The tags of those that have ended since the broker was last told: nobody looks through all for them."""
         self._subscription: Subscription | None = None
         self._extended_after = 0
         """Tag of the last delivery when the subscription was extended."""
@@ -135,7 +138,8 @@ class Consumer:
             except BusError as error:
                 if not self.started.is_set():
                     raise
-                _log.warning("consumer_lost", queue=self._queue, reason=str(error))
+                if backoff.is_fresh or not isinstance(error, BusUnavailable):
+                    _log.warning("consumer_lost", queue=self._queue, reason=str(error))
             except Exception:
                 if not self.started.is_set():
                     raise
@@ -157,7 +161,7 @@ class Consumer:
         prefetch = 1 if is_alone else self._prefetch
         async with self._bus.subscribe(self._queue, prefetch=prefetch, watch=watch) as subscription:
             self.started.set()
-            self._pending.clear()
+            self._pending, self._ended = {}, []
             self._subscription, self._extended_after = subscription, 0
             backoff.reset()
             await self._consume(subscription, watch.relaxed if watch is not None and is_alone else None)
@@ -166,7 +170,7 @@ class Consumer:
     async def extend(self) -> None:
         """Take more deliveries if the prefetch is used up: something behind them is awaited."""
         subscription = self._subscription
-        held = [delivery.tag for delivery, _ in self._pending if delivery.tag > self._extended_after]
+        held = [tag for tag in self._pending if tag > self._extended_after]
         if subscription is None or len(held) < self._prefetch:
             return
         self._extended_after = max(held)
@@ -178,7 +182,7 @@ class Consumer:
     async def _consume(self, subscription: Subscription, relaxed: asyncio.Event | None) -> None:
         ends = [self.stop.wait()] if relaxed is None else [self.stop.wait(), relaxed.wait()]
         await first_of(self._receive(subscription), self._settle_always(subscription), *ends)
-        running = [done for _, done in self._pending if not done.done()]
+        running = [done for _, done in self._pending.values() if not done.done()]
         if running and self._grace:
             await asyncio.wait(running, timeout=self._grace)
         await self._settle(subscription)
@@ -187,8 +191,8 @@ class Consumer:
         while True:
             for delivery in await subscription.receive():
                 done = self._begin(delivery)
-                self._pending.append((delivery, done))
-                done.add_done_callback(self._wake)
+                self._pending[delivery.tag] = (delivery, done)
+                done.add_done_callback(partial(self._note_end, self._ended, delivery.tag))
 
     def _begin(self, delivery: Delivery) -> asyncio.Future[None]:
         if delivery.set_aside is not None:
@@ -196,7 +200,8 @@ class Consumer:
         with delivery.read_alone():
             return self._take(delivery)
 
-    def _wake(self, done: asyncio.Future[None]) -> None:
+    def _note_end(self, ended: list[int], tag: int, done: asyncio.Future[None]) -> None:
+        ended.append(tag)
         self._changed.set()
 
     async def _settle_always(self, subscription: Subscription) -> None:
@@ -207,15 +212,17 @@ class Consumer:
 
     async def _settle(self, subscription: Subscription) -> None:
         """Tell the broker of everything that has ended: the oldest together, the others one by one."""
-        last: Delivery | None = None
-        while self._pending and _is_good(self._pending[0][1]):
-            last = self._pending.popleft()[0]
+        pending, last = self._pending, None
+        ended = self._ended.copy()
+        self._ended.clear()
+        for tag, (delivery, _) in list(takewhile(lambda item: _is_good(item[1][1]), pending.items())):
+            del pending[tag]
+            last = delivery
         if last is not None:
             await subscription.ack(last, multiple=True)
-        ended = [pending for pending in self._pending if pending[1].done() and not _is_left(pending[1])]
-        for pending in ended:
-            self._pending.remove(pending)
-            await self._answer(subscription, *pending)
+        for tag in ended:
+            if tag in pending and not _is_left(pending[tag][1]):
+                await self._answer(subscription, *pending.pop(tag))
 
     async def _answer(self, subscription: Subscription, delivery: Delivery, done: asyncio.Future[None]) -> None:
         error = failure_of(done)

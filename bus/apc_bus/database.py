@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 import asyncpg
-import structlog
 from asyncpg.pool import PoolAcquireContext, PoolConnectionProxy
 
 from apc_bus.concurrency import Backoff
 from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
+from apc_bus.telemetry import get_logger, quiet_libraries
 from apc_bus.tls import tls_problem
 
 # What it means that the database is away, and what passes by itself.
@@ -109,7 +109,10 @@ _READ_ONLY = (
     "target_session_attrs=any in it lets a command read here"
 )
 
-_log = structlog.get_logger("apc_bus")
+_SETTINGS: Mapping[str, str] = {"jit": "off"}
+"""Of every connection: to compile a plan takes longer than any of our statements does without it."""
+
+_log = get_logger("apc_bus")
 
 
 async def connect(
@@ -154,8 +157,7 @@ async def _connect(
         async with asyncio.timeout(patience):  # a pooler takes clients whose server is away
             if not _names_target(url) and (what := await connection.fetchval(_REFUSED_AS, is_reader)) is not None:
                 raise asyncpg.ReadOnlySQLTransactionError(_READ_ONLY.format(what=what))
-            if settings:
-                await connection.execute(settings_sql(settings))
+            await connection.execute(settings_sql({**_SETTINGS, **(settings or {})}))
     except BaseException as error:
         connection.terminate()
         if (clear := in_clear_words(error)) is error:
@@ -235,7 +237,7 @@ class PostgresPool(asyncpg.Pool):
     ) -> None:
         """Prepare the pool; awaiting it connects. The `server_settings` hold for every connection."""
         self._url = url
-        self._settings = settings_sql(server_settings)
+        self._settings = settings_sql({**_SETTINGS, **server_settings})
         self._problem: str | None = None
         self._is_full = False
         self._failures = 0
@@ -245,7 +247,7 @@ class PostgresPool(asyncpg.Pool):
         super().__init__(
             url,
             connect=self._open,
-            reset=self._reset_settings if server_settings else None,
+            reset=self._reset_settings,
             max_queries=50_000,
             max_inactive_connection_lifetime=300.0,
             connection_class=asyncpg.Connection,
@@ -318,8 +320,7 @@ class PostgresPool(asyncpg.Pool):
                 await check_pooler(connection, self._url)
                 self._is_pooler_known = True
             await _set_codecs(connection)
-            if self._settings:
-                await connection.execute(self._settings)
+            await connection.execute(self._settings)
         except BaseException as error:
             connection.terminate()
             raise in_clear_words(error) from error
@@ -442,6 +443,16 @@ def _is_over(connection: PoolConnectionProxy) -> bool:
         return True
 
 
+_NOT_OPENED = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    ValueError,
+    asyncpg.InternalClientError,
+)
+"""What opening a pool raises; ValueError is of a URL that cannot be read."""
+
+
 async def open_pool(
     url: str,
     *,
@@ -460,6 +471,7 @@ async def open_pool(
         DatabaseUnavailable: no answer in time, a read-only server, a pooler that loses statements, or the server
             refuses user, password or database, or TLS fails.
     """
+    quiet_libraries()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait.total_seconds()
     backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
@@ -474,13 +486,7 @@ async def open_pool(
             )
         except DatabaseUnavailable:
             raise
-        except (
-            OSError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            ValueError,
-            asyncpg.InternalClientError,
-        ) as error:
+        except _NOT_OPENED as error:
             if problem := _tls_problem(error):  # waiting does not mend it
                 raise DatabaseUnavailable(f"Postgres cannot be reached with TLS: {problem}") from error
             if not is_away(error) or isinstance(error, asyncpg.ProtocolViolationError):  # a pooler's word for most
@@ -489,7 +495,8 @@ async def open_pool(
                 ) from error
             if loop.time() + backoff.pause > deadline:
                 raise DatabaseUnavailable(_unanswered(error)) from error
-            _log.warning("database_awaited", reason=first_line(error))
+            if backoff.is_fresh:
+                _log.warning("database_awaited", reason=first_line(error))
         await backoff.wait()
 
 

@@ -4,9 +4,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EEXIST
+from errno import EEXIST, EPERM
 from pathlib import Path
 from secrets import token_hex
+from stat import S_ISREG
 
 from apc_bus.crash_points import crash_point
 
@@ -22,6 +23,20 @@ def make_private_folder(folder: Path) -> None:
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
             path.mkdir(0o700, exist_ok=True)
+
+
+def make_private_file(path: Path) -> None:
+    """Make an empty file for its owner alone (mode 0600); from one of ours that is there, take the rights of others.
+
+    Anyone who may read a file of locks can keep its owner waiting. One that is there is not opened: closing it would
+    end the locks of this process. Raises OSError.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        state = path.lstat()
+        if S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and state.st_mode & 0o077:
+            path.chmod(0o600)
 
 
 def create_private_file(path: Path, content: bytes) -> None:
@@ -78,6 +93,12 @@ def locked(path: Path) -> Iterator[None]:
 def is_open_to_others(folder: Path) -> bool:
     """Return whether other users of the machine may enter or read the folder. Raises OSError."""
     return bool(folder.stat().st_mode & 0o077)
+
+
+def refuse_of_another(folder: Path) -> None:
+    """Raise PermissionError for a folder of another user than us and root: what stands in it may lead anywhere."""
+    if folder.stat().st_uid not in (os.geteuid(), 0):
+        raise PermissionError(EPERM, "it belongs to another user", str(folder))
 
 
 def sync_below(folder: Path, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from apc_bus.clock import boottime
+from apc_bus.concurrency import boottime
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnroutable, QueueMissing, SubscriptionLost
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, HeaderValue, Message, Publication, QueueDepth, Subscription
@@ -145,13 +145,14 @@ class InMemorySubscription:
         watch.in_hand[delivery.tag] = risk
         return replace(delivery, risk=risk)
 
-    def _note_settled(self) -> None:
+    def _note_settled(self, only: int | None = None) -> None:
         watch = self._watch
         if watch is None or watch.relaxed.is_set():
             return
         next_is_redelivered = self._inbox[0].is_redelivered if self._inbox else None
         is_idle = len(self._unacked) == len(self._inbox)
-        watch.note_settled(watch.settled(self._unacked), next_is_redelivered, is_idle=is_idle)
+        settled = watch.settled(self._unacked, only)
+        watch.note_settled(settled, next_is_redelivered, is_idle=is_idle)
         self._wake()
 
     async def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
@@ -162,7 +163,7 @@ class InMemorySubscription:
                 del self._unacked[tag]
                 self._beyond.discard(tag)
         self._source.refill(self)
-        self._note_settled()
+        self._note_settled(None if multiple else delivery.tag)
 
     async def nack(self, delivery: Delivery, *, requeue: bool) -> None:
         """Give a delivery back to the queue, or to the dead-letter exchange."""
@@ -579,6 +580,18 @@ class InMemoryBus:
         self._check()
         source = self._broker.queue(queue)
         return QueueDepth(len(source), len(source.consumers))
+
+    async def consumers(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """Return how many consumers each queue has."""
+        found: dict[str, int | None] = {}
+        for queue in queues:
+            try:
+                found[queue] = (await self.depth(queue)).consumers
+            except QueueMissing:
+                found[queue] = 0
+            except BusUnavailable:
+                found[queue] = None
+        return found
 
     async def close(self) -> None:
         """End every subscription; idempotent."""

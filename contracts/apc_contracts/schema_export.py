@@ -6,6 +6,7 @@ The schemas are generated from the models and say what they say, as far as JSON 
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -123,11 +124,28 @@ def export_schemas(folder: Path) -> None:
 def _schema_of(model: Any, name: str, title: str, comment: str) -> Schema:
     schema: Schema = TypeAdapter(model).json_schema()
     for definition in (schema, *schema.get("$defs", {}).values()):
+        _describe_fields(definition)
         _require_tags(definition)
         for rule in definition.get("properties", {}).values():
             _close_maps(rule)
     head = {"$schema": DIALECT, "$id": f"urn:apc:1.0:{name}", "title": title, "$comment": comment}
     return {**schema, **head}
+
+
+_ATTRIBUTES = "\n\nAttributes:\n"
+
+
+def _describe_fields(definition: Schema) -> None:
+    """Move what a docstring says of each attribute to the property."""
+    description, found, attributes = definition.get("description", "").partition(_ATTRIBUTES)
+    if not found:
+        return
+    definition["description"] = description
+    for line in textwrap.dedent(attributes).replace("\n    ", " ").splitlines():
+        name, _, meaning = line.partition(": ")
+        name = {"schema_id": "schema", "passed": "pass"}.get(name, name)
+        if name in definition["properties"]:
+            definition["properties"][name]["description"] = meaning
 
 
 def _require_tags(definition: Schema) -> None:

@@ -7,9 +7,9 @@ checked is bounded: else a small schema could make a small message cost minutes.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
 from typing import Any, NoReturn
@@ -26,12 +26,12 @@ LEVELS_LOOKED_AT = 64
 _MOST_PLACES = 1 << 17
 """Values in a packet of 256 KiB."""
 _MOST_TEXT = 1 << 18
-_FRACTION = 80
-_MOST_STEPS = 40_000
-"""Twenty milliseconds."""
 
 MAX_UNITS = 800_000
-"""For one content, in units of ten nanoseconds: see `Weight`."""
+"""For one content, in units of ten nanoseconds: see `Weight`. Naming the place of a fault may take as much again."""
+_MOST_ONCE = MAX_UNITS // 2
+"""Of what is charged once for each content: the rest is for its values."""
+_FEW_PLACES = 1_000
 _LEAST_VALUES = 300
 """A schema that could judge only smaller contents in time is refused."""
 
@@ -48,7 +48,11 @@ _NO_ALTERNATIVE = {
     "oneOf": "this value is not valid under exactly one of the schemas listed in the 'oneOf' keyword",
 }
 _UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-_ANNOTATIONS = frozenset({"title", "description", "examples"})
+FIELD_ORDER = "x-order"
+"""The names of an object's fields in the order in which they were written: canonical JSON keeps no order."""
+TITLE_MARK = "x-title"
+"""true at the field that names a content for people, such as the order of a refund."""
+_ANNOTATIONS = frozenset({"title", "description", "examples", FIELD_ORDER, TITLE_MARK})
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 _VALUES = frozenset({"const", "enum", "default"})
 
@@ -57,13 +61,15 @@ _VALUES = frozenset({"const", "enum", "default"})
 class Weight:
     """What judging costs at most, in units of ten nanoseconds: for each value, float, extreme float and byte of text.
 
-    An extreme float is near zero or has more than fifteen digits: the engine computes with all digits of it.
+    An extreme float is near zero or has more than fifteen digits: the engine computes with all digits of it. What is
+    judged at few places alone, however large the content, costs `once`.
     """
 
     values: float = 0
     floats: float = 0
     extremes: float = 0
     text: float = 0
+    once: float = 0
 
     def __add__(self, other: "Weight") -> "Weight":
         return Weight(
@@ -71,11 +77,13 @@ class Weight:
             self.floats + other.floats,
             self.extremes + other.extremes,
             self.text + other.text,
+            self.once + other.once,
         )
 
     def times(self, factor: int) -> "Weight":
         """Return the weight of so many checks."""
-        return Weight(self.values * factor, self.floats * factor, self.extremes * factor, self.text * factor)
+        parts = (self.values, self.floats, self.extremes, self.text, self.once)
+        return Weight(*(part * factor for part in parts))
 
     def most(self, other: "Weight") -> "Weight":
         """Return what is heavier, of each part."""
@@ -84,22 +92,29 @@ class Weight:
             max(self.floats, other.floats),
             max(self.extremes, other.extremes),
             max(self.text, other.text),
+            max(self.once, other.once),
         )
+
+    @property
+    def of_a_value(self) -> float:
+        """What one value costs at most, its text aside."""
+        return self.values + self.floats + self.extremes
 
 
 def units_of(content: Mapping[str, Any], weight: Weight) -> float:
     """Return what judging the content costs at most, in units of ten nanoseconds; stops above MAX_UNITS."""
-    most = (weight.values + weight.floats + weight.extremes) * _MOST_PLACES + weight.text * _MOST_TEXT
+    most = weight.of_a_value * _MOST_PLACES + weight.text * _MOST_TEXT + weight.once
     if most <= MAX_UNITS:
         return most
     pending: list[Any] = [content]
-    units, values, text, floats, extremes = weight.values, weight.values, weight.text, weight.floats, weight.extremes
+    values, text, floats, extremes = weight.values, weight.text, weight.floats, weight.extremes
+    units = weight.once + values
     for value in pending:
         kind = type(value)
         if kind is str:
             units += text * len(value)
         elif kind is float:
-            units += floats + (0 if value == 0 or 1e-9 < abs(value) < 1e15 else extremes)
+            units += floats + (extremes if _is_extreme(value) else 0)
         elif kind is list:
             units += values * len(value)
             pending += value
@@ -121,13 +136,12 @@ class _Subschema:
     named: list[tuple[str, int]] = field(default_factory=list)
     most: dict[int, int] = field(default_factory=dict)
     """Of those in `anywhere`: how many places of one value each may judge."""
-    cost: int = 0
-    """Steps beside those of a cheap comparison, for each place that it judges: see `_cost_of`."""
     weight: Weight = field(default_factory=Weight)
     """Of judging the place itself."""
     is_repeated: bool = False
     within: Weight = field(default_factory=Weight)
     """Of what it does with each value inside, beside what its subschemas do."""
+    compares_items: bool = False
 
 
 def check_document(document: Any) -> None:
@@ -140,16 +154,27 @@ def check_document(document: Any) -> None:
         raise SchemaUnusable("$", "a schema is a JSON object: give one with type, properties, …")
     if document.get("$schema", DIALECT) != DIALECT:
         raise SchemaUnusable("$schema", f"only JSON Schema 2020-12 is read: leave $schema out, or write {DIALECT}")
-    nodes = _SubschemaReader(document).nodes
-    weight = _check_cost(nodes, _order(nodes))
-    _check_dear(nodes)
-    if weight.values * _LEAST_VALUES > MAX_UNITS:
-        message = "each value of the content would be judged too dearly: use fewer alternatives, bounds and patterns"
-        raise SchemaUnusable("$", f"{message} at one place")
+    weight, nodes = _weight_of_document(document)
+    if weight.values * _LEAST_VALUES + weight.once > MAX_UNITS:
+        worst = max(nodes, key=lambda node: node.weight.values + node.within.values)
+        message = (
+            "this is judged at many places, and is too dear there: give the list above it a smaller maxItems (or "
+            "maxProperties), use fewer alternatives, bounds and patterns, and whole numbers and texts in them"
+        )
+        raise SchemaUnusable(worst.path, message)
+
+
+def _weight_of_document(document: Mapping[str, Any]) -> "tuple[Weight, list[_Subschema]]":
+    """Return what judging by a schema costs at most, and its subschemas with what each value costs there."""
+    nodes = _SubschemaReader(dict(document)).nodes
+    order = _order(nodes)
+    _check_number(nodes, order)
+    once = _charge_once(nodes, _places(nodes, order))
+    return _worst_weight(nodes, order) + Weight(once=once), nodes
 
 
 def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema without title, description and examples: what may change under one version."""
+    """Return the schema without its annotations, such as title and description: they may change under one version."""
     kept: dict[str, Any] = {}
     for key, value in document.items():
         if key in _ANNOTATIONS:
@@ -200,11 +225,27 @@ class _SubschemaReader:
         for node in self.nodes:
             # To know what was evaluated, the engine judges the same place again.
             node.same *= 3 if node.is_repeated else 1
+        self._weigh_nested_comparisons()
 
     @staticmethod
     def _weigh(node: _Subschema, schema: dict[str, Any]) -> None:
-        node.cost, node.weight, node.within = _cost_of(schema), _weight_of(schema), _weight_within(schema)
+        node.weight, node.within = _weight_of(schema), _weight_within(schema)
         node.is_repeated = not _UNEVALUATED.isdisjoint(schema)
+        node.compares_items = schema.get("uniqueItems") is True and not _are_texts(schema.get("items"))
+
+    def _weigh_nested_comparisons(self) -> None:
+        """Charge `uniqueItems` around `uniqueItems` for each level at which the innermost items are compared."""
+        around: list[list[int]] = [[] for _ in self.nodes]
+        for at, node in enumerate(self.nodes):
+            for target in (*node.same, *node.anywhere, *(target for _, target in node.named)):
+                around[target].append(at)
+        pending = [at for at, node in enumerate(self.nodes) if node.compares_items]
+        outer: set[int] = set()
+        for at in pending:
+            pending += (found := set(around[at]) - outer)
+            outer |= found
+        for node in (self.nodes[at] for at in outer):
+            node.within = node.within.times(_LEVELS_OF_ITEMS) if node.compares_items else node.within
 
     def _add(self, path: str) -> int:
         if len(self.nodes) >= MAX_SUBSCHEMAS:
@@ -264,31 +305,86 @@ def _order(nodes: list[_Subschema]) -> list[int]:
         raise SchemaUnusable(path, "a $ref leads back to itself without descending into the content") from error
 
 
-def _check_cost(nodes: list[_Subschema], order: list[int]) -> Weight:
-    """Bound how many subschemas judge one place, level by level; of all places of a level the worst one counts.
-
-    Returns what judging a value costs at the worst place.
-    """
-    checks: Counter[int] = Counter({0: 1})
-    closed = _closed(nodes, order)
-    worst_weight = closed[0]
-    seen: set[tuple[tuple[int, int], ...]] = set()
-    for _ in range(LEVELS_LOOKED_AT):
-        for at in order:
-            if at in checks:
-                for target in nodes[at].same:
-                    checks[target] += checks[at]
+def _check_number(nodes: list[_Subschema], order: list[int]) -> None:
+    """Bound how many subschemas judge one place, level by level; of all places of a level the worst one counts."""
+    for checks in _levels(nodes, order):
         if checks.total() > MAX_CHECKS_OF_A_PLACE:
             worst = nodes[max(checks, key=lambda at: checks[at])].path
             message = f"one place of the content would be judged by more than {MAX_CHECKS_OF_A_PLACE} subschemas"
             raise SchemaUnusable(worst, f"{message}: let alternatives differ in the names of their recursive fields")
+
+
+def _levels(nodes: list[_Subschema], order: list[int]) -> Iterator[Counter[int]]:
+    """Yield how often each subschema judges the worst place of a level, from the content itself on."""
+    checks: Counter[int] = Counter({0: 1})
+    seen: set[tuple[tuple[int, int], ...]] = set()
+    for _ in range(LEVELS_LOOKED_AT):
+        _add_same(nodes, order, checks)
+        yield checks
         fingerprint = tuple(sorted(checks.items()))
         if fingerprint in seen or not checks:
-            break
+            return
         seen.add(fingerprint)
-        worst_weight = worst_weight.most(_weight_inside(nodes, checks, closed))
         checks = _inside(nodes, checks)
-    return worst_weight
+
+
+def _add_same(nodes: list[_Subschema], order: list[int], checks: Counter[int]) -> None:
+    """Add the subschemas that judge the same places because of others."""
+    for at in order:
+        if at in checks:
+            for target in nodes[at].same:
+                checks[target] = min(checks[target] + checks[at], _COUNTED)
+
+
+_COUNTED = 1 << 40
+"""So many are as good as more."""
+
+
+def _places(nodes: list[_Subschema], order: list[int]) -> list[int]:
+    """Return how many places of a content each subschema may judge, as often as it judges them."""
+    found = [0] * len(nodes)
+    level: Counter[int] = Counter({0: 1})
+    for _ in range(LEVELS_LOOKED_AT):
+        _add_same(nodes, order, level)
+        inside: Counter[int] = Counter()
+        for at, times in level.items():
+            found[at] = min(found[at] + times, _COUNTED)
+            for target in nodes[at].anywhere:
+                inside[target] = min(inside[target] + times * nodes[at].most[target], _COUNTED)
+            for _, target in nodes[at].named:
+                inside[target] = min(inside[target] + times, _COUNTED)
+        level = inside
+    return found
+
+
+def _charge_once(nodes: list[_Subschema], places: list[int]) -> float:
+    """Return what is charged once for each content, and take it from the weights of its subschemas.
+
+    First those that cost little at all their places, whatever stands there; then of others what each value costs there.
+    """
+    once = 0.0
+    for is_whole in (True, False):
+        charges = [
+            (places[at] * (node.weight.of_a_value if is_whole else node.weight.values), at)
+            for at, node in enumerate(nodes)
+            if places[at] <= _FEW_PLACES
+        ]
+        for charge, at in sorted(charges):
+            if once + charge > _MOST_ONCE:
+                break
+            once += charge
+            weight = nodes[at].weight
+            nodes[at].weight = Weight(text=weight.text) if is_whole else replace(weight, values=0)
+    return once
+
+
+def _worst_weight(nodes: list[_Subschema], order: list[int]) -> Weight:
+    """Return what judging a value costs at the worst place."""
+    closed = _closed(nodes, order)
+    worst = closed[0]
+    for checks in _levels(nodes, order):
+        worst = worst.most(_weight_inside(nodes, checks, closed))
+    return worst
 
 
 def _closed(nodes: list[_Subschema], order: list[int]) -> list[Weight]:
@@ -327,65 +423,30 @@ def _inside(nodes: list[_Subschema], checks: Counter[int]) -> Counter[int]:
 
 
 _ITEMS = frozenset({"items", "contains", "unevaluatedItems", "additionalItems"})
-
-
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_STEP = 50
-"""Units of half a microsecond."""
+_FEW_DIGITS = 8
+_LEVELS_OF_ITEMS = 4
+"""Fifteen items that are alike, of fifteen that are alike, and so on: a packet has room for so many levels."""
 
 
 def _is_extreme(number: float) -> bool:
     return not (number == 0 or 1e-9 < abs(number) < 1e15)
 
 
-def _steps_of(value: Any) -> int:
-    """Return what comparing with a value costs, in steps of half a microsecond: all of it may have to be looked at."""
-    if isinstance(value, dict):
-        return 1 + sum(map(_steps_of, value.values()))
-    if isinstance(value, list):
-        return 1 + sum(map(_steps_of, value))
-    if isinstance(value, float) and not value.is_integer():
-        return 140 if _is_extreme(value) else 4
-    return 1
-
-
-def _steps_of_values(schema: Mapping[str, Any]) -> int:
-    """Return what `const` and `enum` cost; texts and whole numbers alone are looked up."""
-    values = [*(schema["enum"] if isinstance(schema.get("enum"), list) else ())]
-    dear = [one for one in values if isinstance(one, float | dict | list)]
-    single = schema.get("const")
-    return (
-        sum(map(_steps_of, dear))
-        + (len(values) // 32 if dear else 0)
-        + (_steps_of(single) if isinstance(single, float | dict | list) else 0)
-    )
-
-
-def _cost_of(schema: Mapping[str, Any]) -> int:
-    """Return what is dear of a subschema for each place that it judges, in steps of half a microsecond.
-
-    A `multipleOf` that is no whole number is computed with fractions of a thousand digits; objects, lists and floats
-    of an `enum` are compared one after the other. What is a few steps only counts with the weight.
-    """
-    multiple, steps = schema.get("multipleOf"), _steps_of_values(schema)
-    fraction = _FRACTION if isinstance(multiple, float) and not multiple.is_integer() else 0
-    return fraction + (steps if steps > _FEW_STEPS else 0)
-
-
-_FEW_STEPS = 8
+def _plain_bound(bound: Any) -> Any:
+    """Return a whole number as one: the engine compares with it a hundred times faster than with a float."""
+    return int(bound) if isinstance(bound, float) and bound.is_integer() and not _is_extreme(bound) else bound
 
 
 def _weight_of(schema: Mapping[str, Any]) -> Weight:
     """Return what a subschema does to a place that it judges, without the subschemas in it."""
     weight = Weight(values=1 + len(schema))
-    for bound in (schema[key] for key in _BOUNDS if key in schema):
-        whole = isinstance(bound, int) or (isinstance(bound, float) and bound.is_integer() and not _is_extreme(bound))
-        weight += Weight(2, 3, 200) if whole else Weight(50, 100, 300)
-    numbers = [one for one in (schema.get("const"), *_listed(schema, "enum")) if isinstance(one, int | float)]
-    if any(isinstance(one, float) for one in numbers) or "const" in schema:
-        weight += Weight(20, 200, 7_000).times(len(numbers))
-    if 0 < (steps := _steps_of_values(schema)) <= _FEW_STEPS:
-        weight += Weight(values=steps * _STEP)
+    for key in _BOUNDS & schema.keys():
+        weight += _weight_of_multiple(schema[key]) if key == "multipleOf" else _weight_of_bound(schema[key])
+    if "const" in schema:
+        weight += Weight(values=19) + _weight_of_comparison(schema["const"])
+    if isinstance(values := schema.get("enum"), list):
+        weight += _weight_of_enum(values)
     if isinstance(pattern := schema.get("pattern"), str):
         weight += Weight(values=10, text=_text_weight(pattern))
     for key in ("dependentRequired", "dependentSchemas", "dependencies"):
@@ -394,8 +455,48 @@ def _weight_of(schema: Mapping[str, Any]) -> Weight:
     return weight
 
 
-def _listed(schema: Mapping[str, Any], key: str) -> list[Any]:
-    return schema[key] if isinstance(schema.get(key), list) else []
+def _weight_of_bound(bound: Any) -> Weight:
+    return Weight(2, 4, 220) if isinstance(_plain_bound(bound), int) else Weight(50, 400, 3_500)
+
+
+def _weight_of_multiple(multiple: Any) -> Weight:
+    """Return what `multipleOf` costs: of what is no whole number, the engine makes fractions with all digits."""
+    plain = _plain_bound(multiple)
+    if isinstance(plain, int):
+        return Weight(5, 150, 600)
+    if not isinstance(plain, float) or plain.is_integer():
+        return Weight(50, 150, 600)
+    if _is_extreme(plain):
+        return Weight(3_200, 500, 4_500)
+    return Weight(150 if len(repr(plain)) <= _FEW_DIGITS else 400, 600, 6_000)
+
+
+def _weight_of_enum(values: list[Any]) -> Weight:
+    """Return what `enum` costs: where all are texts, or all whole numbers, those are looked up."""
+    if all(isinstance(value, str) for value in values):
+        return Weight()
+    weight = sum((_weight_of_comparison(value) for value in values), Weight())
+    return replace(weight, values=0) if all(type(value) is int for value in values) else weight
+
+
+def _weight_of_comparison(value: Any) -> Weight:
+    """Return what comparing a value of the content with one of `const` or `enum` costs.
+
+    Each number in a list or object may meet an extreme float, at each place.
+    """
+    if isinstance(value, dict | list):
+        inner = list(value.values()) if isinstance(value, dict) else value
+        parts = Weight(values=(15 if isinstance(value, dict) else 2))
+        for one in inner:
+            parts += _weight_of_comparison(one)
+        return Weight(values=parts.of_a_value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Weight(values=3)
+    if isinstance(value, int):
+        return Weight(3, 450, 3_600)
+    if _is_extreme(value):
+        return Weight(3_600, 500, 2_700)
+    return Weight(200 if len(repr(value)) <= _FEW_DIGITS else 400, 500, 3_500)
 
 
 def _weight_within(schema: Mapping[str, Any]) -> Weight:
@@ -405,12 +506,22 @@ def _weight_within(schema: Mapping[str, Any]) -> Weight:
         weight += Weight(values=2)
     if schema.get("uniqueItems") is True:
         # Up to fifteen items are compared each with each.
-        weight += Weight(60, 800, 50_000)
+        weight += Weight(25) if _are_texts(schema.get("items")) else Weight(110, 4_200, 34_000)
     if "contains" in schema:
         weight += Weight(values=32)
     for pattern in schema.get("patternProperties", ()) if isinstance(schema.get("patternProperties"), dict) else ():
         weight += Weight(values=10, text=_text_weight(pattern))
     return weight
+
+
+def _are_texts(items: Any) -> bool:
+    """Return whether a schema of items allows texts alone."""
+    if not isinstance(items, dict):
+        return False
+    values = items.get("enum")
+    return items.get("type") == "string" or (
+        isinstance(values, list) and all(isinstance(value, str) for value in values)
+    )
 
 
 _REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
@@ -426,28 +537,6 @@ def _text_weight(pattern: str) -> float:
     for count in counts:
         size *= max(count, 1)
     return 0.5 * min(size, MAX_PATTERN_BYTES)
-
-
-def _check_dear(nodes: list[_Subschema]) -> None:
-    """Bound what is dear by how many places of the content it may judge: a packet has some hundred thousand."""
-    places = dict.fromkeys(range(len(nodes)), 0)
-    places[0] = 1
-    changed = [0]
-    for at in changed:
-        node = nodes[at]
-        inner = [(target, 1) for target in (*node.same, *(target for _, target in node.named))]
-        for target, most in (*inner, *node.most.items()):
-            found = min(places[at] * most, _MOST_PLACES)
-            if found > places[target]:
-                places[target] = found
-                changed.append(target)
-    for at, node in enumerate(nodes):
-        if node.cost and node.cost * places[at] > _MOST_STEPS:
-            message = (
-                "a fraction as multipleOf, or objects in an enum, would be judged at too many places: give the list "
-                "above it a smaller maxItems (or maxProperties), or use a whole number, or texts in the enum"
-            )
-            raise SchemaUnusable(node.path, message)
 
 
 MAX_SCHEMA_BYTES = 64 * 1024
@@ -484,21 +573,27 @@ class RegisteredSchema:
 
     @cached_property
     def _validator(self) -> Any:
-        return _compiled(dict(self.document) if self._blunt_document is None else self._blunt_document)
+        return compiled(dict(self.document) if self._blunt_document is None else self._blunt_document)
 
     @cached_property
     def weight(self) -> Weight:
         """What judging costs at most; of a schema that an older release took, too."""
         try:
-            nodes = _SubschemaReader(dict(self.document)).nodes
-            return _check_cost(nodes, _order(nodes))
+            return _weight_of_document(self.document)[0]
         except SchemaUnusable:
             return Weight(values=MAX_UNITS // _LEAST_VALUES)
+
+    @cached_property
+    def _message_weight(self) -> Weight:
+        """What finding the place of a fault costs: the content is judged again, and its value and the rule copied."""
+        copied = Weight(values=130, text=0.2, once=8 * len(canonical_json(self.document)))
+        return self.weight + copied
 
     def fault(self, content: Mapping[str, Any], path: str) -> ContentFault | None:
         """Return the first place where the content does not fit; `path` is the content's own in the packet.
 
-        Content that would take too long to judge does not fit either.
+        Content that would take too long to judge does not fit either. Where it would take too long to find the place,
+        it is the whole content.
 
         Looks no further: a packet of 256 KiB may have a hundred thousand faults, which would take seconds to name.
         """
@@ -508,46 +603,90 @@ class RegisteredSchema:
                 "artifact, or register a schema with fewer alternatives, bounds and patterns at one place"
             )
             return ContentFault(path, f"{message} ({self.schema_id})", self.hash.hex())
-        if self._blunt_document is None:
-            fits = self._validator.is_valid(content)
-            message = f"this value does not fit its schema ({self.schema_id})"
-            return None if fits else ContentFault(path, message, self.hash.hex())
-        error = _first_error(self._validator, content)
-        if error is None:
+        if self._validator.is_valid(content):
             return None
-        message = self._said_of_all(error) or error.message
+        is_told = self._blunt_document is not None and units_of(content, self._message_weight) <= MAX_UNITS
+        error = _first_error(self._validator, content) if is_told else None
+        if error is None:
+            message = f"this value does not fit its schema ({self.schema_id})"
+            return ContentFault(path, message, self.hash.hex())
+        message = self._said_of_all(error, content) or error.message
         for part in error.instance_path:
             path += f"[{part}]" if isinstance(part, int) else f".{part}"
         return ContentFault(path, f"{message[:_LONGEST_MESSAGE]} ({self.schema_id})", self.hash.hex())
 
-    def _said_of_all(self, error: Any) -> str | None:
+    def _said_of_all(self, error: Any, content: Any) -> str | None:
         """Return the message about all alternatives, or all unexpected properties: the validator stops at the first."""
         *place, keyword = error.schema_path
         if keyword not in ("additionalProperties", "not"):
             return None
         schema: Any = self._blunt_document
+        is_keyword = True
         for step in place:
             schema = schema[step]
+            is_keyword = not (is_keyword and step in _MAPS)  # else what follows is a name, as of a property
+        if not is_keyword:
+            return None
         if keyword == "not":
             # So `_blunt` writes alternatives.
             inner = schema["not"].get("not") if isinstance(schema["not"], dict) and place[-2:-1] == ["allOf"] else None
             one = next((key for key in inner if key in _ALTERNATIVES), None) if isinstance(inner, dict) else None
             return _NO_ALTERNATIVE[one] if one else None
-        expected = {key: dict.fromkeys(schema.get(key, ()), True) for key in ("properties", "patternProperties")}
-        alone = _compiled({**expected, "additionalProperties": False})
-        message: str = next(iter(alone.iter_errors(error.instance))).message
-        return message
+        for part in error.instance_path:
+            content = content[part]
+        return _said_of_unexpected(schema, content)
+
+
+def _said_of_unexpected(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
+    """Return which properties of an object its closed schema does not expect: as many as the message has room for."""
+    unmatched = _unmatched(tuple(schema.get("patternProperties", ())))
+    names: list[str] = []
+    for name in sorted(content):
+        if name in schema.get("properties", ()) or not unmatched.is_valid({name: True}):
+            continue
+        names.append(f"'{name[:_LONGEST_MESSAGE]}'")
+        if len(names) * 4 > _LONGEST_MESSAGE:
+            break
+    were = "were" if len(names) > 1 else "was"
+    return f"Additional properties are not allowed ({', '.join(names)} {were} unexpected)"
+
+
+@lru_cache(256)
+def _unmatched(patterns: tuple[str, ...]) -> Any:
+    """Return what takes objects of whose names no pattern matches one."""
+    return compiled({"patternProperties": dict.fromkeys(patterns, False)})
 
 
 def register_schema(schema_id: str, document: Any) -> RegisteredSchema:
-    """Return a schema that is safe to judge by.
+    """Return a schema that is safe to judge by, with the order of its fields as they are written in the document.
 
     Raises:
         SchemaUnusable: what is wrong with the document, and where.
     """
     check_document(document)
-    _compiled(document)
-    return known_schema(schema_id, document)
+    compiled(document)
+    schema, ordered = known_schema(schema_id, document), _with_order(document)
+    fits = len(canonical_json(ordered)) <= MAX_SCHEMA_BYTES
+    return replace(schema, document=ordered) if fits else schema
+
+
+def _with_order(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema with the order of the fields of every object that does not name one itself."""
+    ordered: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in _MAPS and isinstance(value, dict):
+            ordered[key] = {name: _ordered(one) for name, one in value.items()}
+        else:
+            ordered[key] = value if key in _VALUES or key in _ANNOTATIONS else _ordered(value)
+    if isinstance(fields := document.get("properties"), dict) and len(fields) > 1:
+        ordered.setdefault(FIELD_ORDER, list(fields))
+    return ordered
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _with_order(value)
+    return [_ordered(one) for one in value] if isinstance(value, list) else value
 
 
 def known_schema(schema_id: str, document: Mapping[str, Any]) -> RegisteredSchema:
@@ -595,6 +734,32 @@ def _has_any(schema: Any, keys: frozenset[str]) -> bool:
     return isinstance(schema, list) and any(_has_any(one, keys) for one in schema)
 
 
+def _cheaper(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that says the same, for the engine.
+
+    Bounds that are whole numbers are written as such. Items that must be texts are compared if they are texts: the
+    engine compares first.
+    """
+    kept: dict[str, Any] = {}
+    for key, value in document.items():
+        if key in _MAPS and isinstance(value, dict):
+            kept[key] = {name: _all_cheaper(one) for name, one in value.items()}
+        elif key in _BOUNDS:
+            kept[key] = _plain_bound(value)
+        else:
+            kept[key] = value if key in _VALUES else _all_cheaper(value)
+    if kept.get("uniqueItems") is True and _are_texts(kept.get("items")) and isinstance(kept.get("allOf", []), list):
+        compared = {"if": {"items": {"type": "string"}}, "then": {"uniqueItems": kept.pop("uniqueItems")}}
+        kept["allOf"] = [*kept.get("allOf", ()), compared]
+    return kept
+
+
+def _all_cheaper(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _cheaper(value)
+    return [_all_cheaper(one) for one in value] if isinstance(value, list) else value
+
+
 def _first_error(validator: Any, content: Mapping[str, Any]) -> Any:
     """Return the first fault, None where there is none."""
     import jsonschema_rs
@@ -606,14 +771,16 @@ def _first_error(validator: Any, content: Mapping[str, Any]) -> Any:
     return None
 
 
-def _compiled(document: dict[str, Any]) -> Any:
+def compiled(document: dict[str, Any], formats: dict[str, Callable[[str], bool]] | None = None) -> Any:
+    """Return the engine that judges by a document; None = formats are not looked at. Raises SchemaUnusable."""
     # Slow to import, and needed by orchestrators and operators only.
     import jsonschema_rs
 
     try:
         return jsonschema_rs.Draft202012Validator(
-            document,
-            validate_formats=False,
+            _cheaper(document),
+            validate_formats=formats is not None,
+            formats=formats,
             retriever=_fetch_nothing,
             pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
             mask="this value",

@@ -1,11 +1,18 @@
 """Texts for people: numbers with their nouns, and foreign text made harmless for a terminal."""
 
 import re
+from collections.abc import Sequence
 
 
 def numbered(count: int, one: str, many: str | None = None) -> str:
     """Return the number with the noun in singular or plural; the plural without `many` is `one` and an s."""
     return f"1 {one}" if count == 1 else f"{count:,} {many or one + 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 10) -> str:
+    """Return the names with commas; of more than `most` the first ones, and how many others there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {numbered(len(names) - most, 'other')}"
 
 
 # Make foreign text harmless for a terminal: texts of agents, models and files may contain escape sequences.

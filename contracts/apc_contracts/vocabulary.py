@@ -8,6 +8,8 @@ PROTOCOL_VERSION = "apc/1.0"
 PROTOCOL_1_1 = "apc/1.1"
 """apc/1.0, sessions that name their contract, and typed messages (docs/reference/protocol.md)."""
 PROTOCOL_VERSIONS = (PROTOCOL_VERSION, PROTOCOL_1_1)
+HOST_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+"""What the id of a host looks like: one word of a routing key, which needs no encoding."""
 
 
 class PacketType(StrEnum):

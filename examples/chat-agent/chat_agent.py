@@ -11,9 +11,9 @@ from typing import Any
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from apc_agents.actions import ToolCall, ToolRegistry
-from apc_agents.context import SessionConfig
-from apc_agents.llm import LLMAgent, Persona
+from apc_minds.actions import ToolCall, ToolRegistry
+from apc_minds.context import SessionConfig
+from apc_minds.llm import LLMAgent, Persona
 
 RATES = {"rome": 12.5, "oslo": 19.0, "porto": 9.75}
 """Euro for a kilogram."""

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.agents.workshop import Workshop
 
 from apc_agents import Agent, StateStore, Worker, WorkerSettings
 from apc_agents.effects import EffectStore
@@ -309,9 +308,3 @@ def idea() -> MakeIdea:
 def make_packet() -> MakePacket:
     """Makes packets as they stand in the log."""
     return _make_packet
-
-
-@pytest.fixture
-def workshop() -> Workshop:
-    """A fresh workshop."""
-    return Workshop()

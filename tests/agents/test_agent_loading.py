@@ -54,6 +54,7 @@ def test_what_leads_to_no_agent_is_said_in_one_sentence(folder: Path, name: str,
     ("source", "message"),
     [
         ("import not_installed_anywhere", "needs 'not_installed_anywhere', which is not installed"),
+        ("raise ModuleNotFoundError(name='faststream')", r"not installed: pip install 'apc-bus\[faststream\]'"),
         ("1 / 0", "ZeroDivisionError"),
         ("def f(:", "SyntaxError"),
         ("from apc_agents import Agent\nAgent('_', role='r', swarm='s')", "reserved"),

@@ -6,10 +6,10 @@ import pytest
 from tests.agents.conftest import MakeIdea, MakePacket
 
 from apc_agents import Agent, AgentTestClient, HandlerContext
-from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import MAX_SENDERS, PROVENANCE, Clearance, Sender, SenderRule, Trigger
 from apc_contracts import Packet, PacketType, SecurityLevel, Signal, SignalPayload
 from apc_contracts.vocabulary import Right
+from apc_minds.actions import ToolRegistry
 
 CLEARANCE = Clearance(
     agents={"held-1": SecurityLevel.PUBLIC, "root-1": SecurityLevel.ADMIN},

@@ -4,8 +4,9 @@ import pytest
 from prometheus_client import REGISTRY
 from tests.agents.conftest import MakeIdea
 
-from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Reject
-from apc_bus import telemetry
+from apc_agents import Agent, AgentTestClient, EmitRefused, HandlerContext, HandlerFailed, Reject, metrics
+from apc_agents.metrics import _WorkerFigures
+from apc_bus.telemetry import AGENT_SERIES, OTHERS, AgentLabels
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType
 
 CLAIM = ClaimPayload(claim_id="c", hypothesis_id="h", text="t", confidence_pre=0.5, confidence_post=0.6)
@@ -47,10 +48,35 @@ async def test_handlers_and_emissions_are_counted_by_how_they_end(idea: MakeIdea
     assert value("apc_worker_emits_total", agent="counted-1", type="ERROR", result="confirmed") == 1
 
 
-def test_only_so_many_agents_have_their_own_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_known", {})
-    labels = [telemetry.agent_label(f"a-{number}") for number in range(telemetry.MOST_AGENTS + 5)]
-    assert labels[0] == "a-0"
-    assert labels[telemetry.MOST_AGENTS :] == [telemetry.OTHERS] * 5
-    assert telemetry.agent_label("a-0") == "a-0"
-    assert len(set(labels)) == telemetry.MOST_AGENTS + 1
+def test_only_so_many_agents_have_their_own_value() -> None:
+    labels = AgentLabels(most=60)
+    given = [labels.of(f"a-{number}", "IDEA", series=20) for number in range(5)]
+    assert given == ["a-0", "a-1", "a-2", OTHERS, OTHERS]
+    assert labels.of("a-0", "IDEA", series=20) == "a-0"
+    assert labels.of("a-0", "CLAIM", series=20) == OTHERS, "of this type it shares a value in all figures"
+
+
+def test_a_process_of_5000_agents_has_few_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them handles and emits every type of packet, in every way."""
+    monkeypatch.setattr(metrics, "_figures", figures := _WorkerFigures())
+    monkeypatch.setattr(metrics, "agent_labels", AgentLabels())
+    for number in range(5_000):
+        for kind in PacketType:
+            metrics.time_handler(f"a-{number}", kind, 0.0)
+            for end in ("outcome", "reject", "retry", "expired", metrics.FAILED):
+                metrics.count_end(f"a-{number}", kind, end)
+            for result in ("confirmed", *metrics._RESULTS.values()):
+                figures.emits[metrics._label(f"a-{number}", kind), kind, result] += 1
+    samples = [one for family in figures.collect() for one in family.samples]
+    assert AGENT_SERIES - metrics.SERIES < sum(one.labels["agent"] != OTHERS for one in samples) <= AGENT_SERIES
+    assert len(samples) < 1_700, "less than 2,000 with some 150 that every process has"
+    ends = [one for one in samples if one.name == "apc_worker_packets_total" and one.labels["type"] == "IDEA"]
+    assert sum(one.value for one in ends) == 25_000, "nothing is left out"
+
+
+def test_without_the_bound_there_are_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_figures", figures := _WorkerFigures())
+    monkeypatch.setattr(metrics, "agent_labels", AgentLabels(most=10**9))
+    for number in range(5_000):
+        metrics.time_handler(f"a-{number}", PacketType.IDEA, 0.0)
+    assert len([one for family in figures.collect() for one in family.samples]) > 60_000

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-import aiormq
+import aio_pika
 import pytest
 from pydantic import SecretStr
 
@@ -64,8 +64,7 @@ class RabbitPlace:
         return bus
 
     async def delete_queue(self, name: str) -> None:
-        async with aiormq.connect(self._url) as connection:
-            channel = await connection.channel()
+        async with await aio_pika.connect(self._url) as connection, connection.channel() as channel:
             await channel.queue_delete(name)
 
 

@@ -1,5 +1,6 @@
 """Pools: JSON as text, and one clear sentence when the database cannot be had."""
 
+import logging
 from datetime import timedelta
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
@@ -165,6 +166,18 @@ async def test_settings_hold_for_every_loan(postgres_url: str) -> None:
     await pool.close()
 
 
+async def test_no_connection_compiles_plans(postgres_url: str) -> None:
+    pool = await open_pool(postgres_url, max_size=1)
+    for _ in range(2):
+        async with pool.acquire() as connection:
+            assert await connection.fetchval("SHOW jit") == "off"
+            await connection.execute("SET jit = 'on'")
+    await pool.close()
+    single = await connect(postgres_url)
+    assert await single.fetchval("SHOW jit") == "off"
+    await single.close()
+
+
 async def test_an_ended_connection_and_its_neighbours_are_replaced(postgres_url: str) -> None:
     pool = await open_pool(postgres_url, max_size=2)
     async with pool.acquire() as one, pool.acquire() as two:
@@ -175,6 +188,17 @@ async def test_an_ended_connection_and_its_neighbours_are_replaced(postgres_url:
     assert await pool.fetchval("SELECT pg_backend_pid()") not in pids
     assert problems_of(pool) == []
     await pool.close()
+
+
+async def test_asyncpg_leaves_it_to_the_pool_to_say_that_the_database_is_away(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would warn with a trace of thirty lines for each connection that it misses; who wants that sets its level."""
+    own = logging.getLogger("asyncpg.pool")
+    for before, after in ((logging.NOTSET, logging.CRITICAL), (logging.INFO, logging.INFO)):
+        monkeypatch.setattr(own, "level", before)
+        await (await open_pool(postgres_url)).close()
+        assert own.level == after
 
 
 async def test_a_full_server_keeps_the_connections_that_work(

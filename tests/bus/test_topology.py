@@ -10,26 +10,34 @@ from apc_bus.errors import TopologyInvalid
 from apc_bus.topology import (
     DEAD,
     DEAD_QUEUE,
+    HOST_MAX_MESSAGES,
     INTER_AGENT,
     RECEIPTS,
     RETRY,
     RETRY_DELAYS_MS,
     SUBSTRATE_STREAM,
     AgentQueues,
+    HostQueues,
     QueueKind,
     agent_of_queue,
     agent_queue,
     build_topology,
+    decode_word,
     encode_word,
     gate_queue,
+    host_key,
+    host_queue,
+    host_queue_of_key,
     log_queue,
+    recipient_of,
     retry_delay_ms,
     retry_key,
     routing_key,
 )
-from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
+from apc_contracts.vocabulary import CONTROL_TYPES, HOST_PATTERN, PacketType
 
 IDS = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,63}", fullmatch=True)
+HOSTS = st.from_regex(HOST_PATTERN.removesuffix("$") + r"\Z")
 
 
 @given(IDS, IDS)
@@ -50,6 +58,54 @@ def test_words(identifier: str, word: str) -> None:
 @given(IDS, st.booleans())
 def test_a_queue_tells_its_agent(agent_id: str, urgent: bool) -> None:
     assert agent_of_queue(agent_queue(agent_id, urgent)) == agent_id
+
+
+@given(IDS)
+def test_a_word_tells_its_id(identifier: str) -> None:
+    assert decode_word(encode_word(identifier)) == identifier
+
+
+@pytest.mark.parametrize("word", ["", "A", "a%61", "%2E", "%2", "a.b", "%%25", "a*"])
+def test_what_no_id_is_encoded_to_names_nobody(word: str) -> None:
+    assert decode_word(word) is None
+
+
+@given(HOSTS, IDS, st.booleans())
+def test_the_key_to_a_host_tells_the_recipient_and_the_queue(host: str, agent_id: str, urgent: bool) -> None:
+    key = host_key(host, agent_id, urgent)
+    assert recipient_of(host_queue(host, urgent), key) == agent_id
+    assert recipient_of(host_queue(host, not urgent), key) is None
+    assert host_queue_of_key(key) == host_queue(host, urgent)
+    assert len(key.encode()) <= 255
+
+
+@given(IDS, IDS, st.booleans())
+def test_the_queue_of_an_agent_tells_the_recipient_whatever_the_key(agent_id: str, key: str, urgent: bool) -> None:
+    assert recipient_of(agent_queue(agent_id, urgent), key) == agent_id
+
+
+@given(st.sampled_from(list(PacketType)), IDS, IDS, st.booleans())
+def test_a_key_to_an_own_queue_leads_to_no_host(kind: PacketType, swarm: str, agent_id: str, urgent: bool) -> None:
+    assert host_queue_of_key(routing_key(kind, swarm, agent_id, urgent)) is None
+
+
+@pytest.mark.parametrize("key", ["", "host.h", "host.h.a.b", "host.g.a", "idea.h.a", "host.h.A", "host.h.a.urgent"])
+def test_a_key_that_is_none_of_the_host_names_nobody(key: str) -> None:
+    assert recipient_of(host_queue("h", urgent=False), key) is None
+
+
+def test_agents_of_a_host_share_two_queues_and_nothing_is_declared_for_one_of_them() -> None:
+    hosted = [AgentQueues(name, "s", frozenset({PacketType.IDEA}), host="h0") for name in ("a", "B.c")]
+    alone, shared = build_topology(1), build_topology(1, hosted)
+    assert shared.hosts == (HostQueues("h0"),) and shared.exchanges == alone.exchanges
+    inboxes = {queue.name: queue for queue in shared.queues if queue not in alone.queues}
+    assert set(inboxes) == {"apc.host.h0.urgent", "apc.host.h0.normal"}
+    assert {name for agent in hosted for name in agent.names} == set(inboxes)
+    for queue in inboxes.values():
+        assert queue.arguments["x-single-active-consumer"] is True
+        assert queue.arguments["x-max-length"] == HOST_MAX_MESSAGES == 200_000
+    bound = {binding.key: binding.queue for binding in shared.bindings if binding not in alone.bindings}
+    assert bound == {"host.h0.*.urgent": "apc.host.h0.urgent", "host.h0.*": "apc.host.h0.normal"}
 
 
 def test_other_queues_have_no_agent() -> None:
@@ -73,7 +129,7 @@ def test_an_agent_gets_what_it_handles_and_every_control_type() -> None:
 
 
 def test_nothing_may_be_lost_by_a_queue() -> None:
-    for queue in build_topology(2, [AgentQueues("a", "s")], bound=50).queues:
+    for queue in build_topology(2, [AgentQueues("a", "s"), AgentQueues("b", "s", host="h")], bound=50).queues:
         arguments = queue.arguments
         if queue.kind is QueueKind.STREAM:
             assert arguments["x-max-length-bytes"] == 1 << 30
@@ -88,7 +144,9 @@ def test_nothing_may_be_lost_by_a_queue() -> None:
             assert arguments["x-dead-letter-strategy"] == "at-least-once"
         if queue.name.startswith("apc.agent."):
             assert arguments["x-max-length"] == 100
-        assert ("x-single-active-consumer" in arguments) == queue.name.startswith(("apc.gate.", "apc.log."))
+        assert ("x-single-active-consumer" in arguments) == queue.name.startswith(
+            ("apc.gate.", "apc.log.", "apc.host.")
+        )
 
 
 def test_a_shard_is_bound_by_its_number() -> None:
@@ -141,3 +199,6 @@ def test_what_cannot_be_built_is_refused() -> None:
         build_topology(1, [AgentQueues("a", "s"), AgentQueues("a", "t")])
     with pytest.raises(TopologyInvalid, match="255"):
         build_topology(1, [AgentQueues("A" * 64, "B" * 64)])
+    for host in ("", "H", "a.b", "*", "#", "a\n", "-a", "a" * 33):
+        with pytest.raises(TopologyInvalid, match="is no id"):
+            build_topology(1, [AgentQueues("a", "s", host=host)])

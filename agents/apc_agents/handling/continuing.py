@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-import structlog
-
 from apc_agents.emission import Draft, HeldPacket
 from apc_agents.errors import ContinuationDiverged, EmitRefused, EmitUnconfirmed
 from apc_agents.handling.inquiry import end_of
@@ -23,12 +21,13 @@ from apc_agents.handling.journal import CallJournal, WaitRecord, decode_record, 
 from apc_agents.handling.state import SavedWait, StateCache, StateDocument
 from apc_agents.running.delivery import Inbound, is_refusal
 from apc_bus.crash_points import crash_point
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, SignalPayload
 from apc_contracts.vocabulary import AckStatus, DeliveryMode, PacketType, Signal
 from apc_contracts.wire.parsing import parse_packet
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class Waits:
         assert pending is not None, "only a run that waits is suspended"
         record = WaitRecord(
             packet=run.packet,
-            rights=tuple(sorted(invocation.sender_rights)),
+            rights=tuple(sorted(invocation.rights)),
             entries=invocation.journal.entries(),
             states=[*([] if before is None else before.states), document.found_state()],
             tokens=max(invocation.used_tokens, invocation.reported[0]),

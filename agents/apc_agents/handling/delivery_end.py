@@ -1,26 +1,27 @@
 """How a delivery ends: its receipts, and the NACK or ERROR that tells the sender."""
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import ceil
+from types import TracebackType
+from typing import Any
 
-import structlog
 from pydantic import JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.effect_maker import UNLOGGED, EffectLog
 from apc_agents.effects import EffectError, EffectUnknown
 from apc_agents.emission import Draft
-from apc_agents.errors import ContinuationDiverged, EmitError, EmitUnconfirmed
+from apc_agents.errors import AgentError, ContinuationDiverged, EmitError, EmitUnconfirmed
 from apc_agents.handling.inquiry import failed
 from apc_agents.handling.invocation import Invocation
 from apc_agents.metrics import ENDS, FAILED, count_end
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound
 from apc_bus.errors import DeadLetter
-from apc_bus.telemetry import fail
-from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.packet import MAX_TTL_MS, Packet
+from apc_bus.telemetry import fail, get_logger
+from apc_contracts.packet import MAX_TTL_MS, Packet, request_of
 from apc_contracts.payloads.by_type import ErrorPayload, NackPayload, Payload
 from apc_contracts.vocabulary import (
     CONTINUATION_DIVERGED,
@@ -46,7 +47,32 @@ MAX_ERROR_LENGTH = 1_000
 FailureListener = Callable[[Packet, int, Exception], None]
 """(packet, attempt, exception)"""
 
-_log = structlog.get_logger("apc_agents")
+_OURS = frozenset({"apc_agents", "apc_bus", "apc_contracts", "apc_minds"})
+
+_log = get_logger("apc_agents")
+
+
+def _as_the_handler_sees_it(failure: Exception) -> Any:
+    """Return what logs an exception; of one that the SDK raised only the lines of the handler's own code.
+
+    Such an error says by itself what is wrong and what mends it: where in the SDK it was raised helps nobody.
+    """
+    frames, place = list[TracebackType](), failure.__traceback__
+    while isinstance(failure, AgentError) and place is not None:
+        if not _is_of_the_sdk(place):
+            frames.append(place)
+        elif frames:
+            break
+        place = place.tb_next
+    shown: TracebackType | None = None
+    for frame in reversed(frames):
+        shown = TracebackType(shown, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return failure if shown is None else (type(failure), failure, shown)
+
+
+def _is_of_the_sdk(place: TracebackType) -> bool:
+    package = place.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in _OURS or package in sys.stdlib_module_names
 
 
 class DeliveryEnds:
@@ -123,7 +149,7 @@ class DeliveryEnds:
             session_id=inbound.session_id,
             packet_type=packet.packet_type.value,
             is_tried_again=has_retries,
-            exc_info=failure,
+            exc_info=_as_the_handler_sees_it(failure),
         )
         if has_retries:
             self.report(inbound, ReceiptKind.RETRY, error=text)

@@ -2,42 +2,41 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
-import structlog
-from opentelemetry.trace import SpanKind
-
-from apc_agents.agent_context import context_message, message_of
-from apc_agents.emission import Draft, LocalCoordination, LocalTransition
+from apc_agents.emission import LocalCoordination, LocalTransition
 from apc_agents.emitter import ClaimChecks
 from apc_agents.errors import AgentError, EmitUnconfirmed, Reject, Retry, StateStale
 from apc_agents.handling.continuing import Continuation, Waits, diverged
 from apc_agents.handling.delivery_end import SILENT_TYPES, DeliveryEnds, FailureListener
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import with_answer
-from apc_agents.handling.invocation import Invocation, Resources
+from apc_agents.handling.invocation import Resources
 from apc_agents.handling.journal import CallJournal, Suspended
 from apc_agents.handling.state import StateCache, StateDocument
 from apc_agents.metrics import time_handler
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound, KnownSessions
+from apc_agents.tool_effects import tools_act_for
 from apc_agents.typed import AnyHandler, payloads_of
 from apc_bus.concurrency import is_cancelled, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import GiveBack
-from apc_bus.telemetry import begin_subject, describe, end_subject, in_span
-from apc_contracts.admission.rules.routing import request_of
+from apc_bus.gen_ai import in_agent, messaging
+from apc_bus.telemetry import SpanKind, begin_subject, describe, end_subject, get_logger, in_span
+from apc_bus.topology import agent_queue
 from apc_contracts.agent import INTRA_AGENT_MACHINE
 from apc_contracts.contract.contract import Contract
-from apc_contracts.packet import AckPacket, NackPacket, Packet
+from apc_contracts.packet import AckPacket, NackPacket, Packet, request_of
 from apc_contracts.payloads.by_type import AckPayload, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, AckStatus, DeliveryMode, Right
 from apc_contracts.wire.receipts import ReceiptKind
 
 # The handlers of packets for which an agent has none.
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 def default_handler(packet: Packet) -> AnyHandler:
@@ -60,6 +59,8 @@ async def _refuse(packet: Packet, context: HandlerContext) -> None:
     raise Reject(f"{context.agent.agent_id} has no handler for {what}")
 
 
+_NO_FAILURES = (Retry, Reject, StateStale, EmitUnconfirmed)
+"""What a handler raises, or the SDK to let it run again."""
 MAX_STALE_RUNS = 5
 """Runs of a handler whose state another worker saves meanwhile, before the orchestrator is asked to route it again."""
 
@@ -92,13 +93,18 @@ class Dispatcher:
         self._waits = Waits(resources, states)
         self._ends = DeliveryEnds(resources.agent, outbox, on_failure)
         self._on_invocation = on_invocation
+        agent_id = resources.agent.agent_id
+        self._message = {
+            is_urgent: messaging("process", "process", agent_queue(agent_id, is_urgent)) for is_urgent in (True, False)
+        }
 
     async def process(self, inbound: Inbound) -> None:
         """Handle a packet; its delivery ends once everything reported about it is confirmed."""
         packet = inbound.packet
         subject = begin_subject(inbound.log_ids)
         try:
-            with in_span("process", packet.packet_type, SpanKind.CONSUMER, inbound.trace):
+            message = self._message[inbound.is_urgent]
+            with in_span("process", packet.packet_type, SpanKind.CONSUMER, inbound.trace, message):
                 describe(packet)
                 await self._process_within(inbound)
         finally:
@@ -119,7 +125,7 @@ class Dispatcher:
         """Run an on_start function over the agent's own document."""
         for runs_left in reversed(range(MAX_STALE_RUNS)):
             document = await self._states.open(session_id, is_read=True)
-            await starter(HandlerContext(self._invocation(None, document, session_id)))
+            await starter(self._context(None, document, session_id))
             try:
                 return await self._states.save(document, None)
             except StateStale:  # by another worker, or by an attempt of ours whose commit was not seen
@@ -162,9 +168,15 @@ class Dispatcher:
             self._ends.report(inbound, ReceiptKind.OUTCOME)
         return True
 
-    def _handler_of(self, inbound: Inbound, packet: Packet) -> AnyHandler:
-        handler = self._agent.substrate_handler if inbound.is_heard else self._agent.handler_for(packet)
-        return handler or default_handler(packet)
+    def _own_handler(self, inbound: Inbound, packet: Packet) -> AnyHandler | None:
+        return self._agent.substrate_handler if inbound.is_heard else self._agent.handler_for(packet)
+
+    def _at_work(self, inbound: Inbound, packet: Packet) -> AbstractContextManager[None]:
+        """Return the span of the agent, for a handler that it has: what the SDK takes by itself is no work."""
+        if self._own_handler(inbound, packet) is None:
+            return nullcontext()
+        message = self._message[inbound.is_urgent]
+        return in_agent(self._agent.agent_id, packet, inbound.trace, message, _NO_FAILURES)
 
     async def _run(self, inbound: Inbound, document: StateDocument) -> Exception | None:
         self._ends.report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
@@ -174,109 +186,114 @@ class Dispatcher:
             self._ends.report(inbound, ReceiptKind.OUTCOME, error=run)
             return None
         rights = inbound.rights if run.record is None else frozenset(map(Right, run.record.rights))
-        invocation = self._invocation(run.packet, document, inbound.session_id, rights, run.journal)
-        invocation.effect_log = self._ends.effect_log(inbound, run.packet)
-        run.enter(invocation)
+        context = self._context(run.packet, document, inbound.session_id, rights, run.journal)
+        context.effect_log = self._ends.effect_log(inbound, run.packet)
+        run.enter(context)
         began = perf_counter()
         try:
-            return await self._invoke(inbound, run, invocation)
+            return await self._invoke(inbound, run, context)
         finally:
             time_handler(self._agent.agent_id, inbound.packet.packet_type, began)
-            self._tell_invocation(run.packet, invocation)
+            self._tell_invocation(run.packet, context)
 
-    async def _invoke(self, inbound: Inbound, run: Continuation, invocation: Invocation) -> Exception | None:
+    async def _invoke(self, inbound: Inbound, run: Continuation, context: HandlerContext) -> Exception | None:
         try:
-            packet = invocation.open(await self._claim_checks.redeem(run.packet))
-            await self._handle(inbound, run, packet, invocation)
+            packet = context.open(await self._claim_checks.redeem(run.packet))
+            with self._at_work(inbound, packet):
+                await self._handle(inbound, run, packet, context)
         except (StateStale, EmitUnconfirmed):
-            invocation.undo()
+            context.undo()
             raise
         except Retry as retry:
-            invocation.undo()
+            context.undo()
             if run.record is not None and not inbound.has_receipts:  # the gate's refusal never comes again
-                return await self._ends.fail(inbound, invocation, retry)
+                return await self._ends.fail(inbound, context, retry)
             self._ends.report(inbound, ReceiptKind.RETRY, error=retry.reason, after=retry.after)
             return None
         except Reject as reject:
-            invocation.undo()
-            await self._ends.reject(inbound, invocation, reject.reason)
-            await self._waits.finish(inbound, invocation, run)
+            context.undo()
+            await self._ends.reject(inbound, context, reject.reason)
+            await self._waits.finish(inbound, context, run)
             return None
         except Exception as failure:
-            invocation.undo()
-            return await self._ends.fail(inbound, invocation, failure)
+            context.undo()
+            return await self._ends.fail(inbound, context, failure)
         except BaseException as beyond:
             # A library may exit (argparse), and native code may panic: that ends the handler, and no other.
-            invocation.undo()
+            context.undo()
             if isinstance(beyond, KeyboardInterrupt) or (isinstance(beyond, asyncio.CancelledError) and is_cancelled()):
                 raise
-            return await self._ends.fail(inbound, invocation, _failure(beyond))
-        self._ends.report(inbound, ReceiptKind.OUTCOME, usage=invocation.usage, error=invocation.not_handled)
+            return await self._ends.fail(inbound, context, _failure(beyond))
+        self._ends.report(inbound, ReceiptKind.OUTCOME, usage=context.usage, error=context.not_handled)
         return None
 
-    async def _handle(self, inbound: Inbound, run: Continuation, packet: Packet, invocation: Invocation) -> None:
+    async def _handle(self, inbound: Inbound, run: Continuation, packet: Packet, context: HandlerContext) -> None:
         """Run the handler to its end or to its next wait, whatever it catches."""
-        journal = invocation.journal
+        journal = context.journal
         try:
-            invocation.not_handled = None if run.record is not None else await self._irrelevance(packet, invocation)
-            handler = self._handler_of(inbound, packet)
-            result = None if invocation.not_handled else await handler(packet, HandlerContext(invocation))
+            context.not_handled = None if run.record is not None else await self._irrelevance(packet, context)
+            handler = self._own_handler(inbound, packet) or default_handler(packet)
+            with tools_act_for(context):
+                result = None if context.not_handled else await handler(packet, context)
         except BaseException as error:
             if not _is_left(journal, error):
+                if isinstance(error, Exception) and not isinstance(error, Retry | Reject):
+                    context.check_tools(error)
                 raise
             result = None
         journal.finish()
-        if (divergence := diverged(invocation)) is not None:
+        if (divergence := diverged(context)) is not None:
             raise divergence
         self._ends.report(inbound, ReceiptKind.CONSUMER_APPLY, may_linger=True)
         if journal.pending is not None:
-            await self._waits.suspend(inbound, invocation, run)
+            await self._waits.suspend(inbound, context, run)
             return
-        await self._emit_results(packet, invocation, result)
-        await self._waits.finish(inbound, invocation, run)
+        context.check_tools()
+        await self._emit_results(packet, context, result)
+        await self._waits.finish(inbound, context, run)
 
-    async def _irrelevance(self, packet: Packet, invocation: Invocation) -> str | None:
+    async def _irrelevance(self, packet: Packet, context: HandlerContext) -> str | None:
         """Return why the handler does not take this packet; None when it does."""
         minimum = self._agent.min_relevance_for(packet)
         if minimum is None:
             return None
 
-        snapshot = await invocation.snapshot.preview()
-        relevance = self._agent.evaluate_relevance(context_message(message_of(packet)), snapshot)
+        snapshot = await context.context_object.preview()
+        relevance = self._agent.evaluate_relevance(context.context_object.heard(), snapshot)
         if relevance >= minimum:
             return None
-        await invocation.snapshot.pass_over()
+        await context.context_object.pass_over()
         _log.info("packet_not_relevant", packet_id=str(packet.packet_id), relevance=relevance, min_relevance=minimum)
         return f"not handled: relevance {relevance:.3f} is below {minimum:.3f}"
 
-    async def _emit_results(self, packet: Packet, invocation: Invocation, result: Any) -> None:
+    async def _emit_results(self, packet: Packet, context: HandlerContext, result: Any) -> None:
         returned = payloads_of(result)
-        for payload in with_answer(packet, invocation.published, invocation.agent_id, returned):
-            await invocation.emit(Draft(payload, metadata=invocation.result_metadata))
+        for payload in with_answer(packet, context.published, context.agent_id, returned):
+            await context.emit(payload, metadata=context.result_metadata)
         if (
             packet.routing.requires_ack
             and not _is_for_all(packet)
-            and not (invocation.has_answered or invocation.is_acknowledged)
+            and not (context.has_answered or context.is_acknowledged)
             and packet.packet_type not in SILENT_TYPES
         ):
-            await invocation.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
+            await context.answer(AckPayload(acked_packet_id=packet.packet_id, ack_status=AckStatus.ACCEPTED))
 
-    def _tell_invocation(self, packet: Packet, invocation: Invocation) -> None:
-        transitions = tuple(invocation.coordination.transitions)
+    def _tell_invocation(self, packet: Packet, context: HandlerContext) -> None:
+        transitions = tuple(context.coordination.transitions)
         if transitions and self._on_invocation is not None:
             self._on_invocation(packet, transitions)
 
-    def _invocation(
+    def _context(
         self,
         packet: Packet | None,
         document: StateDocument,
         session_id: str,
-        sender_rights: frozenset[Right] = frozenset(),
+        rights: frozenset[Right] = frozenset(),
         journal: CallJournal | None = None,
-    ) -> Invocation:
+    ) -> HandlerContext:
         knowledge = self._sessions.of(session_id)
         coordination = LocalCoordination(self._machine)
-        return Invocation(self._resources, packet, document, knowledge, coordination, sender_rights, journal)
+        return HandlerContext(self._resources, packet, document, knowledge, coordination, rights, journal)
 
 
 def _failure(beyond: BaseException) -> AgentError:

@@ -2,14 +2,15 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 from uuid import UUID, uuid5
 
 from pydantic import BaseModel, JsonValue
 
 from apc_agents.agent import Agent
 from apc_agents.clearance import Trigger
-from apc_agents.emission import Destination, Draft, EmitOptions, LocalTransition
+from apc_agents.emission import NOT_FOLLOWED, Destination, Draft, EmitOptions, LocalTransition
 from apc_agents.errors import AgentError
 from apc_agents.handling.inquiry import (
     AgentAsked,
@@ -21,40 +22,32 @@ from apc_agents.handling.inquiry import (
     shown_of,
     wake_draft,
 )
-from apc_agents.handling.invocation import Invocation
-from apc_agents.memory.conversation import ConversationMessage
-from apc_agents.memory.store import BaseMemoryStore
-from apc_agents.tasks.store import TaskStore
+from apc_agents.handling.invocation import Invocation, said_in
+from apc_agents.ports import BaseMemoryStore, ConversationMessage, NewMessages
 from apc_agents.typed import done_with
-from apc_bus.artifacts import ArtifactStore
 from apc_contracts.agent import AgentContext
-from apc_contracts.contract.contract import Contract
 from apc_contracts.packet import PACKET_PREFIX, Packet, Recipient, SomePayload, reference_of
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OnTimeout, Payload
+from apc_contracts.payloads.by_type import MessagePayload, OnTimeout, Payload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, Right, RunPhase
+
+if TYPE_CHECKING:
+    from apc_agents.task_port import TaskStore
+    from apc_bus.artifacts import ArtifactStore
+    from apc_contracts.contract.contract import Contract
 
 # What a handler reads of its packet and session; a run that goes on after a wait reads what the earlier run read.
 
 FactT = TypeVar("FactT")
 
 
-class SessionFacts:
+class SessionFacts(Invocation):
     """The facts of one invocation."""
-
-    def __init__(self, invocation: Invocation) -> None:
-        self._invocation = invocation
-
-    @property
-    def packet(self) -> Packet:
-        """The handled packet. Raises AgentError in on_start, where there is none."""
-        return self._invocation.packet
 
     @property
     def sender_rights(self) -> frozenset[Right]:
         """The rights of the packet's sender, as the orchestrator knows them."""
-        rights = self._invocation.sender_rights
-        return self._noted("sender_rights", lambda: rights)
+        return self._noted("sender_rights", lambda: self.rights)
 
     @property
     def session_id(self) -> str:
@@ -74,31 +67,31 @@ class SessionFacts:
     @property
     def run_phase(self) -> RunPhase:
         """The session's phase, as the newest delivery or SYNC told; it may change while the handler runs."""
-        return self._noted("run_phase", lambda: self._invocation.knowledge.moment.run_phase)
+        return self._noted("run_phase", lambda: self.knowledge.moment.run_phase)
 
     @property
     def round(self) -> int:
         """The session's round, as run_phase."""
-        return self._noted("round", lambda: self._invocation.knowledge.moment.round)
+        return self._noted("round", lambda: self.knowledge.moment.round)
 
     @property
     def generation(self) -> int:
         """The session's generation, as run_phase."""
-        return self._noted("generation", lambda: self._invocation.knowledge.moment.generation)
+        return self._noted("generation", lambda: self.knowledge.moment.generation)
 
     @property
     def step(self) -> int:
         """The session's step, as run_phase."""
-        return self._noted("step", lambda: self._invocation.knowledge.moment.step)
+        return self._noted("step", lambda: self.knowledge.moment.step)
 
     @property
     def session_state(self) -> SessionState | None:
         """What the last SYNC of the session said (scores, subjects, paused); None before the first one."""
-        return self._noted("session_state", lambda: self._invocation.knowledge.sync)
+        return self._noted("session_state", lambda: self.knowledge.sync)
 
     def _noted(self, fact: str, read: Callable[[], FactT]) -> FactT:
         """Return a fact as this run of the handler found it."""
-        return self._invocation.journal.note(fact, str, read)
+        return self.journal.note(fact, str, read)
 
 
 # The calls by which a handler waits: for people, for other agents, for a time.
@@ -110,6 +103,7 @@ REQUEST_TIMEOUT: Final = timedelta(minutes=1)
 class WaitingCalls(SessionFacts):
     """What a handler may wait for."""
 
+    @overload
     def ask(
         self,
         question: str,
@@ -120,7 +114,35 @@ class WaitingCalls(SessionFacts):
         content: dict[str, JsonValue] | None = None,
         about: BaseModel | None = None,
         approvals: int = 1,
-    ) -> Pending[Approval]:
+        returns: type[ModelT],
+    ) -> Pending[Approval[ModelT]]: ...
+
+    @overload
+    def ask(
+        self,
+        question: str,
+        *,
+        to: Destination,
+        timeout: timedelta,
+        on_timeout: str = "deny",
+        content: dict[str, JsonValue] | None = None,
+        about: BaseModel | None = None,
+        approvals: int = 1,
+        returns: None = None,
+    ) -> Pending[Approval]: ...
+
+    def ask(
+        self,
+        question: str,
+        *,
+        to: Destination,
+        timeout: timedelta,
+        on_timeout: str = "deny",
+        content: dict[str, JsonValue] | None = None,
+        about: BaseModel | None = None,
+        approvals: int = 1,
+        returns: type[BaseModel] | None = None,
+    ) -> Pending[Any]:
         """Ask people, and wait for the first answer: for days, and over restarts (docs/how-to/approvals.md).
 
         The handler ends at `await ctx.ask(...)`. With the answer it runs again from its first line, over the same
@@ -137,9 +159,11 @@ class WaitingCalls(SessionFacts):
                 DecisionPayload with a result. Its schema and content are shown with the question.
             approvals: how many different people must approve, one question each; up to 16. The first other answer ends
                 the wait.
+            returns: a pydantic model, whose fields people fill in to approve: `approval.answer` is one.
 
         Raises:
             AskTimeout: with on_timeout="raise".
+            AnswerUnusable: a validator of `returns` refuses what fits its JSON Schema.
             EmitRefused: the gate refuses the question: nobody has the role, or the session ends before the timeout.
             AgentError: the handler cannot wait here, or the question is none: `content` beside `about`, say.
         """
@@ -147,7 +171,7 @@ class WaitingCalls(SessionFacts):
             if content is not None:
                 raise AgentError("ctx.ask has content= and about=: give one, for about= is shown as the content")
             content = shown_of(about)
-        return self._wait(PeopleAsked(question, to, timeout, OnTimeout(on_timeout), content, approvals))
+        return self._wait(PeopleAsked(question, to, timeout, OnTimeout(on_timeout), content, approvals, returns))
 
     def request(
         self, content: BaseModel, *, to: Destination, returns: type[ModelT], timeout: timedelta = REQUEST_TIMEOUT
@@ -182,7 +206,7 @@ class WaitingCalls(SessionFacts):
         for one in waits:
             if not isinstance(one, Pending):
                 raise AgentError(f"ctx.gather takes ctx.ask(...) and ctx.request(...), not {type(one).__name__}")
-        return tuple(await self._invocation.wait(inquiries)) if inquiries else ()
+        return tuple(await self._wait_for(inquiries)) if inquiries else ()
 
     async def wake(self, key: str, *, after: timedelta | None = None, at: datetime | None = None) -> None:
         """Set a durable timer, which comes back to `@agent.on_wake(key)` once, over restarts (docs/how-to/timers.md).
@@ -199,10 +223,10 @@ class WaitingCalls(SessionFacts):
             EmitRefused, EmitUnconfirmed: as `emit`. A time beyond the session's deadline, and more timers than
                 `limits.wakes` of the contract, are refused by the gate: `on_refused` is told.
         """
-        await self._invocation.emit(wake_draft(key, after, at))
+        await self._emit(wake_draft(key, after, at))
 
     def _wait(self, inquiry: Inquiry[WaitT]) -> Pending[WaitT]:
-        return Pending(inquiry, self._invocation.wait)
+        return Pending(inquiry, self._wait_for)
 
 
 class HandlerContext(WaitingCalls):
@@ -223,25 +247,28 @@ class HandlerContext(WaitingCalls):
         assert packet.proof_bundle.evidence_refs == (f"packet:{packet.trace.parent_packet_id}",)
         assert await client.state() == {"asked": 1}
     ```
+
+    The SDK makes it, and hands it to the handler.
+
+    Args:
+        resources: what the runs of a worker's handlers share.
+        packet: the handled packet; None in on_start.
+        document: the agent's state in the session.
+        knowledge: what the worker knows of the session.
+        coordination: the machine of this run.
+        rights: of the packet's sender.
+        journal: the calls of earlier runs of the same handler; none by default.
     """
 
     @property
     def agent(self) -> Agent:
         """The agent whose handler this is."""
-        return self._invocation.resources.agent
-
-    @property
-    def published(self) -> Packet:
-        """The handled packet as it was published: where it was too large, with hashes in the place of long texts.
-
-        An endorsement signs the payload_hash of this one. Raises AgentError in on_start.
-        """
-        return self._invocation.published
+        return self.resources.agent
 
     @property
     def trigger(self) -> Trigger:
         """Who caused this invocation, and how far the agent's clearance lets it go. Raises AgentError in on_start."""
-        return self._invocation.trigger
+        return Trigger.of(self.packet, self.rights, self.agent.clearance)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -251,35 +278,35 @@ class HandlerContext(WaitingCalls):
         the change. What JSON cannot hold (NaN, sets, U+0000) raises StateInvalid at the next emission, wait or effect.
         In on_start it is the agent's own document, beside those of its sessions, and nothing is held.
         """
-        document = self._invocation.document
+        document = self.document
         document.use()
         return document.value
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
-        document = self._invocation.document
+        document = self.document
         document.use()
         document.value = value
 
     @property
     def memory(self) -> BaseMemoryStore:
-        """Conversations and agent states beyond ctx.state (docs/reference/memory.md)."""
-        return self._invocation.resources.memory
+        """Conversations and agent states beyond ctx.state (docs/reference/memory.md). Raises AgentError."""
+        return self.resources.memory
 
     @property
-    def tasks(self) -> TaskStore | None:
+    def tasks(self) -> "TaskStore | None":
         """The tasks of ASYNC actions; None when the agent has no tools."""
-        return self._invocation.resources.tasks
+        return self.resources.tasks
 
     @property
-    def contract(self) -> Contract:
+    def contract(self) -> "Contract":
         """The contract that the worker judges its own packets by."""
-        return self._invocation.resources.emitter.contract
+        return self.resources.emitter.contract
 
     @property
-    def artifacts(self) -> ArtifactStore:
+    def artifacts(self) -> "ArtifactStore":
         """The artifact store. Raises AgentError when the worker was given none."""
-        store = self._invocation.resources.artifacts
+        store = self.resources.artifacts
         if store is None:
             raise AgentError("this worker has no artifact store: give Worker(..., artifacts=ArtifactStore(...))")
         return store
@@ -287,12 +314,12 @@ class HandlerContext(WaitingCalls):
     @property
     def local_state(self) -> str:
         """The state of this invocation in the machine `intra_agent_coordination`."""
-        return self._invocation.coordination.state
+        return self.coordination.state
 
     @property
     def local_transitions(self) -> tuple[LocalTransition, ...]:
         """The steps of this invocation so far; empty while the handler has emitted nothing."""
-        return tuple(self._invocation.coordination.transitions)
+        return tuple(self.coordination.transitions)
 
     @overload
     async def emit(  # type: ignore[overload-overlap]
@@ -323,14 +350,15 @@ class HandlerContext(WaitingCalls):
             StateInvalid: `state` holds what cannot be saved; nothing is sent.
             Retry: long texts cannot be stored, because the artifact store is away.
         """
-        return await self._invocation.emit(Draft(payload, **options))
+        return await self._emit(Draft(payload, **options))
 
     async def complete(
         self, result: BaseModel | None = None, *, recommendation: str = "done", **options: Unpack[EmitOptions]
-    ) -> Packet[DecisionPayload]:
+    ) -> None:
         """End the work of a `task` session: emit a DECISION DONE to the orchestrator, with the result.
 
-        Reviewers, if the session has some, must then approve it. Only a decider may do this.
+        Reviewers, if the session has some, must then approve it. Only a decider may do this. It returns nothing, so
+        that a handler may end with `return await ctx.complete(result)`.
 
         Args:
             result: a model with `@message`; what a client gets as the session's result.
@@ -345,7 +373,7 @@ class HandlerContext(WaitingCalls):
         others = (given,) if isinstance(given, str | Recipient) else tuple(given)
         reviewers = self.session_state.reviewers if self.session_state is not None else None
         options["to"] = (ORCHESTRATOR, *(reviewers or ()), *others)
-        return await self.emit(done_with(result, f"done-{self.packet.packet_id}", recommendation), **options)
+        await self.emit(done_with(result, f"done-{self.packet.packet_id}", recommendation), **options)
 
     def cite(self, *packets: Packet | UUID | str) -> tuple[str, ...]:
         """Name packets as evidence in what the handler emits, asks and returns from now on; return the references.
@@ -361,7 +389,7 @@ class HandlerContext(WaitingCalls):
             AgentError: one is no packet and no id.
         """
         references = tuple(map(_reference, packets))
-        self._invocation.cite(references)
+        self._cite(references)
         return references
 
     async def answer(self, payload: Payload) -> Packet:
@@ -370,7 +398,12 @@ class HandlerContext(WaitingCalls):
         Args:
             payload: an AckPayload, NackPayload or ErrorPayload.
         """
-        return await self._invocation.answer(payload)
+        draft = Draft(payload)
+        ordinal = self._ordinal_of(draft)
+        send = partial(self._send, draft, ordinal, NOT_FOLLOWED)
+        return (
+            await send() if self.journal.is_over else await self.journal.call("answer", partial(said_in, draft), send)
+        )
 
     def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
         """Add messages to the session's conversation in ctx.memory, in the transaction that saves `state`.
@@ -380,7 +413,11 @@ class HandlerContext(WaitingCalls):
             user_id: whose conversation it is, if nobody began it yet.
         """
         said = f"{len(messages)} messages for {user_id}"
-        self._invocation.journal.note("say", lambda: said, lambda: self._invocation.say(messages, user_id))
+
+        def say() -> None:
+            self.document.messages = NewMessages(self.session_id, user_id, self.agent_id, tuple(messages))
+
+        self.journal.note("say", lambda: said, say)
 
     async def snapshot(self) -> AgentContext:
         """Return the context object of this invocation; made at the first call, and the same from then on.
@@ -391,7 +428,7 @@ class HandlerContext(WaitingCalls):
             Reject: `metadata.agent_context` of the packet does not fit the protocol.
             Retry: the memory store does not answer.
         """
-        return await self._invocation.journal.call("snapshot", str, self._invocation.snapshot.take)
+        return await self.journal.call("snapshot", str, self.context_object.take)
 
     async def once(
         self,
@@ -424,16 +461,15 @@ class HandlerContext(WaitingCalls):
             EffectResultLost: it was made, and its result is not JSON, or larger than 256 KiB.
             Exception: what `fn` raised.
         """
-        invocation, packet = self._invocation, self.packet
+        scope = self.effect_scope
 
         async def once() -> JsonValue:
-            invocation.check_state()
+            self._check_state()
             if after is not None:
-                await invocation.accepted(after)
-            log, effects = invocation.effect_log, invocation.resources.effects
-            return await effects.once(packet, key, fn, not_made, log=log, reference=reference)
+                await self._accepted(after)
+            return await self.resources.effects.once(scope, key, fn, not_made, log=self.effect_log, reference=reference)
 
-        return await invocation.journal.call("once", lambda: key, once)
+        return await self._effect_call("once", key, once)
 
     async def settle(self, key: str, result: Any) -> JsonValue:
         """Record that an unknown effect of this packet has happened, with its result; return the result as JSON.
@@ -446,10 +482,10 @@ class HandlerContext(WaitingCalls):
             EffectSettled: it is not unknown.
             ValueUnserialisable: the result is not JSON.
         """
-        effects, packet, log = self._invocation.resources.effects, self.packet, self._invocation.effect_log
-        return await self._invocation.journal.call(
-            "settle", lambda: key, lambda: effects.settle(packet, key, result, log)
-        )
+        effects, scope, log = self.resources.effects, self.effect_scope, self.effect_log
+        settled = await self._effect_call("settle", key, lambda: effects.settle(scope, key, result, log))
+        self.tool_failures.pop(key, None)
+        return settled
 
     async def release(self, key: str) -> None:
         """Record that an unknown effect of this packet has not happened: `once` makes it now.
@@ -460,8 +496,25 @@ class HandlerContext(WaitingCalls):
         Raises:
             EffectSettled: it is not unknown.
         """
-        effects, packet, log = self._invocation.resources.effects, self.packet, self._invocation.effect_log
-        await self._invocation.journal.call("release", lambda: key, lambda: effects.release(packet, key, log))
+        effects, scope, log = self.resources.effects, self.effect_scope, self.effect_log
+        await self._effect_call("release", key, lambda: effects.release(scope, key, log))
+        self.tool_failures.pop(key, None)
+
+    def check_tools(self, cause: Exception | None = None) -> None:
+        """Raise EffectError when an effect of a tool that acts `once` needs somebody's word.
+
+        Frameworks show the error of a tool to their model, which goes on. The worker calls this when the handler has
+        ended; call it wherever the tools of a framework have run and the handler goes on.
+
+        Args:
+            cause: what a framework made of it.
+
+        Raises:
+            EffectUnknown: an effect was begun, and nobody knows how that ended.
+            EffectResultLost: an effect was made, and what it gave could not be kept.
+        """
+        for failure in self.tool_failures.values():
+            raise failure from None if cause is failure else cause
 
     def idempotency_key(self, key: str) -> UUID:
         """Return the same id whenever this packet is handled: for services that take such keys, or can look them up.
@@ -469,15 +522,20 @@ class HandlerContext(WaitingCalls):
         Args:
             key: the effect's, as in `once`.
         """
-        effect_id = self._invocation.resources.effects.effect_id(self.packet, key)
-        return uuid5(self.packet.packet_id, str(effect_id))
+        scope = self.effect_scope
+        return uuid5(scope.packet_id, str(scope.effect_id(key)))
 
     def new_origin(self) -> UUID:
         """Return an id that this invocation makes again, in the same order, when it runs again after a crash.
 
         Raises AgentError in on_start.
         """
-        return self._invocation.new_origin()
+        if self.journal.is_beside:
+            name = f"beside/{self.journal.place}"
+            self._beside[name] += 1
+            return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{name}/{self._beside[name]}")
+        self._origins += 1
+        return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{self._origins}")
 
     def critique_fail(self, reason: str) -> None:
         """Record that the handler dropped an idea by its own critique before emitting it, and continues with the next.
@@ -488,22 +546,20 @@ class HandlerContext(WaitingCalls):
         Raises:
             AgentError: while a packet is being emitted.
         """
-        coordination = self._invocation.coordination
-        self._invocation.journal.note("critique_fail", lambda: reason, lambda: coordination.critique_fail(reason))
+        coordination = self.coordination
+        self.journal.note("critique_fail", lambda: reason, lambda: coordination.critique_fail(reason))
 
     def local_checks_fail(self, reason: str) -> None:
         """Record that the handler's artifact failed its own checks before it was emitted; `reason` says which.
 
         Raises as critique_fail.
         """
-        coordination = self._invocation.coordination
-        self._invocation.journal.note(
-            "local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason)
-        )
+        coordination = self.coordination
+        self.journal.note("local_checks_fail", lambda: reason, lambda: coordination.local_checks_fail(reason))
 
     def note_provenance(self, metadata: Mapping[str, JsonValue]) -> None:
         """Give the packets of what the handler returns this `metadata`, the answer of a request among them."""
-        self._invocation.result_metadata = metadata
+        self.result_metadata = metadata
 
     def add_usage(self, *, tokens: int = 0, cost: float = 0.0) -> None:
         """Report what the handler has spent; the outcome takes it into the session's budget.
@@ -512,8 +568,8 @@ class HandlerContext(WaitingCalls):
             tokens: of a language model, say.
             cost: in the operator's unit, that of the budget.
         """
-        self._invocation.used_tokens += tokens
-        self._invocation.used_cost += cost
+        self.used_tokens += tokens
+        self.used_cost += cost
 
 
 def _reference(packet: Packet | UUID | str) -> str:

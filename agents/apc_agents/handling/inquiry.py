@@ -4,19 +4,20 @@ from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol
 from uuid import UUID
 from warnings import warn
 
 import orjson
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
+from typing_extensions import TypeVar
 
 from apc_agents.emission import Destination, Draft
-from apc_agents.errors import AgentError, AskTimeout, RequestFailed
+from apc_agents.errors import AgentError, AnswerUnusable, AskTimeout, RequestFailed
 from apc_agents.handling.journal import Asked, decode_error
-from apc_agents.typed import payload_of, schema_of
-from apc_contracts.admission.rules.routing import request_of
-from apc_contracts.packet import MAX_TTL_MS, PACKET_PREFIX, Packet, Recipient
+from apc_agents.typed import answer_schema_of, payload_of, schema_of
+from apc_contracts.answers import AnswerSchema
+from apc_contracts.packet import MAX_TTL_MS, PACKET_PREFIX, Packet, Recipient, request_of
 from apc_contracts.payloads.by_type import (
     MAX_TEXT,
     AgentRequest,
@@ -29,6 +30,7 @@ from apc_contracts.payloads.by_type import (
     Question,
     Result,
     SignalPayload,
+    words_beside,
 )
 from apc_contracts.payloads.session_signals import MAX_KEY, ROLE_PREFIX, WakeSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, Signal
@@ -112,6 +114,7 @@ def end_of(answer: Packet, said: AnswerSpec) -> End:
         "at": answer.created_at.isoformat(),
         "id": str(answer.packet_id),
         "result": None if said.result is None else dict(said.result.content),
+        "content": None if said.content is None else dict(said.content),
     }
 
 
@@ -133,8 +136,12 @@ MAX_APPROVALS: Final = 16
 """People whose approval one `ctx.ask` may need."""
 
 
+AnswerT = TypeVar("AnswerT", bound=BaseModel | None, default=None)
+"""What people fill in beside their yes; None when the question asks for nothing."""
+
+
 @dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Generic[AnswerT]):
     """How a question ended.
 
     With `approvals=n` these are of the first answer that is no approval, else of the last one.
@@ -146,6 +153,8 @@ class Approval:
         return Answer(text=f"{approval.by} said {approval.outcome}: {approval.note or 'no note'}")
     ```
 
+    With `ctx.ask(..., returns=Refund)` it is an `Approval[Refund]`: its `answer` is a Refund if it is approved.
+
     Attributes:
         approved: whether n different people approved.
         outcome: APPROVED, DENIED or TIMED_OUT.
@@ -153,6 +162,7 @@ class Approval:
         note: what the person wrote beside the answer; None without one.
         answered_at: when, in UTC.
         packet_id: the ANSWER in the log.
+        answer: what the person filled in, with `returns=`; None when the question was not approved, or erased.
         several: the answer of each person with `approvals=n`; read `approvals`, which has that of one person too.
     """
 
@@ -162,10 +172,11 @@ class Approval:
     note: str | None
     answered_at: datetime
     packet_id: UUID
-    several: tuple["Approval", ...] = ()
+    answer: AnswerT | None = None
+    several: tuple["Approval[AnswerT]", ...] = ()
 
     @property
-    def approvals(self) -> tuple["Approval", ...]:
+    def approvals(self) -> tuple["Approval[AnswerT]", ...]:
         """What each person answered, in the order of the answers."""
         return self.several or (self,)
 
@@ -176,15 +187,14 @@ def shown_of(about: BaseModel) -> dict[str, JsonValue]:
     Raises:
         AgentError: it has no schema and content.
     """
-    said: Payload | Result | None = payload_of(about)
-    if isinstance(said, DecisionPayload):
-        said = said.result
+    payload = payload_of(about)
+    said: Payload | Result | None = payload.result if isinstance(payload, DecisionPayload) else payload
     if not isinstance(said, MessagePayload | Result):
         raise AgentError(
             f"ctx.ask(about={type(about).__name__}(...)) has no schema and content: give a model with "
             '@message("name/1"), a MessagePayload, or a DecisionPayload with a result'
         )
-    return {"schema": said.schema_id, "content": dict(said.content)}
+    return {"schema": said.schema_id, "content": dict(said.content), **words_beside(payload)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,20 +207,32 @@ class PeopleAsked:
     on_timeout: OnTimeout
     content: dict[str, JsonValue] | None = None
     count: int = 1
+    returns: type[BaseModel] | None = None
     op: str = "ask"
 
     def __post_init__(self) -> None:
-        """Raise AgentError for a number of people that cannot answer."""
+        """Raise AgentError for a number of people that cannot answer, and a model that they cannot fill in."""
         if not 1 <= self.count <= MAX_APPROVALS:
             raise AgentError(f"ctx.ask(approvals={self.count}): give a number of people from 1 to {MAX_APPROVALS}")
         names = set(names_of(self.to))
         if len(names) < self.count and not any(name.startswith(ROLE_PREFIX) for name in names):
             raise AgentError(f"ctx.ask(approvals={self.count}): to= names {len(names)}: name as many people, or a role")
+        _ = self._schema
+
+    @property
+    def _schema(self) -> AnswerSchema | None:
+        return None if self.returns is None else answer_schema_of(self.returns)
 
     def subject(self) -> str:
-        """Return the text by which the same question is recognised in another run."""
+        """Return the text by which the same question is recognised in another run.
+
+        The schema of the answer is part of it, titles and descriptions aside: who goes on with another model would read
+        fields that nobody was asked for.
+        """
         said = [self.text, names_of(self.to), self.timeout.total_seconds(), self.on_timeout, self.content]
-        return question_digest(*said, *([self.count] if self.count > 1 else []))
+        schema = self._schema
+        typed = [] if schema is None else [schema.hash.hex()]
+        return question_digest(*said, *([self.count] if self.count > 1 else []), *typed)
 
     def drafts(self, now: datetime) -> list[Draft]:
         """Return an ASK for each person whose approval is needed."""
@@ -218,13 +240,19 @@ class PeopleAsked:
 
     def _draft(self, number: int, now: datetime) -> Draft:
         of_several = f" ({number} of {self.count}, each by another person)" if self.count > 1 else ""
-        question = Question(text=f"{self.text}{of_several}", content=self.content, on_timeout=self.on_timeout)
+        schema = self._schema
+        question = Question(
+            text=f"{self.text}{of_several}",
+            content=self.content,
+            on_timeout=self.on_timeout,
+            answer_schema=None if schema is None else schema.document,
+        )
         payload = SignalPayload(signal=Signal.ASK, question=question, expected_response_by=now + self.timeout)
         return Draft(payload, to=self.to, ttl=min(self.timeout, LONGEST_TTL))
 
-    def outcome(self, asked: Sequence[Asked]) -> Approval:
-        """Return the end of the question. Raises what the gate refused the ASK with, and AskTimeout."""
-        ends = [(self._approval(one.end), one.packet) for one in asked if one.end is not None]
+    def outcome(self, asked: Sequence[Asked]) -> Approval[Any]:
+        """Return the end of the question. Raises what the gate refused the ASK with, AskTimeout, AnswerUnusable."""
+        ends = [(self._approval(one.end, one.packet), one.packet) for one in asked if one.end is not None]
         ends.sort(key=lambda end: end[0].answered_at)
         last, ask = next((end for end in ends if not end[0].approved), ends[-1])
         if last.outcome is AnswerOutcome.TIMED_OUT and self.on_timeout is OnTimeout.RAISE:
@@ -237,7 +265,7 @@ class PeopleAsked:
             return replace(last, approved=False, outcome=AnswerOutcome.DENIED, note=note, several=given)
         return replace(last, several=given)
 
-    def _approval(self, end: End) -> Approval:
+    def _approval(self, end: End, ask: Packet) -> Approval[Any]:
         outcome = outcome_of(self.op, end)
         return Approval(
             approved=outcome is AnswerOutcome.APPROVED,
@@ -246,7 +274,19 @@ class PeopleAsked:
             note=end["note"],
             answered_at=datetime.fromisoformat(end["at"]),
             packet_id=UUID(end["id"]),
+            answer=self._answer(end, ask),
         )
+
+    def _answer(self, end: End, ask: Packet) -> BaseModel | None:
+        """Return what a person filled in; the gate has checked it by the schema that the model had then."""
+        if self.returns is None or end.get("content") is None:
+            return None
+        try:
+            return self.returns.model_validate_json(orjson.dumps(end["content"]), by_alias=True, by_name=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or self.returns.__name__
+            raise AnswerUnusable(ask.packet_id, end["by"], f"{place}: {first['msg']}") from error
 
 
 # A request to another agent: typed data for its handler, whose result is the answer.

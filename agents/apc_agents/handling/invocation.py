@@ -1,8 +1,8 @@
-"""One run of a handler: what the SDK keeps of it, and HandlerContext shows of it."""
+"""One run of a handler: what the SDK keeps of it, and how its packets leave. HandlerContext is its public face."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -10,34 +10,35 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from time import monotonic
-from typing import Any, Final
-from uuid import UUID, uuid5
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
-import structlog
 from pydantic import JsonValue
 
 from apc_agents.agent import Agent
-from apc_agents.agent_context import ContextAssembler
-from apc_agents.clearance import Trigger
-from apc_agents.effect_maker import UNLOGGED, EffectLog, EffectMaker, is_making_effect
-from apc_agents.emission import NOT_FOLLOWED, Built, Draft, Emission, HeldPacket, LocalCoordination
-from apc_agents.emitter import Emitter
-from apc_agents.errors import AgentError, Retry
+from apc_agents.effect_maker import UNLOGGED, EffectLog, is_making_effect
+from apc_agents.effects import EffectError, Scope
+from apc_agents.emission import Built, Draft, Emission, HeldPacket, LocalCoordination
+from apc_agents.errors import AgentError, MemoryUnavailable, Retry, StaleRevision
 from apc_agents.handling.inquiry import Inquiry, evidence_of
 from apc_agents.handling.journal import Asked, CallJournal, barred
-from apc_agents.handling.state import StateDocument
-from apc_agents.memory.conversation import ConversationMessage, MemoryUnavailable, NewMessages, StaleRevision
-from apc_agents.memory.store import BaseMemoryStore
+from apc_agents.ports import BaseMemoryStore, require_mind, without_mind
 from apc_agents.running.delivery import SessionKnowledge
-from apc_agents.tasks.store import TaskStore
-from apc_bus.artifacts import ArtifactStore
-from apc_contracts.agent import AgentContext
+from apc_bus.telemetry import get_logger
+from apc_contracts.agent import AgentContext, ContextMessage
 from apc_contracts.identity.ids import reply_id
 from apc_contracts.packet import TYPE_OF_PAYLOAD, Packet, Recipient
 from apc_contracts.payloads.by_type import AckPayload, NackPayload, Payload, SignalPayload
 from apc_contracts.vocabulary import CONTROL_TYPES, Right, Signal
 from apc_contracts.wire.parsing import payload_hash
 from apc_contracts.wire.receipts import Usage
+
+if TYPE_CHECKING:
+    from apc_agents.effect_maker import EffectMaker
+    from apc_agents.emitter import Emitter
+    from apc_agents.handling.state import StateDocument
+    from apc_agents.task_port import TaskStore
+    from apc_bus.artifacts import ArtifactStore
 
 # The context object of one run of a handler, and the conversation that it belongs to.
 
@@ -54,10 +55,14 @@ class Snapshot:
     def __init__(self, agent: Agent, packet: Packet, memory: BaseMemoryStore, *, is_paused: bool) -> None:
         self._agent = agent
         self._packet = packet
-        self._assembler = ContextAssembler(memory)
+        self._source = require_mind("ctx.snapshot").snapshots(memory)
         self._anomalies = ("session_paused",) if is_paused else ()
         self._context: AgentContext | None = None
         self._is_recorded = False
+
+    def heard(self) -> ContextMessage:
+        """Return the packet as a message of its conversation."""
+        return self._source.heard(self._packet)
 
     async def preview(self) -> AgentContext:
         """Return the context object without taking the packet into the conversation.
@@ -68,7 +73,7 @@ class Snapshot:
         if self._context is None:
             focus = self._agent.actor.capabilities or ()
             with _retried():
-                self._context = await self._assembler.assemble(
+                self._context = await self._source.assemble(
                     self._packet, self._agent.agent_id, focus=focus, anomalies=self._anomalies
                 )
         return self._context
@@ -93,19 +98,19 @@ class Snapshot:
     async def pass_over(self) -> None:
         """Leave the packet out of what this agent is told later."""
         with _retried():
-            await self._assembler.pass_over(self._packet, self._agent.agent_id)
+            await self._source.pass_over(self._packet, self._agent.agent_id)
 
     async def _record(self, packet: Packet) -> None:
         with _retried():
-            await self._assembler.record(packet, self._agent.agent_id)
+            await self._source.record(packet, self._agent.agent_id)
 
 
 async def remember(packets: Iterable[Packet], agent_id: str, memory: BaseMemoryStore) -> None:
     """Take emissions into their session's conversation. Raises Retry when the memory store does not answer."""
-    assembler = ContextAssembler(memory)
+    source = require_mind("ctx.memory").snapshots(memory)
     for packet in packets:
         with _retried():
-            await assembler.record(packet, agent_id)
+            await source.record(packet, agent_id)
 
 
 @contextmanager
@@ -120,7 +125,9 @@ def _retried() -> Iterator[None]:
 MAX_HELD_BYTES = 4 * 1024 * 1024
 """Of the packets that wait for the state to be saved. Beyond it they leave before: the document would be too large."""
 
-_log = structlog.get_logger("apc_agents")
+ResultT = TypeVar("ResultT")
+
+_log = get_logger("apc_agents")
 # A task begins with the evidence of the task that started it; so the same packet has the same evidence in each run.
 
 _cited: Final[ContextVar[tuple[str, ...]]] = ContextVar("apc_cited", default=())
@@ -132,24 +139,35 @@ class Resources:
     """What all runs of the handlers of a worker share."""
 
     agent: Agent
-    emitter: Emitter
-    effects: EffectMaker
-    memory: BaseMemoryStore
-    artifacts: ArtifactStore | None = None
-    tasks: TaskStore | None = None
+    emitter: "Emitter"
+    effects: "EffectMaker"
+    memory_store: BaseMemoryStore | None
+    """None where no mind is installed."""
+    artifacts: "ArtifactStore | None" = None
+    tasks: "TaskStore | None" = None
+
+    @property
+    def memory(self) -> BaseMemoryStore:
+        """The memory. Raises AgentError where no mind is installed."""
+        if self.memory_store is None:
+            raise without_mind("ctx.memory")
+        return self.memory_store
 
 
 class Invocation:
-    """One run of a handler: its packet, its state, and what it has emitted and spent."""
+    """One run of a handler: its packet, its state, and what it has emitted and spent.
+
+    What a handler may call stands in HandlerContext.
+    """
 
     def __init__(
         self,
         resources: Resources,
         packet: Packet | None,
-        document: StateDocument,
+        document: "StateDocument",
         knowledge: SessionKnowledge,
         coordination: LocalCoordination,
-        sender_rights: frozenset[Right] = frozenset(),
+        rights: frozenset[Right] = frozenset(),
         journal: CallJournal | None = None,
     ) -> None:
         self.resources = resources
@@ -157,7 +175,8 @@ class Invocation:
         self.document = document
         self.knowledge = knowledge
         self.coordination = coordination
-        self.sender_rights = sender_rights
+        self.rights = rights
+        """Of the packet's sender."""
         self.journal = journal or CallJournal()
         """The handler's calls."""
         self.task: asyncio.Task[Any] | None = asyncio.current_task()
@@ -177,6 +196,8 @@ class Invocation:
         """Of the ACK that the SDK sends if the handler waits now for the first time."""
         self.used_tokens = 0
         self.used_cost = 0.0
+        self.tool_failures: dict[str, EffectError] = {}
+        """Effects of tools that need somebody's word, by their keys: a framework may have hidden their errors."""
         self._emitted: dict[UUID, Built] = {}
         """What this run has emitted."""
         self._packet = self._published = packet
@@ -203,7 +224,10 @@ class Invocation:
 
     @property
     def published(self) -> Packet:
-        """The handled packet as it was published. Raises AgentError in on_start."""
+        """The handled packet as it was published: where it was too large, with hashes in the place of long texts.
+
+        An endorsement signs the payload_hash of this one. Raises AgentError in on_start.
+        """
         if self._published is None:
             raise AgentError("on_start has no packet")
         return self._published
@@ -214,12 +238,7 @@ class Invocation:
         return packet
 
     @property
-    def trigger(self) -> Trigger:
-        """Who caused this invocation. Raises AgentError in on_start."""
-        return Trigger.of(self.packet, self.sender_rights, self.resources.agent.clearance)
-
-    @property
-    def snapshot(self) -> Snapshot:
+    def context_object(self) -> Snapshot:
         """The context object of the packet. Raises AgentError in on_start."""
         if self._snapshot is None:
             is_paused = self.knowledge.sync is not None and self.knowledge.sync.paused
@@ -232,11 +251,6 @@ class Invocation:
         tokens, cost = max(0, self.used_tokens - self.reported[0]), max(0.0, self.used_cost - self.reported[1])
         return Usage(tokens=tokens or None, cost=cost or None) if tokens or cost else None
 
-    def say(self, messages: Sequence[ConversationMessage], user_id: str) -> None:
-        """Add messages to the session's conversation when the state is saved."""
-        session_id = self.packet.trace.session_id
-        self.document.messages = NewMessages(session_id, user_id, self.agent_id, tuple(messages))
-
     def undo(self) -> None:
         """Forget what the handler changed and what was held, and end the invocation in LOCAL_HALT."""
         self.is_ended = True
@@ -244,7 +258,19 @@ class Invocation:
         self.document.reset()
         self.coordination.halt()
 
-    def cite(self, references: Sequence[str]) -> None:
+    @property
+    def effect_scope(self) -> Scope:
+        """What the effects of this invocation belong to. Raises AgentError in on_start."""
+        return Scope.of(self.packet, self.agent_id)
+
+    async def _effect_call(self, op: str, key: str, make: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Make a call about an effect. Within the function of another effect it is no call of the run.
+
+        A run that goes on does not come to it: the outer effect has its result already.
+        """
+        return await (make() if is_making_effect() else self.journal.call(op, lambda: key, make))
+
+    def _cite(self, references: Sequence[str]) -> None:
         """Name these as evidence in what is emitted from now on, by this task and those that it starts."""
         _cited.set(tuple(dict.fromkeys((*_cited.get(), *references))))
 
@@ -253,12 +279,18 @@ class Invocation:
         is_elsewhere = packet is not None and session_id not in (None, packet.trace.session_id)
         return draft if is_elsewhere or not _rests_on_evidence(draft.payload) else draft.citing(_cited.get())
 
-    async def emit(self, draft: Draft) -> Packet:
+    async def _emit(self, draft: Draft) -> Packet:
         """Emit a packet of the handler. Raises as HandlerContext.emit."""
         draft = self._with_evidence(draft)
         ordinal = self._ordinal_of(draft)
         self.has_answered |= self._is_answer(draft.payload)
-        packet = await self.journal.call("emit", partial(_said, draft), partial(self._emit, draft, ordinal))
+
+        async def send() -> Packet:
+            is_remembered = self._snapshot is not None and self._snapshot.is_followed_by(draft)
+            with self.coordination.emission() as emission:
+                return await self._send(draft, ordinal, emission, is_remembered=is_remembered)
+
+        packet = await self.journal.call("emit", partial(said_in, draft), send)
         self._emitted[packet.packet_id] = self._built(packet, ordinal)
         return packet
 
@@ -268,7 +300,7 @@ class Invocation:
         is_derived = cause is not None and reply_id(cause, self.agent_id, ordinal) == packet.packet_id
         return Built(packet, cause, ordinal) if is_derived else Built(packet)
 
-    async def accepted(self, packet: Packet | UUID) -> None:
+    async def _accepted(self, packet: Packet | UUID) -> None:
         """Wait until the gate has accepted a packet of this agent. Raises as Emitter.accepted; AgentError."""
         if isinstance(packet, Packet):
             emitted = self._emitted.get(packet.packet_id, Built(packet))
@@ -288,11 +320,6 @@ class Invocation:
         if not isinstance(payload, AckPayload | NackPayload):
             return False
         return self._packet is not None and payload.acked_packet_id == self._packet.packet_id
-
-    async def _emit(self, draft: Draft, ordinal: int) -> Packet:
-        is_remembered = self._snapshot is not None and self._snapshot.is_followed_by(draft)
-        with self.coordination.emission() as emission:
-            return await self._send(draft, ordinal, emission, is_remembered=is_remembered)
 
     async def _send(self, draft: Draft, ordinal: int, emission: Emission, *, is_remembered: bool = False) -> Packet:
         """Publish a packet, or hold it until the state is saved that the handler has changed. Raises StateInvalid."""
@@ -314,13 +341,13 @@ class Invocation:
             await self._release()
         return held.built.packet
 
-    def check_state(self) -> None:
+    def _check_state(self) -> None:
         """Raise StateInvalid when the state cannot be saved: nothing is sent or done about it."""
         _ = self.document.is_changed
 
     async def _release(self) -> None:
         """Publish what is held before the state is saved. Raises StateInvalid."""
-        self.check_state()
+        self._check_state()
         self._held_bytes, held = 0, self.document.held
         while held:
             one = held.pop(0)
@@ -339,7 +366,7 @@ class Invocation:
             await self._snapshot.follow(packet)
         return packet
 
-    async def wait(self, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
+    async def _wait_for(self, inquiries: Sequence[Inquiry[Any]]) -> list[Any]:
         """End this run until all of this is answered; in the run that follows, return the outcomes in their order.
 
         Raises:
@@ -361,12 +388,12 @@ class Invocation:
             self.is_acknowledged = True
             asked = self.journal.pass_wait(entry)
             self._ordinal = max(self._ordinal, asked[-1].ordinal + 2)  # the last one's, and that of the ACK
-            self.cite(evidence_of(asked))
+            self._cite(evidence_of(asked))
             groups = [[one for one in asked if one.group == number] for number in range(len(inquiries))]
             return [inquiry.outcome(group) for inquiry, group in zip(inquiries, groups, strict=True)]
         try:
             self._check_may_wait()
-            self.check_state()
+            self._check_state()
             asked = await self._prepared(inquiries, ordinals)
         except Exception as error:
             self.journal.note_error(op, subject, error)
@@ -393,23 +420,6 @@ class Invocation:
             raise AgentError("only a session of apc/1.1 with its own contract knows questions: open one for it")
         self.journal.check_room()
 
-    async def answer(self, payload: Payload) -> Packet:
-        """Emit the SDK's own answer to the handled packet (ACK, NACK, ERROR). Raises as `emit`."""
-        draft = Draft(payload)
-        ordinal = self._ordinal_of(draft)
-
-        send = partial(self._send, draft, ordinal, NOT_FOLLOWED)
-        return await send() if self.journal.is_over else await self.journal.call("answer", partial(_said, draft), send)
-
-    def new_origin(self) -> UUID:
-        """Return an id that is the same when the handler runs again. Raises AgentError in on_start."""
-        if self.journal.is_beside:
-            name = f"beside/{self.journal.place}"
-            self._beside[name] += 1
-            return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{name}/{self._beside[name]}")
-        self._origins += 1
-        return uuid5(self.packet.packet_id, f"{self.agent_id}/origin/{self._origins}")
-
     @property
     def seconds(self) -> float:
         """How long this run has taken."""
@@ -423,7 +433,7 @@ class Invocation:
         """
         if not self.journal.is_beside:
             return self._next_ordinal()
-        said = _said(draft)
+        said = said_in(draft)
         self._beside[said] += 1
         digest = sha256(f"{said}/{self._beside[said]}".encode()).digest()
         return int.from_bytes(digest[:6], "big") | 1 << 48
@@ -440,7 +450,7 @@ def _rests_on_evidence(payload: Payload) -> bool:
     return TYPE_OF_PAYLOAD.get(type(payload)) not in CONTROL_TYPES
 
 
-def _said(draft: Draft) -> str:
+def said_in(draft: Draft) -> str:
     """Return the text by which an emission is recognised in another run of the handler."""
     to = draft.options.get("to")
     listed = () if to is None else (to,) if isinstance(to, str | Recipient) else to

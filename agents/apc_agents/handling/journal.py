@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 import orjson
 
+from apc_agents.effects import EffectId
 from apc_agents.errors import AgentError
 from apc_contracts.agent import AgentContext
 from apc_contracts.packet import Packet
@@ -51,7 +53,7 @@ def barred() -> str | None:
 
 # The outcomes of a handler's calls as JSON: what a call returned, or what it raised.
 
-_PACKET = "$packet"
+_PACKET, _EFFECT, _TIME = "$packet", "$effect", "$time"
 
 _OF_THE_HANDLER = frozenset({"once", "settle"})
 """Calls that return what the handler itself has made."""
@@ -86,7 +88,7 @@ def decode_value(op: str, value: Any) -> Any:
 def encode_error(op: str, error: Exception) -> dict[str, Any]:
     """Return what a call raised as JSON. Raises AgentError when it holds something that is no JSON."""
     kind = type(error)
-    held = {name: encode_value(op, value) for name, value in vars(error).items() if not name.startswith("_")}
+    held = {name: _encode_held(op, value) for name, value in vars(error).items() if not name.startswith("_")}
     return {"module": kind.__module__, "name": kind.__qualname__, "args": _json(op, list(error.args)), "held": held}
 
 
@@ -100,8 +102,26 @@ def decode_error(op: str, raised: dict[str, Any]) -> Exception:
     error = kind.__new__(kind)
     error.args = tuple(raised["args"])
     for name, value in raised["held"].items():
-        setattr(error, name, decode_value(op, value))
+        setattr(error, name, _decode_held(op, value))
     return error
+
+
+def _encode_held(op: str, value: Any) -> Any:
+    """Return what an error says of itself as JSON, so that it comes back as it was."""
+    if isinstance(value, EffectId):
+        return {_EFFECT: [str(value.packet_id), value.agent_id, value.key]}
+    if isinstance(value, datetime):
+        return {_TIME: value.isoformat()}
+    return encode_value(op, value)
+
+
+def _decode_held(op: str, value: Any) -> Any:
+    match value:
+        case {"$effect": [packet_id, agent_id, key]} if len(value) == 1:
+            return EffectId(UUID(packet_id), agent_id, key)
+        case {"$time": str(moment)} if len(value) == 1:
+            return datetime.fromisoformat(moment)
+    return decode_value(op, value)
 
 
 def _json(op: str, value: Any) -> Any:

@@ -2,34 +2,34 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import asyncpg
 import orjson
-import structlog
 
 from apc_agents.emission import HeldPacket
-from apc_agents.errors import StateInvalid, StateStale, StateUnavailable
-from apc_agents.json_values import json_value
-from apc_agents.memory.conversation import (
+from apc_agents.errors import (
     ConversationInvalid,
     MemoryUnavailable,
-    NewMessages,
     OwnerForeign,
     StaleRevision,
+    StateInvalid,
+    StateStale,
+    StateUnavailable,
     ValueInvalid,
 )
-from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.postgres import forget_states_with, insert_state, load_state, owned, read_states_with, save_state
-from apc_agents.memory.store import DEFAULT_OWNER
+from apc_agents.json_values import json_value
 from apc_agents.patience import patiently
+from apc_agents.ports import DEFAULT_OWNER, Connection, NewMessages, require_mind, state_name
 from apc_agents.running.delivery import DeliveryKey, RecentKeys
+from apc_bus.database import first_line, is_passing
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.wire.parsing import parse_packet, seal
 
@@ -70,13 +70,30 @@ class SavedAnswer:
         return f"{ANSWER_PREFIX}{self.packet_id}/{self.answer_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """What one save puts into a store, all of it or nothing.
+
+    Attributes:
+        document: the state as JSON text.
+        revision: the one that is replaced; 0 = none is there yet.
+        messages: added to their conversation.
+        wait: the records of a handler that waits, or their end.
+    """
+
+    document: bytes
+    revision: int
+    messages: NewMessages | None = None
+    wait: SavedWait | None = None
+
+
 class StateStore(Protocol):
     """Documents by (`agent_id`, `session_id`). A document is JSON text; a revision counts its saves from 1.
 
     ```python
     states: StateStore = InMemoryStateStore()
     assert await states.load("desk", "session-1") is None
-    revision = await states.save("desk", "session-1", b'{"state": {}}', 0)
+    revision = await states.save("desk", "session-1", SavedState(b'{"state": {}}', 0))
     assert await states.load("desk", "session-1") == (b'{"state": {}}', revision)
     ```
     """
@@ -88,19 +105,12 @@ class StateStore(Protocol):
         """
         ...
 
-    async def save(
-        self,
-        agent_id: str,
-        session_id: str,
-        document: bytes,
-        revision: int,
-        messages: NewMessages | None = None,
-        wait: SavedWait | None = None,
-    ) -> int:
-        """Replace the document of (`agent_id`, `session_id`) if it still has this revision; returns the new one.
+    async def save(self, agent_id: str, session_id: str, saved: SavedState) -> int:
+        """Replace the document of (`agent_id`, `session_id`) if it still has that revision; returns the new one.
 
-        The first `revision` is 0. `messages` are added to their conversation in the same transaction, and `wait` is
-        saved in it. Durable when it returns. Raises StateStale, StateUnavailable, StateInvalid.
+        What is `saved` beside it goes into the same transaction. Durable when it returns.
+
+        Raises StateStale, StateUnavailable, StateInvalid.
         """
         ...
 
@@ -127,35 +137,76 @@ class StateStore(Protocol):
         ...
 
 
+Place = tuple[str, str, str]
+"""Of a state: agent_id, owner_id, key."""
+
+
+@runtime_checkable
+class Documents(Protocol):
+    """States as JSON in this process, and the messages that are saved with them: an InMemoryMemoryStore."""
+
+    def load_document(self, place: Place) -> tuple[bytes, int] | None:
+        """Return a state with its revision; None when there is none."""
+        ...
+
+    def save_document(self, place: Place, document: bytes, revision: int, messages: NewMessages | None) -> int:
+        """Compare and set a state, and add the messages to their conversation; returns the new revision.
+
+        Raises StaleRevision, ConversationInvalid, ValueInvalid.
+        """
+        ...
+
+    def put_document(self, place: Place, document: bytes | None) -> None:
+        """Replace a state whatever its revision; None deletes it."""
+        ...
+
+
+class _DocumentsAlone:
+    """States without a memory beside them: what is said is not kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Place, tuple[bytes, int]] = {}
+
+    def load_document(self, place: Place) -> tuple[bytes, int] | None:
+        return self._kept.get(place)
+
+    def save_document(self, place: Place, document: bytes, revision: int, messages: NewMessages | None) -> int:
+        current = self._revision_of(place)
+        if revision != current:
+            raise StaleRevision(state_name(*place), revision, current)
+        self._kept[place] = (document, current + 1)
+        return current + 1
+
+    def put_document(self, place: Place, document: bytes | None) -> None:
+        if document is None:
+            self._kept.pop(place, None)
+        else:
+            self._kept[place] = (document, self._revision_of(place) + 1)
+
+    def _revision_of(self, place: Place) -> int:
+        return self._kept[place][1] if place in self._kept else 0
+
+
 class InMemoryStateStore:
     """State that ends with the process: for tests and for workers without a database."""
 
-    def __init__(self, memory: InMemoryMemoryStore | None = None) -> None:
+    def __init__(self, memory: Documents | None = None) -> None:
         """Keep states, and what is said in their sessions in `memory`; without one that is not kept."""
-        self._states = InMemoryMemoryStore() if memory is None else memory
-        self._is_memory_kept = memory is not None
+        self._states = _DocumentsAlone() if memory is None else memory
         self._answers: OrderedDict[tuple[str, str, UUID], dict[UUID, bytes]] = OrderedDict()
 
     async def load(self, agent_id: str, session_id: str) -> tuple[bytes, int] | None:
         """Return the document and its revision."""
         return self._states.load_document((agent_id, session_id, STATE_KEY))
 
-    async def save(
-        self,
-        agent_id: str,
-        session_id: str,
-        document: bytes,
-        revision: int,
-        messages: NewMessages | None = None,
-        wait: SavedWait | None = None,
-    ) -> int:
+    async def save(self, agent_id: str, session_id: str, saved: SavedState) -> int:
         """Compare and set."""
-        kept = messages if self._is_memory_kept else None
+        place, wait = (agent_id, session_id, STATE_KEY), saved.wait
         with _translated(agent_id, session_id):
-            saved = self._states.save_document((agent_id, session_id, STATE_KEY), document, revision, kept)
+            revision = self._states.save_document(place, saved.document, saved.revision, saved.messages)
         if wait is not None:
             self._states.put_document((agent_id, session_id, _wait_key(wait.cause)), wait.record)
-        return saved
+        return revision
 
     async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
         """Return the records of a waiting handler."""
@@ -174,6 +225,186 @@ class InMemoryStateStore:
 
     async def forget_answers(self, agent_id: str, age: timedelta) -> None:
         """Forget nothing: their number is bounded."""
+
+
+# The rows of apc_app.agent_state_store, statement by statement; values are JSON text here.
+#
+# Every transaction says whose rows it touches (`apc.owner`). The policies of the table hold a role without special
+# rights to that; the statements name the owner too, because no policy holds a superuser. A row goes by `is_removed`:
+# the right to DELETE is that to lock the table, so a trigger of the table has it, and no login of an agent.
+
+# In one order of the keys, so that two writers never wait for each other.
+_UPSERT_STATES = """
+insert into apc_app.agent_state_store as kept (agent_id, owner_id, state_key, state_value, owner)
+select $1, $2, given.key, given.value::jsonb, $5
+from unnest($3::text[], $4::text[]) as given (key, value) order by given.key collate "C"
+on conflict (agent_id, owner_id, state_key, owner) do update
+    set state_value = excluded.state_value, revision = kept.revision + 1, updated_at = clock_timestamp()
+"""
+_INSERT_STATE = """
+insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
+values ($1, $2, $3, $4::text::jsonb, $5)
+on conflict (agent_id, owner_id, state_key, owner) do nothing
+returning revision
+"""
+_UPDATE_STATE = """
+update apc_app.agent_state_store
+set state_value = $4::text::jsonb, revision = revision + 1, updated_at = clock_timestamp()
+where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $5 and revision = $6
+returning revision
+"""
+_DELETE_STATE = """
+update apc_app.agent_state_store set is_removed = true
+where agent_id = $1 and owner_id = $2 and state_key = $3 and owner = $4
+"""
+_INSERT_ONCE = """
+insert into apc_app.agent_state_store (agent_id, owner_id, state_key, state_value, owner)
+values ($1, $2, $3, $4::text::jsonb, $5)
+on conflict (agent_id, owner_id, state_key, owner) do nothing
+"""
+_SELECT_BY_PREFIX = """
+select state_value::text as state_value from apc_app.agent_state_store
+where agent_id = $1 and owner_id = $2 and owner = $3 and starts_with(state_key, $4)
+order by state_key collate "C"
+"""
+_FORGET_BY_PREFIX = """
+update apc_app.agent_state_store set is_removed = true
+where agent_id = $1 and owner = $2 and starts_with(state_key, $3) and updated_at < clock_timestamp() - $4::interval
+"""
+_SELECT_STATES = """
+select state_key, state_value::text as state_value, revision from apc_app.agent_state_store
+where agent_id = $1 and owner_id = $2 and owner = $3 and ($4::text[] is null or state_key = any($4))
+order by state_key collate "C"
+"""
+
+
+@asynccontextmanager
+async def owned(pool: asyncpg.Pool, owner: str, *, is_snapshot: bool = False) -> AsyncIterator[Connection]:
+    """Open a transaction over one owner's rows; a snapshot only reads. Raises MemoryUnavailable."""
+    isolation: Literal["repeatable_read"] | None = "repeatable_read" if is_snapshot else None
+    try:
+        async with pool.acquire() as connection, connection.transaction(isolation=isolation, readonly=is_snapshot):
+            await connection.execute("select set_config('apc.owner', $1, true)", owner)
+            yield connection
+    except Exception as error:
+        if not is_passing(error):
+            raise
+        raise MemoryUnavailable(f"the memory store does not answer: {first_line(error)}") from error
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Translate the database's refusals into errors of the memory. Raises OwnerForeign, ValueInvalid."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        if "row-level security" not in str(error):
+            raise
+        raise OwnerForeign(what) from error
+    except (asyncpg.DataError, asyncpg.ProgramLimitExceededError) as error:
+        raise ValueInvalid("$", f"PostgreSQL cannot hold {what}: {error}") from error
+
+
+async def read_states(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, keys: Iterable[str] | None = None
+) -> list[asyncpg.Record]:
+    """Return state_key, state_value and revision in the order of the keys: those of `keys`, or all."""
+    wanted = None if keys is None else list(keys)
+    records: list[asyncpg.Record] = await connection.fetch(_SELECT_STATES, agent_id, owner_id, owner, wanted)
+    return records
+
+
+async def replace_states(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, states: Mapping[str, bytes]
+) -> None:
+    """Upsert, in one statement. Raises OwnerForeign, ValueInvalid."""
+    values = [value.decode() for value in states.values()]
+    with refusals(f"states of agent {agent_id} for {owner_id}"):
+        await connection.execute(_UPSERT_STATES, agent_id, owner_id, list(states), values, owner)
+
+
+async def insert_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes
+) -> None:
+    """Insert a state that never changes; one that is there stays. Raises OwnerForeign, ValueInvalid."""
+    with refusals(state_name(agent_id, owner_id, key)):
+        await connection.execute(_INSERT_ONCE, agent_id, owner_id, key, value.decode(), owner)
+
+
+async def read_states_with(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, prefix: str
+) -> list[asyncpg.Record]:
+    """Return state_value in the order of the keys that begin with `prefix`."""
+    records: list[asyncpg.Record] = await connection.fetch(_SELECT_BY_PREFIX, agent_id, owner_id, owner, prefix)
+    return records
+
+
+async def forget_states_with(connection: Connection, owner: str, agent_id: str, prefix: str, age: timedelta) -> None:
+    """Delete the states of an agent whose keys begin with `prefix` and that are older than `age`."""
+    await connection.execute(_FORGET_BY_PREFIX, agent_id, owner, prefix, age)
+
+
+async def put_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes | None
+) -> None:
+    """Replace a state whatever its revision; None deletes it. Raises OwnerForeign, ValueInvalid."""
+    if value is None:
+        await connection.execute(_DELETE_STATE, agent_id, owner_id, key, owner)
+    else:
+        await replace_states(connection, owner, agent_id, owner_id, {key: value})
+
+
+async def compare_and_set_state(
+    connection: Connection, owner: str, agent_id: str, owner_id: str, key: str, value: bytes, revision: int
+) -> int:
+    """Replace the value if it has this revision (0 = none). Raises OwnerForeign, StaleRevision, ValueInvalid."""
+    statement, more = (_UPDATE_STATE, (revision,)) if revision else (_INSERT_STATE, ())
+    what = state_name(agent_id, owner_id, key)
+    saved = await _written(connection, statement, what, agent_id, owner_id, key, value.decode(), owner, *more)
+    if saved is not None:
+        return saved
+    rows = await read_states(connection, owner, agent_id, owner_id, [key])
+    raise StaleRevision(what, revision, rows[0]["revision"] if rows else 0)
+
+
+async def _written(connection: Connection, statement: str, what: str, *arguments: Any) -> int | None:
+    with refusals(what):
+        revision: int | None = await connection.fetchval(statement, *arguments)
+        return revision
+
+
+async def load_state(
+    pool: asyncpg.Pool, owner: str, agent_id: str, owner_id: str, key: str
+) -> tuple[bytes, int] | None:
+    """Return a state as JSON with its revision; None when there is none. Raises MemoryUnavailable."""
+    async with owned(pool, owner) as connection:
+        rows = await read_states(connection, owner, agent_id, owner_id, [key])
+    return (rows[0]["state_value"].encode(), rows[0]["revision"]) if rows else None
+
+
+async def save_state(
+    pool: asyncpg.Pool,
+    owner: str,
+    place: tuple[str, str, str],
+    value: bytes,
+    revision: int,
+    messages: NewMessages | None,
+    beside: tuple[str, bytes | None] | None = None,
+) -> int:
+    """Compare and set a state, add the messages to their conversation, and put `beside` next to it: all or nothing.
+
+    `beside` is the key and the value of another state of the same agent; None deletes it.
+
+    Raises:
+        MemoryUnavailable, OwnerForeign, StaleRevision, ConversationInvalid, ValueInvalid.
+    """
+    async with owned(pool, owner) as connection:
+        saved = await compare_and_set_state(connection, owner, *place, value, revision)
+        if messages is not None:
+            await require_mind("ctx.say").add_messages(connection, owner, messages)
+        if beside is not None:
+            await put_state(connection, owner, place[0], place[1], *beside)
+        return saved
 
 
 class PostgresStateStore:
@@ -205,20 +436,14 @@ class PostgresStateStore:
         with _translated(agent_id, session_id):
             return await load_state(self._pool, self._owner, agent_id, session_id, STATE_KEY)
 
-    async def save(
-        self,
-        agent_id: str,
-        session_id: str,
-        document: bytes,
-        revision: int,
-        messages: NewMessages | None = None,
-        wait: SavedWait | None = None,
-    ) -> int:
+    async def save(self, agent_id: str, session_id: str, saved: SavedState) -> int:
         """Compare and set in one transaction."""
+        place, wait = (agent_id, session_id, STATE_KEY), saved.wait
         beside = None if wait is None else (_wait_key(wait.cause), wait.record)
         with _translated(agent_id, session_id):
-            place = (agent_id, session_id, STATE_KEY)
-            return await save_state(self._pool, self._owner, place, document, revision, messages, beside)
+            return await save_state(
+                self._pool, self._owner, place, saved.document, saved.revision, saved.messages, beside
+            )
 
     async def load_wait(self, agent_id: str, session_id: str, cause: UUID) -> bytes | None:
         """Return the records of a waiting handler."""
@@ -284,7 +509,7 @@ MAX_HANDLED = 256
 """Deliveries named in a saved document: more than a worker ever has unacknowledged in one queue by default."""
 FORGETTING_INTERVAL = timedelta(hours=1)
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 ResultT = TypeVar("ResultT")
 
 
@@ -390,7 +615,8 @@ class StateDocument:
         waits = b',"waits":%b' % orjson.dumps(self.waits) if self.waits else b""
         held = b',"unsent":%b' % orjson.dumps(unsent) if unsent else b""
         document = b'{"handled":%b,"state":%b%b%b}' % (orjson.dumps(handled), encoded, waits, held)
-        self._revision = await store.save(agent_id, self.session_id, document, self._revision, self.messages, wait)
+        saved = SavedState(document, self._revision, self.messages, wait)
+        self._revision = await store.save(agent_id, self.session_id, saved)
         self.messages = None
         self._clean_waits = dict(self.waits)
         self._handled = handled
@@ -462,8 +688,12 @@ class StateCache:
     async def forget_answers(self, age: timedelta) -> None:
         """Forget, until cancelled, the answers that no handler will wait for again."""
         while True:
-            await self._patiently(lambda: self._store.forget_answers(self._agent_id, age))
+            await self.forget_answers_once(age)
             await asyncio.sleep(FORGETTING_INTERVAL.total_seconds())
+
+    async def forget_answers_once(self, age: timedelta) -> None:
+        """Forget the answers that no handler will wait for again."""
+        await self._patiently(lambda: self._store.forget_answers(self._agent_id, age))
 
     def forget(self, session_id: str) -> None:
         """Read the document again next time: another worker has saved it, or may have."""

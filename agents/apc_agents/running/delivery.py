@@ -13,18 +13,16 @@ from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
 from types import UnionType
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 import msgspec
-import structlog
 from pydantic import BaseModel
 
 from apc_bus import headers
-from apc_bus.clock import boottime
-from apc_bus.last_resort import Risk
-from apc_bus.port import HeaderValue, Message
-from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders
+from apc_bus.concurrency import boottime
+from apc_bus.port import Delivery, HeaderValue, Message
+from apc_bus.telemetry import NO_TRACE, LogIds, TraceHeaders, get_logger
 from apc_contracts.identity.ids import ACCEPTANCE_ORDINAL, NACK_ORDINAL, reply_id
 from apc_contracts.packet import AckPacket, NackPacket, Packet
 from apc_contracts.payloads.by_type import SignalFields, SignalPayload
@@ -32,7 +30,10 @@ from apc_contracts.payloads.session_signals import SessionState, TaskSessionSpec
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Right, RunPhase, Signal
 from apc_contracts.wire.parsing import parse_checked_packet, parse_packet
 
-_log = structlog.get_logger("apc_agents")
+if TYPE_CHECKING:
+    from apc_bus.last_resort import Risk
+
+_log = get_logger("apc_agents")
 
 MAX_ENDED = 50_000
 """Ended deliveries remembered: many times the bound of outstanding deliveries of an agent."""
@@ -378,8 +379,10 @@ class Inbound:
     """The trace that the packet belongs to."""
     rights: frozenset[Right] = frozenset()
     """The sender's, as the orchestrator knows them."""
-    risk: Risk | None = None
+    risk: "Risk | None" = None
     """Of a packet that is handled alone: former workers ended without explanation (`apc_bus.last_resort`)."""
+    delivery: Delivery | None = None
+    """What a child process would handle; None where none does."""
     now: Callable[[], datetime] = utc_now
     """The time by which it expires."""
     is_heard: bool = False

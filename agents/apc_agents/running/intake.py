@@ -2,12 +2,10 @@
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
-
-import structlog
 
 from apc_agents.emitter import Acknowledgements
 from apc_agents.errors import EmitRefused
@@ -24,18 +22,18 @@ from apc_agents.running.delivery import (
     read_body,
     read_headers,
 )
-from apc_bus.clock import boottime
+from apc_bus.concurrency import boottime
 from apc_bus.errors import DeadLetter, QueueMissing
 from apc_bus.last_resort import ATTEMPTS
 from apc_bus.port import Bus, Delivery, Subscription
-from apc_bus.telemetry import packet_ids, trace_headers
+from apc_bus.telemetry import CountedWarning, TraceHeaders, get_logger, packet_ids, trace_headers
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.packet import NackPacket, Packet
 from apc_contracts.vocabulary import Channel
 from apc_contracts.wire.receipts import SET_ASIDE, Receipt, ReceiptKind
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 def log_refusal(agent_id: str, nack: Packet) -> None:
@@ -123,31 +121,88 @@ class Inbox:
         return None
 
 
-# What an agent hears on the substrate: the packets that others have sent to everybody.
+# What agents hear on the substrate: the packets that others have sent to everybody.
 
 
 LAST_SECONDS = 10.0
 """In this time a stream gives the last message that was heard; one that was made again has none at its offset."""
+MOST_HEARD = 1_000
+"""Packets of the substrate that wait for an agent of a host; it hears no more until it has handled some."""
+
+
+class Ear:
+    """An agent that listens.
+
+    Args:
+        agent_id: whose own packets it does not hear.
+        sessions: learns from each packet.
+        put: takes what is heard.
+        time: by which a packet expires.
+    """
+
+    def __init__(
+        self, agent_id: str, sessions: KnownSessions, put: Callable[[Inbound], None], time: OrchestratorTime
+    ) -> None:
+        self.agent_id = agent_id
+        self.time = time
+        self._sessions = sessions
+        self._put = put
+        self._waiting = 0
+        self._missed = CountedWarning(_log, "substrate_not_heard")
+
+    def hear(self, packet: Packet, told: DeliveryHeaders | None, shard: int, trace: TraceHeaders) -> Inbound | None:
+        """Take a packet; None for one of the agent's own or one that has expired."""
+        if packet.sender.agent_id == self.agent_id or packet.expires <= self.time.now(shard):
+            return None
+        self._sessions.learn(packet, told.moment if told else None)
+        return Inbound(
+            packet,
+            1,
+            shard,
+            has_receipts=False,
+            is_urgent=False,
+            is_heard=True,
+            now=partial(self.time.now, shard),
+            trace=trace,
+        )
+
+    def put(self, inbound: Inbound) -> None:
+        """Hand a packet on."""
+        self._put(inbound)
+
+    def put_if_room(self, inbound: Inbound) -> None:
+        """Hand a packet on unless too many wait already: then it is missed, and the log says how many were."""
+        if self._waiting >= MOST_HEARD:
+            self._missed.note(agent_id=self.agent_id, waiting=self._waiting)
+            return
+        self._waiting += 1
+        inbound.done.add_done_callback(self._count_down)
+        self._put(inbound)
+
+    def _count_down(self, done: asyncio.Future[None]) -> None:
+        self._waiting -= 1
+        if not done.cancelled():
+            done.exception()
 
 
 class SubstrateListener:
-    """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another."""
+    """Reads the stream from where it was last, at first from its end, and hands packets on one batch after another.
 
-    def __init__(
-        self,
-        bus: Bus,
-        agent_id: str,
-        sessions: KnownSessions,
-        put: Callable[[Inbound], None],
-        shards: int,
-        time: OrchestratorTime,
-    ) -> None:
+    Args:
+        bus: stays the caller's.
+        ears: who listens, by agent_id; may change meanwhile.
+        shards: of the system.
+        reader: who reads, as the log names it.
+        waits: whether the next batch waits until this one is handled; for a host it does not, because the slowest of
+            its agents would hold up all others.
+    """
+
+    def __init__(self, bus: Bus, ears: Mapping[str, Ear], shards: int, reader: str, *, waits: bool = True) -> None:
         self._bus = bus
-        self._agent_id = agent_id
-        self._sessions = sessions
-        self._put = put
+        self._ears = ears
         self._shards = shards
-        self._time = time
+        self._reader = reader
+        self._waits = waits
         self._since: float | None = None
         """CLOCK_BOOTTIME, in seconds, of the last that was heard, or of the first subscription."""
         self._last: tuple[int, str] | None = None
@@ -164,7 +219,7 @@ class SubstrateListener:
             except QueueMissing:
                 self._last = None  # another stream, when there is one, begins at 0
                 raise
-            _log.warning("substrate_began_again", agent_id=self._agent_id)
+            _log.warning("substrate_began_again", reader=self._reader)
             self._last = None
 
     def _subscription(self) -> AbstractAsyncContextManager[Subscription]:
@@ -179,10 +234,11 @@ class SubstrateListener:
         batch = await self._following(stream)
         while batch:
             came_at = boottime()
-            heard = [inbound for delivery in batch if (inbound := self._hear(delivery)) is not None]
-            for inbound in heard:
-                self._put(inbound)
-            await asyncio.gather(*(inbound.done for inbound in heard), return_exceptions=True)
+            heard = [one for delivery in batch for one in self._hear(delivery)]
+            for ear, inbound in heard:
+                ear.put(inbound) if self._waits else ear.put_if_room(inbound)
+            if self._waits:
+                await asyncio.gather(*(inbound.done for _, inbound in heard), return_exceptions=True)
             newest = batch[-1]
             if newest.offset is not None:
                 self._last, self._since = (newest.offset, newest.message.message_id), came_at
@@ -207,7 +263,7 @@ class SubstrateListener:
         await stream.ack(first)
         return batch[1:] or await stream.receive()
 
-    def _hear(self, delivery: Delivery) -> Inbound | None:
+    def _hear(self, delivery: Delivery) -> list[tuple[Ear, Inbound]]:
         """Read a delivery. One that fails ATTEMPTS times for a reason that nobody foresaw is passed over."""
         try:
             return self._read(delivery)
@@ -216,32 +272,21 @@ class SubstrateListener:
             self._failures[offset] += 1
             if self._failures[offset] < ATTEMPTS:
                 raise
-            _log.exception("substrate_passed_over", agent_id=self._agent_id, offset=delivery.offset)
-            return None
+            _log.exception("substrate_passed_over", reader=self._reader, offset=delivery.offset)
+            return []
 
-    def _read(self, delivery: Delivery) -> Inbound | None:
-        """Return the packet of another agent that has not expired; None for everything else."""
+    def _read(self, delivery: Delivery) -> list[tuple[Ear, Inbound]]:
+        """Return who hears the packet of a delivery, which is read once for all; nobody does if it is none."""
         try:
             packet = read_body(delivery.message)
             told = read_headers(delivery.message.headers)
         except (PacketRefused, ValueError) as error:
-            _log.warning("substrate_unreadable", agent_id=self._agent_id, offset=delivery.offset, reason=str(error))
-            return None
+            _log.warning("substrate_unreadable", reader=self._reader, offset=delivery.offset, reason=str(error))
+            return []
         shard = shard_of(packet.trace.session_id, self._shards)
-        if packet.sender.agent_id == self._agent_id or packet.expires <= self._time.now(shard):
-            return None
-        self._sessions.learn(packet, told.moment if told else None)
         trace = trace_headers(delivery.message.headers)
-        return Inbound(
-            packet,
-            1,
-            shard,
-            has_receipts=False,
-            is_urgent=False,
-            is_heard=True,
-            now=partial(self._time.now, shard),
-            trace=trace,
-        )
+        heard = [(ear, ear.hear(packet, told, shard, trace)) for ear in tuple(self._ears.values())]
+        return [(ear, inbound) for ear, inbound in heard if inbound is not None]
 
 
 # What happens to a delivery at once, even while a handler runs: read, fence, learn, and drop what came before.
@@ -250,7 +295,17 @@ class SubstrateListener:
 class Intake:
     """Turns deliveries into packets to handle, each (packet_id, attempt) once."""
 
-    def __init__(self, agent_id: str, sessions: KnownSessions, acknowledgements: Acknowledgements, shards: int) -> None:
+    def __init__(
+        self,
+        agent_id: str,
+        sessions: KnownSessions,
+        acknowledgements: Acknowledgements,
+        shards: int,
+        *,
+        keeps_deliveries: bool = False,
+    ) -> None:
+        """Make one; `keeps_deliveries`: child processes are to handle them."""
+        self._keeps_deliveries = keeps_deliveries
         self._agent_id = agent_id
         self._sessions = sessions
         self._acknowledgements = acknowledgements
@@ -296,6 +351,8 @@ class Intake:
         inbound = self._open[key] = Inbound(packet, key[1], shard, has_receipts, is_urgent, trace)
         inbound.rights = told.rights if told else frozenset()
         inbound.risk = delivery.risk
+        if self._keeps_deliveries or delivery.risk is not None:
+            inbound.delivery = delivery
         inbound.now = partial(self.time.now, shard)
         return inbound, True
 

@@ -4,28 +4,26 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import asyncpg
-import structlog
 
 from apc_agents.agent import Agent
 from apc_agents.effects import EffectStore, InMemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
-from apc_agents.handling.state import InMemoryStateStore, PostgresStateStore, StateStore
-from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.postgres import PostgresMemoryStore
-from apc_agents.memory.store import BaseMemoryStore
+from apc_agents.handling.state import Documents, InMemoryStateStore, PostgresStateStore, StateStore
+from apc_agents.ports import BaseMemoryStore, find_mind
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import InMemoryScheduleStore, PostgresScheduleStore, ScheduleStore
-from apc_agents.tasks.in_memory import InMemoryTaskStore
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import TaskStore
+from apc_agents.task_port import TaskStore
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import Backoff, unasked_cancel_fails
 from apc_bus.errors import ArtifactError, BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost
+from apc_bus.last_resort import LastResort
 from apc_bus.settings import BusSettings, WorkerSettings
+from apc_bus.telemetry import get_logger
 
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 5.0
@@ -34,7 +32,7 @@ LONGEST_WAIT = 5.0
 ResultT = TypeVar("ResultT")
 WorkerListener = Callable[[Worker], None]
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 async def run_worker(
@@ -71,11 +69,27 @@ async def run_worker(
         Exception: whatever on_start raised.
     """
     settings, bus_settings = settings or WorkerSettings(), bus_settings or BusSettings()
+    stop = stop or asyncio.Event()
+    with stopped_by_signals(stop):
+        await keep_worker(agent, settings, bus_settings, stop, on_worker=on_worker)
+
+
+async def keep_worker(
+    agent: Agent,
+    settings: WorkerSettings,
+    bus_settings: BusSettings,
+    stop: asyncio.Event,
+    *,
+    on_worker: WorkerListener | None = None,
+    last_resort: LastResort | None = None,
+) -> None:
+    """Run an agent as `run_worker` does, in a process whose signals are somebody else's, until `stop` is set.
+
+    `last_resort` is that of the process. Raises as `run_worker`.
+    """
     if not bus_settings.amqp_nodes:
         raise AgentError("a worker process needs a broker: set APC_AMQP_URL, or run the agent inside `apc up`")
-    stop = stop or asyncio.Event()
-    with _stopped_by_signals(stop):
-        await _until(stop, lambda: _serve(agent, settings, bus_settings, stop, on_worker))
+    await keep_serving(stop, lambda: _serve(agent, settings, bus_settings, stop, on_worker, last_resort))
 
 
 async def _serve(
@@ -84,11 +98,12 @@ async def _serve(
     bus_settings: BusSettings,
     stop: asyncio.Event,
     on_worker: WorkerListener | None,
+    last_resort: LastResort | None,
 ) -> None:
     from apc_bus.rabbit import connect_rabbit  # late: half a second of imports that tests in process never need
 
-    artifacts = _artifacts(bus_settings)
-    async with _stores(settings, agent.agent_id) as (pool, states, tasks, effects, memory, schedules):
+    artifacts = open_artifact_store(bus_settings)
+    async with open_stores(settings, 4 + settings.task_concurrency) as stores:
         connected = await connect_rabbit(bus_settings, purpose=f"worker {agent.agent_id}", shards=settings.shards)
         bus = disturb(connected, agent.agent_id, bus_settings)
         try:
@@ -96,13 +111,14 @@ async def _serve(
                 agent,
                 bus,
                 settings=settings,
-                states=states,
-                tasks=tasks,
-                effects=effects,
-                memory=memory,
-                schedules=schedules,
+                states=stores.states,
+                tasks=stores.tasks_of(agent.agent_id),
+                effects=stores.effects,
+                memory=stores.memory,
+                schedules=stores.schedules,
                 artifacts=artifacts,
-                database=pool,
+                database=stores.pool,
+                last_resort=last_resort,
             )
             if on_worker is not None:
                 on_worker(worker)
@@ -113,7 +129,7 @@ async def _serve(
             await bus.close()
 
 
-def _artifacts(settings: BusSettings) -> ArtifactStore | None:
+def open_artifact_store(settings: BusSettings) -> ArtifactStore | None:
     """Return the artifact store; None when it would be in a data folder that cannot be written to."""
     try:
         return open_artifacts(settings)
@@ -131,53 +147,63 @@ def registration_line(agent: Agent) -> str:
     return f"`apc agent add {agent.agent_id} --role {agent.role} --swarm {agent.swarm}{handling}`"
 
 
-async def _until(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
-    backoff = Backoff(FIRST_WAIT, LONGEST_WAIT, stop)
+async def keep_serving(stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
+    """Serve until `stop` is set, again with back-off while broker, database or queues are not there."""
+    backoff, told = Backoff(FIRST_WAIT, LONGEST_WAIT, stop), ""
     while not stop.is_set():
         try:
             with unasked_cancel_fails():
                 return await serve()
         except (BusUnavailable, DatabaseUnavailable, QueueMissing, SubscriptionLost) as error:
-            _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
+            if told != (told := str(error)):
+                _log.warning("worker_waits", reason=str(error), error=type(error).__name__)
         await backoff.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where workers keep what is to outlive them; without a database it ends with the process."""
+
+    pool: asyncpg.Pool | None
+    states: StateStore
+    effects: EffectStore
+    memory: BaseMemoryStore | None
+    schedules: ScheduleStore
+
+    def tasks_of(self, agent_id: str) -> TaskStore | None:
+        """Return where the tasks of an agent are kept; None when no mind is installed."""
+        mind = find_mind()
+        return None if mind is None else mind.task_store(agent_id, self.pool)
+
+
 @asynccontextmanager
-async def _stores(
-    settings: WorkerSettings, agent_id: str
-) -> AsyncIterator[tuple[asyncpg.Pool | None, StateStore, TaskStore, EffectStore, BaseMemoryStore, ScheduleStore]]:
-    url = settings.url
+async def open_stores(settings: WorkerSettings, connections: int) -> AsyncIterator[Stores]:
+    """Yield the stores of the settings' database, over a pool of at most so many connections.
+
+    Raises:
+        DatabaseUnavailable: it does not answer.
+    """
+    url, mind = settings.url, find_mind()
     if url is None:
         reason = "APC_DATABASE_URL is not set: ctx.state, ctx.once, tasks, memory and schedules end with this process"
         _log.warning("state_not_kept", reason=reason)
-        memory = InMemoryMemoryStore()
-        yield (
-            None,
-            InMemoryStateStore(memory),
-            InMemoryTaskStore(),
-            InMemoryEffectStore(),
-            memory,
-            InMemoryScheduleStore(),
-        )
+        memory = None if mind is None else mind.memory_store()
+        states = InMemoryStateStore(memory if isinstance(memory, Documents) else None)
+        yield Stores(None, states, InMemoryEffectStore(), memory, InMemoryScheduleStore())
         return
     from apc_bus.database import open_pool  # late: not needed without a database
 
-    pool = await open_pool(url, max_size=4 + settings.task_concurrency)
+    pool = await open_pool(url, max_size=connections)
     try:
-        yield (
-            pool,
-            PostgresStateStore(pool),
-            PostgresTaskStore(pool, agent_id),
-            PostgresEffectStore(pool),
-            PostgresMemoryStore(pool, is_patient=True, sees_others=False),
-            PostgresScheduleStore(pool),
-        )
+        memory = None if mind is None else mind.memory_store(pool)
+        yield Stores(pool, PostgresStateStore(pool), PostgresEffectStore(pool), memory, PostgresScheduleStore(pool))
     finally:
         await pool.close()
 
 
 @contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set `stop` at SIGTERM and SIGINT meanwhile."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -1,14 +1,14 @@
 """A worker: one agent at one bus. Takes packets from its two queues, handles them, reports what became of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+from uuid import UUID
 
 import asyncpg
-import structlog
 from structlog.contextvars import bound_contextvars
 
 from apc_agents.agent import Agent
@@ -16,29 +16,26 @@ from apc_agents.effect_maker import EffectMaker
 from apc_agents.effects import EffectStore, InMemoryEffectStore
 from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
-from apc_agents.errors import EmitError
+from apc_agents.errors import EmitError, ProcessEnded
 from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
 from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import InMemoryStateStore, StateCache, StateStore
-from apc_agents.memory.in_memory import InMemoryMemoryStore
-from apc_agents.memory.store import BaseMemoryStore
 from apc_agents.outbox import ReceiptOutbox
+from apc_agents.ports import BaseMemoryStore, find_mind, require_mind
 from apc_agents.running.delivery import Inbound, KnownSessions
-from apc_agents.running.intake import Inbox, Intake, SubstrateListener
+from apc_agents.running.intake import Ear, Inbox, Intake, SubstrateListener
 from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
-from apc_agents.tasks.in_memory import InMemoryTaskStore
-from apc_agents.tasks.runner import TaskRunner, announce_with
-from apc_agents.tasks.store import TaskStore
+from apc_agents.task_port import TaskStore
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Health, cancelled, first_of, keep_running, running
-from apc_bus.consuming import Consumer, Take, consume
+from apc_bus.consuming import Consumer, Take, Tell, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import DeadLetter, GiveBack, TaskEnded
-from apc_bus.last_resort import LastResort
+from apc_bus.last_resort import ATTEMPTS, LastResort, Risk
 from apc_bus.port import Bus, Delivery
 from apc_bus.settings import WorkerSettings
-from apc_bus.telemetry import current_trace, leave_locals_out
+from apc_bus.telemetry import current_trace, get_logger
 from apc_bus.topology import INTER_AGENT, agent_queue
 from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.identity.ids import shard_of
@@ -51,7 +48,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION, Signal
 PRESENCE_TASK = "presence"
 """run_id and task_id of a HEARTBEAT."""
 
-_log = structlog.get_logger("apc_agents")
+_log = get_logger("apc_agents")
 
 
 async def send_heartbeats(emitter: Emitter, agent_id: str, silence: timedelta) -> None:
@@ -87,6 +84,48 @@ async def _send(emitter: Emitter, agent_id: str, silence: timedelta) -> None:
         _log.warning("heartbeat_not_sent", agent_id=agent_id, reason=str(error))
 
 
+class Hosting(Protocol):
+    """What the agents of a host share: an inbox, an outbox, the substrate. `apc_agents.running.host` has it."""
+
+    @property
+    def outbox(self) -> ReceiptOutbox:
+        """The outbox, which the host runs."""
+        ...
+
+    def joined(
+        self, agent_id: str, takes: Mapping[bool, Take], tell: Tell, ear: Ear | None
+    ) -> AbstractContextManager[None]:
+        """Hand the agent's packets to it meanwhile.
+
+        Args:
+            agent_id: whose.
+            takes: what takes a delivery, by whether it came through the urgent queue.
+            tell: reports what is set aside.
+            ear: hears the substrate; None = the agent does not listen.
+        """
+        ...
+
+    async def extend(self) -> None:
+        """Let in what is behind the packets that are held: a handler waits for an answer."""
+        ...
+
+    def is_apart(self, agent_id: str, risk: Risk | None) -> bool:
+        """Return whether a packet of the agent is handled in a child process."""
+        ...
+
+    async def handle_apart(self, agent_id: str, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
+        """Handle a delivery in a child process; return what `Take` says of its end: None = acknowledge it.
+
+        Raises:
+            ProcessEnded: the process has ended without saying how the delivery ended.
+        """
+        ...
+
+
+handling: dict[asyncio.Task[Any], tuple[str, UUID]] = {}
+"""The agent and the packet of each task of this process that handles one; any thread may look."""
+PAUSE_SECONDS = 1.0
+"""Until another child process handles a packet whose process had no broker or no database."""
 MIDDLEWARE_GRACE_SECONDS = 1.0
 """How long middlewares may take after the last handler has ended; what is not acknowledged then comes again."""
 
@@ -123,6 +162,7 @@ class Worker:
         last_resort: that of the process, which its workers share; default one with the data folder of the settings.
         on_failure: told of every exception that a handler raised.
         on_invocation: told of the steps of every run of a handler that emitted something.
+        host: what the agent shares with others of this process; None = it has its own queues, outbox and heartbeat.
     """
 
     def __init__(
@@ -143,18 +183,22 @@ class Worker:
         last_resort: LastResort | None = None,
         on_failure: FailureListener | None = None,
         on_invocation: InvocationListener | None = None,
+        host: Hosting | None = None,
     ) -> None:
         settings = settings or WorkerSettings()
+        self._host = host
         self._agent, self._bus, self._settings = agent, bus, settings
         self._schedules, self._database = schedules, database
         self._sessions = sessions = KnownSessions(agent.agent_id)
         contract, acknowledgements = contract or load_contract(settings.contract), Acknowledgements()
         claim_checks = ClaimChecks(artifacts, settings.claim_check_bytes)
-        self._outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
+        self._outbox = host.outbox if host else ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
         self._states = StateCache(states or InMemoryStateStore(), agent.agent_id)
-        self._intake, self._inbox = Intake(agent.agent_id, sessions, acknowledgements, settings.shards), Inbox()
-        self._tasks = tasks or (InMemoryTaskStore() if agent.tools is not None else None)
+        keeps = host is not None and agent.runs == "process"
+        self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards, keeps_deliveries=keeps)
+        self._inbox = Inbox()
+        self._tasks = tasks or (None if agent.tools is None else require_mind("tools").task_store(agent.agent_id))
         self._effects = _effect_maker(effects or InMemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
             self._make_resources(memory, artifacts),
@@ -172,11 +216,12 @@ class Worker:
         """Set while handlers run: after on_start, until the worker stops."""
 
     def _make_resources(self, memory: BaseMemoryStore | None, artifacts: ArtifactStore | None) -> Resources:
+        mind = find_mind()
         return Resources(
             agent=self._agent,
             emitter=self._emitter,
             effects=self._effects,
-            memory=memory or InMemoryMemoryStore(),
+            memory_store=memory or (None if mind is None else mind.memory_store()),
             artifacts=artifacts,
             tasks=self._tasks,
         )
@@ -215,32 +260,43 @@ class Worker:
             QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
             Exception: whatever on_start raised.
         """
-        leave_locals_out()
         with bound_contextvars(agent_id=self._agent.agent_id):
-            async with running(self._outbox.run()) as outbox, self._queues():
-                await self._serve(stop, outbox)
+            async with AsyncExitStack() as stack:
+                own = [] if self._host is not None else [await stack.enter_async_context(running(self._outbox.run()))]
+                await stack.enter_async_context(self._queues())
+                await self._serve(stop, own)
 
-    async def _serve(self, stop: asyncio.Event, outbox: asyncio.Task[None]) -> None:
-        settings, agent = self._settings, self._agent
-        beats = self._keep(
-            "the heartbeat", lambda: send_heartbeats(self._emitter, agent.agent_id, settings.heartbeat_silence), stop
-        )
+    @asynccontextmanager
+    async def _heartbeats(self, stop: asyncio.Event) -> AsyncIterator[None]:
+        """Send heartbeats meanwhile; those of a host are the broker's, which counts its consumers."""
+        if self._host is not None:
+            yield
+            return
+        agent_id, silence = self._agent.agent_id, self._settings.heartbeat_silence
+        async with running(
+            self._keep("the heartbeat", lambda: send_heartbeats(self._emitter, agent_id, silence), stop)
+        ):
+            yield
+
+    async def _serve(self, stop: asyncio.Event, own: list[asyncio.Task[None]]) -> None:
+        agent = self._agent
         handlers: list[asyncio.Task[None]] = []
+        say = _log.info if self._host is None else _log.debug
         try:
-            async with running(beats):
+            async with self._heartbeats(stop):
                 for starter in agent.starters:
                     await self._dispatcher.start(starter, PRESENCE_SESSION)
                 handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
                 self.ready.set()
-                _log.info("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await first_of(stop.wait(), outbox, *handlers, *self._runners(stop), *self._listeners(stop))
+                say("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
+                await first_of(stop.wait(), *own, *handlers, *self._runners(stop), *self._listeners(stop))
                 if not stop.is_set():
                     raise TaskEnded(f"a task of the worker {agent.agent_id} has ended without having been told to stop")
         finally:
             self._turn_away()
             await self._finish(handlers)
             await self._confirm_receipts()
-            _log.info("worker_stopped", agent_id=agent.agent_id)
+            say("worker_stopped", agent_id=agent.agent_id)
 
     async def fire(self, tick: Tick) -> str:
         """Fire a schedule of the agent, whatever its cron line says; return the id of the session in which it comes.
@@ -261,42 +317,49 @@ class Worker:
         """Return what forgets old records, and runs the schedules of an agent and the tasks of one with tools."""
         agent_id, schedules, store = self._agent.agent_id, self._agent.schedules, self._schedules
         forget = partial(self._states.forget_answers, self._settings.effect_retention)
-        runs = [self._keep("the purge of effects", self._effects.purge, stop)]
-        runs.append(self._keep("the purge of answers", forget, stop))
+        runs: list[Coroutine[Any, Any, None]] = []
+        if self._host is None:
+            runs.append(self._keep("the purge of effects", self._effects.purge, stop))
+            runs.append(self._keep("the purge of answers", forget, stop))
         if schedules and store is not None:
             firing = ScheduleRunner(agent_id, schedules, store, fire_with(self._emitter, agent_id))
             runs.append(self._keep("the schedules", firing.run, stop))
         tools, tasks, settings = self._agent.tools, self._tasks, self._settings
         if tools is None or tasks is None:
             return runs
-        runner = TaskRunner(
-            agent_id,
-            tools,
-            tasks,
-            announce_with(self._emitter, agent_id),
-            security_level=self._agent.security_level,
-            concurrency=settings.task_concurrency,
-            lease=settings.task_lease,
-            poll=settings.task_poll,
-        )
-        return [*runs, self._keep("the runner of tasks", runner.run, stop)]
+        level = self._agent.security_level
+        run_tasks = require_mind("tools").task_runner(agent_id, tools, tasks, self._emitter, level, settings)
+        return [*runs, self._keep("the runner of tasks", run_tasks, stop)]
 
     def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """Return what reads the substrate for an agent that listens."""
-        if self._agent.substrate_handler is None:
+        """Return what reads the substrate for an agent that listens; a host reads it once for all of its agents."""
+        ear = self._ear
+        if ear is None or self._host is not None:
             return []
-        listener = SubstrateListener(
-            self._bus,
-            self._agent.agent_id,
-            self._sessions,
-            self._inbox.put,
-            self._settings.shards,
-            self._intake.time,
-        )
+        listener = SubstrateListener(self._bus, {ear.agent_id: ear}, self._settings.shards, ear.agent_id)
         return [self._keep("the substrate", listener.run, stop)]
+
+    @property
+    def _ear(self) -> Ear | None:
+        """Return what hears the substrate for an agent that listens."""
+        if self._agent.substrate_handler is None:
+            return None
+        return Ear(self._agent.agent_id, self._sessions, self._inbox.put, self._intake.time)
+
+    async def forget_old(self) -> None:
+        """Forget the effects and answers that nobody will ask for again. Raises what the stores raise."""
+        await self._effects.purge_once()
+        await self._states.forget_answers_once(self._settings.effect_retention)
 
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
+        takes = {
+            is_urgent: self._with_middlewares(partial(self._take, is_urgent=is_urgent)) for is_urgent in (True, False)
+        }
+        if self._host is not None:
+            with self._host.joined(self._agent.agent_id, takes, self._tell_set_aside, self._ear):
+                yield
+            return
         prefetch = self._settings.worker_prefetch
         self._consumers: dict[bool, Consumer] = {}
         """By whether their queue is the urgent one."""
@@ -306,11 +369,10 @@ class Worker:
                 # because a handler may wait for an ACK, and is handled first after a restart.
                 ahead = 1 if self._agent.may_crash and not is_urgent else prefetch
                 queue = agent_queue(self._agent.agent_id, is_urgent)
-                take = self._with_middlewares(partial(self._take, is_urgent=is_urgent))
                 consuming = consume(
                     self._bus,
                     queue,
-                    take,
+                    takes[is_urgent],
                     ahead,
                     grace=MIDDLEWARE_GRACE_SECONDS,
                     last_resort=self._last_resort,
@@ -325,13 +387,13 @@ class Worker:
 
         An answer is control traffic. Ordinary packets stay at the broker: a crash would count against each of them.
         """
-        await self._consumers[True].extend()
+        await (self._consumers[True] if self._host is None else self._host).extend()
         return await self._states.load_answers(packet)
 
     def _with_middlewares(self, take: Take) -> Take:
         if not self._agent.middlewares:
             return take
-        from apc_bus.rabbit.middlewares import with_middlewares  # late: FastStream takes half a second to import
+        from apc_bus.rabbit.faststream import with_middlewares  # late: FastStream takes half a second to import
 
         return with_middlewares(take, self._agent.middlewares, INTER_AGENT)
 
@@ -361,15 +423,52 @@ class Worker:
         while (inbound := await self._inbox.get()) is not None:
             in_hand = (self._agent.agent_id, inbound.packet.packet_id)
             LastResort.in_hand.add(in_hand)
+            if (task := asyncio.current_task()) is not None:
+                handling[task] = in_hand
             try:
-                if inbound.risk is None:
-                    await self._dispatcher.process(inbound)
-                else:
-                    async with inbound.risk.taken():
-                        await self._dispatcher.process(inbound)
+                await self._handle(inbound)
             finally:
                 LastResort.in_hand.discard(in_hand)
+                if task is not None:
+                    handling.pop(task, None)
                 self._inbox.release(inbound)
+
+    async def _handle(self, inbound: Inbound) -> None:
+        host, delivery = self._host, inbound.delivery
+        if host is not None and delivery is not None and host.is_apart(self._agent.agent_id, inbound.risk):
+            await self._handle_apart(host, inbound, delivery)
+        elif inbound.risk is None:
+            await self._dispatcher.process(inbound)
+        else:
+            async with inbound.risk.taken():
+                await self._dispatcher.process(inbound)
+
+    async def _handle_apart(self, host: Hosting, inbound: Inbound, delivery: Delivery) -> None:
+        """Handle a packet in a child process; one that ends several of them is set aside."""
+        agent_id, packet_id, risk = self._agent.agent_id, str(inbound.packet.packet_id), inbound.risk
+        ends = 0 if risk is None else risk.ends
+        while ends < ATTEMPTS:
+            try:
+                error = await host.handle_apart(agent_id, delivery, is_urgent=inbound.is_urgent)
+            except ProcessEnded as ended:
+                ends += 1
+                if risk is not None:
+                    risk.count_end()
+                _log.error("process_ended", agent_id=agent_id, packet_id=packet_id, ends=ends, reason=str(ended))
+            except BaseException as failure:
+                given_back = GiveBack("the worker stopped while a child process handled the packet")
+                inbound.done.set_exception(failure if isinstance(failure, Exception) else given_back)
+                raise
+            else:
+                if isinstance(error, GiveBack):  # the process had no broker or no database
+                    _log.warning("process_gave_back", agent_id=agent_id, packet_id=packet_id, reason=str(error))
+                    await asyncio.sleep(PAUSE_SECONDS)
+                elif error is not None:
+                    return inbound.done.set_exception(error)
+                else:
+                    return inbound.done.set_result(None)
+        dead = DeadLetter(f"packet {packet_id} ended its processes while it was alone in them")
+        self._tell_set_aside(delivery, inbound.done, dead)
 
     def _deliver_locally(self, packet: Packet) -> None:
         """Take a packet between modules of this agent: handled here, logged by the orchestrator, without receipts."""
@@ -393,7 +492,7 @@ class Worker:
     async def _confirm_receipts(self) -> None:
         try:
             async with asyncio.timeout(self._settings.drain_timeout.total_seconds()):
-                await self._outbox.drained()
+                await (self._outbox.drained() if self._host is None else self._outbox.confirmed())
         except TimeoutError:
             _log.warning("receipts_unconfirmed", agent_id=self._agent.agent_id)
             self._intake.give_back(GiveBack("the receipts of the packet are not confirmed"))

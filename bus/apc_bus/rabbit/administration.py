@@ -1,32 +1,33 @@
 """What commands ask of a RabbitMQ broker and change there: depths, the topology, rights, a login.
 
-A depth is asked by a passive declare: the broker's own lists lag by seconds.
+They use aio-pika's queues and exchanges, over a separate connection for each act. A depth is asked by a passive
+declare: the broker's own lists lag by seconds.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-import aiormq
-from aiormq.abc import AbstractConnection
-from aiormq.exceptions import (
-    AMQPConnectionError,
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractQueue
+from aio_pika.exceptions import (
     AMQPError,
     AuthenticationError,
-    ChannelAccessRefused,
+    ChannelClosed,
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
-    ConnectionNotAllowed,
     InvalidFrameError,
     ProbableAuthenticationError,
 )
+from aiormq.exceptions import ChannelAccessRefused, ConnectionNotAllowed
 from yarl import URL
 
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.errors import BusUnavailable, QueueMissing, ShardsDiffer, TopologyConflict
-from apc_bus.port import Bus, Message, Publication, QueueDepth
-from apc_bus.rabbit.connections import BulkChannel, Link, Nodes, Timing, open_channel
+from apc_bus.port import Bus, QueueDepth
+from apc_bus.rabbit.connections import Link, Nodes, Timing
 from apc_bus.rabbit.consumer import CHANNEL_GONE
 from apc_bus.settings import BusSettings
 from apc_bus.topology import (
@@ -40,30 +41,67 @@ from apc_bus.topology import (
     agent_queue,
     build_topology,
     gate_queue,
+    intra_exchange,
     log_queue,
     retry_queue,
 )
 from apc_contracts.vocabulary import PacketType
 
 
+@asynccontextmanager
+async def _connected(url: str, timing: Timing, purpose: str) -> AsyncIterator[Link]:
+    """Open a connection for one act of a command. Raises BusUnavailable."""
+    link = await Nodes([url], timing).connect(purpose)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+async def _open(link: Link, patience: float, *, confirms: bool = False) -> AbstractChannel:
+    """Return a new channel of aio-pika, whose own way of opening one has no limit of time."""
+    channel = link.channel(publisher_confirms=confirms)
+    async with asyncio.timeout(patience):
+        await channel.initialize()
+    return channel
+
+
 async def queue_depth(link: Link, queue: str, patience: float) -> QueueDepth:
     """Ask the broker for the depth of a queue. Raises QueueMissing, BusUnavailable."""
+    with told_of_depth(queue), unasked_cancel_fails():
+        channel = await _open(link, patience)
+        declared = await channel.declare_queue(queue, passive=True, timeout=patience)
+        await _close(channel, patience)
+    return _depth_of(declared)
+
+
+@contextmanager
+def told_of_depth(queue: str) -> Iterator[None]:
+    """Turn what the libraries raise when they ask for a depth into QueueMissing and BusUnavailable."""
     try:
-        with unasked_cancel_fails():
-            channel = await open_channel(link, patience)
-            declared = await channel.queue_declare(queue, passive=True, timeout=patience)
-            await channel.close(timeout=patience)
+        yield
     except ChannelNotFoundEntity as error:
         raise QueueMissing(f"no queue {queue}: run `apc topology apply`") from error
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker does not tell the depth of {queue}: {error!r}") from error
-    return QueueDepth(declared.message_count or 0, declared.consumer_count or 0)
+
+
+def _depth_of(declared: AbstractQueue) -> QueueDepth:
+    found = declared.declaration_result
+    return QueueDepth(found.message_count or 0, found.consumer_count or 0)
+
+
+async def _close(channel: AbstractChannel, patience: float) -> None:
+    async with asyncio.timeout(patience):
+        await channel.close()
 
 
 async def check_shards(bus: Bus, shards: int) -> None:
     """Check that the broker has the queues of this many shards, and of no more; without a topology there is nothing.
 
     A process with another number would compute other routing keys: its packets would go to shards of other sessions.
+    The queues may come while this looks: they are declared from the last shard to the first (`build_topology`), so
+    that all are there once the first is.
 
     Raises:
         ShardsDiffer: the broker has another number. BusUnavailable.
@@ -74,7 +112,7 @@ async def check_shards(bus: Bus, shards: int) -> None:
     count = 0
     while await _has(bus, gate_queue(count)):
         count += 1
-    if count:
+    if count not in (0, shards):
         raise ShardsDiffer(
             f"APC_SHARDS is {shards}, and the broker has the queues of {count} shards: set APC_SHARDS={count} for "
             "every process, or change the number as docs/how-to/operations.md says"
@@ -111,7 +149,12 @@ Objection = Callable[[int], Awaitable[str | None]]
 
 
 async def apply_rabbit(
-    url: str, topology: Topology, *, objection: Objection | None = None, timing: Timing | None = None
+    url: str,
+    topology: Topology,
+    *,
+    new: Collection[str] = (),
+    objection: Objection | None = None,
+    timing: Timing | None = None,
 ) -> Applied:
     """Declare exchanges, queues and bindings; remove the bindings of types that an agent handles no more.
 
@@ -119,6 +162,8 @@ async def apply_rabbit(
 
     Args:
         url: AMQP URL of one node, of a user with the right to configure.
+        new: queues that never were: nothing consumes them yet, so that they are made without waiting, and they have no
+            bindings to remove.
         objection: asked before N changes, when nothing consumes and the queues are empty, and before the first queues
             are made.
 
@@ -128,17 +173,17 @@ async def apply_rabbit(
         BusUnavailable: no answer, or the user lacks the right.
     """
     timing = timing or Timing()
-    link = await Nodes([url], timing).connect("apc topology")
     try:
-        with unasked_cancel_fails():
-            before = await _shards_on(link, timing)
-            deleted = await _change_shards(link, topology, before, objection, timing)
-            if await _lacks_queues(link, topology, timing):
-                await asyncio.sleep(FAREWELL_SECONDS)
-            channel = await open_channel(link, timing.answer)
-            async with asyncio.timeout(10 * timing.answer):
-                await _declare(channel, topology)
-            return Applied(before, deleted)
+        async with _connected(url, timing, "apc topology") as link:
+            with unasked_cancel_fails():
+                before = await _shards_on(link, timing)
+                deleted = await _change_shards(link, topology, before, objection, timing)
+                if await _lacks_queues(link, topology, new, timing):
+                    await asyncio.sleep(FAREWELL_SECONDS)
+                channel = await _open(link, timing.answer)
+                async with asyncio.timeout(10 * timing.answer):
+                    await _declare(channel, topology, new)
+                return Applied(before, deleted)
     except ChannelPreconditionFailed as error:
         raise TopologyConflict(
             f"{error}: the broker holds it with other arguments; drain and delete it, then apply again"
@@ -147,39 +192,44 @@ async def apply_rabbit(
         raise BusUnavailable(f"{error}: apply needs a user that may configure everything") from error
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not finish the topology: {error!r}; apply it again") from error
-    finally:
-        await link.close(timing.connect)
 
 
-async def _lacks_queues(link: Link, topology: Topology, timing: Timing) -> bool:
-    """Return whether a queue of an applied topology is missing: it may have been deleted a moment ago."""
-    channel = await open_channel(link, timing.answer)
+async def _lacks_queues(link: Link, topology: Topology, new: Collection[str], timing: Timing) -> bool:
+    """Return whether an old queue of an applied topology is missing: it may have been deleted a moment ago."""
+    channel = await _open(link, timing.answer)
     try:
         async with asyncio.timeout(10 * timing.answer):
-            await channel.exchange_declare(INGRESS, passive=True)
+            await channel.declare_exchange(INGRESS, passive=True)
     except ChannelNotFoundEntity:
         return False
     try:
         async with asyncio.timeout(10 * timing.answer):
-            for queue in topology.queues:
-                await channel.queue_declare(queue.name, passive=True)
+            for name in (queue.name for queue in topology.queues if queue.name not in new):
+                await channel.declare_queue(name, passive=True)
     except ChannelNotFoundEntity:
         return True
-    await channel.close(timeout=timing.answer)
+    await _close(channel, timing.answer)
     return False
 
 
-async def _declare(channel: BulkChannel, topology: Topology) -> None:
-    for exchange in topology.exchanges:
-        await channel.exchange_declare(exchange.name, exchange_type=exchange.kind.value, durable=True)
-    for queue in topology.queues:
-        await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+async def _declare(channel: AbstractChannel, topology: Topology, new: Collection[str]) -> None:
+    declared: list[Exchange | Queue] = [*topology.exchanges, *topology.queues]
+    for item in declared:
+        await _declare_one(channel, item)
     await _bind(channel, topology.bindings)
     wanted = set(topology.bindings)
     for agent in topology.agents:
-        for binding in agent_bindings(agent, PacketType):
+        has_old_bindings = agent.host is None and not set(agent.names) <= set(new)
+        for binding in agent_bindings(agent, PacketType) if has_old_bindings else ():
             if binding not in wanted:
-                await channel.queue_unbind(binding.queue, binding.exchange, binding.key)
+                await _unbind(channel, binding)
+
+
+async def _declare_one(channel: AbstractChannel, item: Exchange | Queue) -> None:
+    if isinstance(item, Exchange):
+        await channel.declare_exchange(item.name, item.kind.value, durable=True)
+    else:
+        await channel.declare_queue(item.name, durable=True, arguments=dict(item.arguments))
 
 
 async def _shards_on(link: Link, timing: Timing) -> int:
@@ -209,7 +259,7 @@ async def _change_shards(
     if before == wanted:
         return ()
     names = [name for shard in range(before) for name in (gate_queue(shard), log_queue(shard))]
-    inboxes = [agent_queue(agent.agent_id, urgent) for agent in topology.agents for urgent in (True, False)]
+    inboxes = dict.fromkeys(name for agent in topology.agents for name in agent.names)
     refused = f"cannot change from {before} to {wanted} shards" if before else f"cannot make {wanted} shards"
     if before:
         await _check_idle(link, [*names, *map(retry_queue, RETRY_DELAYS_MS), *inboxes], refused, timing)
@@ -222,7 +272,9 @@ async def _change_shards(
             await asyncio.sleep(FAREWELL_SECONDS)  # what was routed before is in its queue by then
             await _check_idle(link, surplus, refused, timing)
         except TopologyConflict:
-            await _bind(await open_channel(link, timing.answer), build_topology(before).bindings)
+            channel = await _open(link, timing.answer)
+            async with asyncio.timeout(10 * timing.answer):
+                await _bind(channel, build_topology(before).bindings)
             raise
         await _delete(link, surplus, timing)
     return tuple(surplus[::-1])
@@ -242,25 +294,52 @@ async def _check_idle(link: Link, queues: Iterable[str], refused: str, timing: T
 
 
 async def _cut_off(link: Link, before: Sequence[Binding], after: Sequence[Binding], timing: Timing) -> None:
-    channel = await open_channel(link, timing.answer)
-    for binding in set(before) - set(after):
-        await channel.queue_unbind(binding.queue, binding.exchange, binding.key)
-    await channel.close(timeout=timing.answer)
+    channel = await _open(link, timing.answer)
+    async with asyncio.timeout(10 * timing.answer):
+        for binding in set(before) - set(after):
+            await _unbind(channel, binding)
+    await _close(channel, timing.answer)
 
 
-async def _bind(channel: BulkChannel, bindings: Iterable[Binding]) -> None:
+async def _bind(channel: AbstractChannel, bindings: Iterable[Binding]) -> None:
     for binding in bindings:
-        await channel.queue_bind(binding.queue, binding.exchange, binding.key)
+        queue = await channel.get_queue(binding.queue, ensure=False)
+        await queue.bind(binding.exchange, binding.key)
+
+
+async def _unbind(channel: AbstractChannel, binding: Binding) -> None:
+    queue = await channel.get_queue(binding.queue, ensure=False)
+    await queue.unbind(binding.exchange, binding.key)
 
 
 async def _delete(link: Link, queues: Iterable[str], timing: Timing) -> None:
-    channel = await open_channel(link, timing.answer)
+    channel = await _open(link, timing.answer)
     for name in queues:
         try:
             await channel.queue_delete(name, timeout=timing.answer)
         except ChannelNotFoundEntity:
-            channel = await open_channel(link, timing.answer)
-    await channel.close(timeout=timing.answer)
+            channel = await _open(link, timing.answer)
+    await _close(channel, timing.answer)
+
+
+async def delete_inbox(url: str, agent_id: str, *, timing: Timing | None = None) -> None:
+    """Delete the queues of an agent that runs on a host now, and the exchange between its processes. Idempotent.
+
+    Args:
+        url: AMQP URL of one node, of a user with the right to configure.
+
+    Raises:
+        BusUnavailable: no answer, or the user lacks the right.
+    """
+    timing = timing or Timing()
+    try:
+        async with _connected(url, timing, "apc topology") as link:
+            with unasked_cancel_fails():
+                await _delete(link, [agent_queue(agent_id, urgent) for urgent in (True, False)], timing)
+                channel = await _open(link, timing.answer)
+                await channel.exchange_delete(intra_exchange(agent_id), timeout=timing.answer)
+    except CHANNEL_GONE as error:
+        raise BusUnavailable(f"the broker did not delete the queues of {agent_id}: {error!r}; try again") from error
 
 
 # Compares a topology with what a broker holds, by what AMQP can tell: bindings it cannot tell.
@@ -290,14 +369,12 @@ async def inspect_rabbit(url: str, topology: Topology, *, timing: Timing | None 
         BusUnavailable: no answer.
     """
     timing = timing or Timing()
-    link = await Nodes([url], timing).connect("apc doctor")
     try:
-        with unasked_cancel_fails():
-            return await _Inspector(link, timing).look(topology)
+        async with _connected(url, timing, "apc doctor") as link:
+            with unasked_cancel_fails():
+                return await _Inspector(link, timing).look(topology)
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell its topology: {error!r}") from error
-    finally:
-        await link.close(timing.connect)
 
 
 async def takes_message_of(url: str, size: int, *, timing: Timing | None = None) -> bool:
@@ -309,16 +386,22 @@ async def takes_message_of(url: str, size: int, *, timing: Timing | None = None)
         BusUnavailable: no answer.
     """
     timing = timing or Timing()
-    link = await Nodes([url], timing).connect("apc doctor")
     try:
-        channel = await open_channel(link, timing.answer)
-        probe = Publication("", "apc.doctor.no.queue", Message(bytes(size), "apc-doctor-size"))
-        await channel.publish_window([probe], timing.answer)
-        return not isinstance(channel.refusal, ChannelPreconditionFailed)
+        async with _connected(url, timing, "apc doctor") as link:
+            with unasked_cancel_fails():
+                channel = await _open(link, timing.answer, confirms=True)
+                await _publish(channel.default_exchange, "apc.doctor.no.queue", timing.answer, bytes(size))
+    except ChannelPreconditionFailed:
+        return False
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not answer: {error!r}") from error
-    finally:
-        await link.close(timing.connect)
+    return True
+
+
+async def _publish(exchange: AbstractExchange, key: str, patience: float, body: bytes = b"") -> None:
+    """Publish what no queue takes and wait for the confirm; it does not come back, because it is not mandatory."""
+    async with asyncio.timeout(patience):
+        await exchange.publish(aio_pika.Message(body), key, mandatory=False)
 
 
 class _Inspector:
@@ -327,7 +410,7 @@ class _Inspector:
     def __init__(self, link: Link, timing: Timing) -> None:
         self._link = link
         self._timing = timing
-        self._channel: BulkChannel | None = None
+        self._channel: AbstractChannel | None = None
         self._found = Inspection()
 
     async def look(self, topology: Topology) -> Inspection:
@@ -342,10 +425,9 @@ class _Inspector:
         channel = await self._open()
         try:
             if isinstance(item, Exchange):
-                await channel.exchange_declare(item.name, passive=True)
+                await channel.declare_exchange(item.name, passive=True)
             else:
-                declared = await channel.queue_declare(item.name, passive=True)
-                self._found.depths[item.name] = QueueDepth(declared.message_count or 0, declared.consumer_count or 0)
+                self._found.depths[item.name] = _depth_of(await channel.declare_queue(item.name, passive=True))
         except ChannelNotFoundEntity:
             self._channel = None
             self._found.missing.append(item.name)
@@ -356,10 +438,7 @@ class _Inspector:
         """Declare an existing object again: the broker refuses it if anything differs, and otherwise does nothing."""
         channel = await self._open()
         try:
-            if isinstance(item, Exchange):
-                await channel.exchange_declare(item.name, exchange_type=item.kind.value, durable=True)
-            else:
-                await channel.queue_declare(item.name, durable=True, arguments=dict(item.arguments))
+            await _declare_one(channel, item)
         except ChannelPreconditionFailed as error:
             self._channel = None
             self._found.differing.append(f"{item.name} ({error})")
@@ -367,9 +446,9 @@ class _Inspector:
             self._channel = None
             self._found.is_compared = False
 
-    async def _open(self) -> BulkChannel:
+    async def _open(self) -> AbstractChannel:
         if self._channel is None:
-            self._channel = await open_channel(self._link, self._timing.answer)
+            self._channel = await _open(self._link, self._timing.answer)
         return self._channel
 
 
@@ -398,38 +477,35 @@ async def probe_rights(url: str, exchanges: Iterable[str], *, timing: Timing | N
         BusUnavailable: no answer.
     """
     timing = timing or Timing()
-    link = await Nodes([url], timing).connect("apc doctor")
     try:
-        with unasked_cancel_fails():
-            may_configure = await _may_configure(link, timing.answer)
-            may_write = [name for name in exchanges if await _may_write(link, timing.answer, name)]
-            return BrokerRights(may_configure, frozenset(may_write))
+        async with _connected(url, timing, "apc doctor") as link:
+            with unasked_cancel_fails():
+                may_configure = await _may_configure(link, timing.answer)
+                may_write = [name for name in exchanges if await _may_write(link, timing.answer, name)]
+                return BrokerRights(may_configure, frozenset(may_write))
     except CHANNEL_GONE as error:
         raise BusUnavailable(f"the broker did not tell the rights of its user: {error!r}") from error
-    finally:
-        await link.close(timing.connect)
 
 
 async def _may_configure(link: Link, patience: float) -> bool:
-    channel = await open_channel(link, patience)
+    channel = await _open(link, patience)
     try:
-        await channel.queue_declare(f"{NO_KEY}.{uuid4()}", exclusive=True, auto_delete=True, timeout=patience)
+        await channel.declare_queue(f"{NO_KEY}.{uuid4()}", exclusive=True, auto_delete=True, timeout=patience)
     except ChannelAccessRefused:
         return False
-    await channel.close()
+    await _close(channel, patience)
     return True
 
 
-async def _may_write(link: Link, patience: float, exchange: str) -> bool:
-    channel = await open_channel(link, patience)
-    probe = Publication(exchange, NO_KEY, Message(b"", str(uuid4())))
-    window = await channel.publish_window([probe], patience)
-    if window.unanswered:
-        if channel.refusal is None:
-            raise BusUnavailable("the broker did not answer a publish")
+async def _may_write(link: Link, patience: float, name: str) -> bool:
+    channel = await _open(link, patience, confirms=True)
+    exchange = await channel.get_exchange(name, ensure=False)
+    try:
+        await _publish(exchange, NO_KEY, patience)
+    except ChannelClosed:
         return False  # refused, or no such exchange
-    await channel.close()
-    return True  # it came back: no queue has that key
+    await _close(channel, patience)
+    return True
 
 
 # Asks the broker whether a user and a password are good: the broker alone knows the users of agents.
@@ -438,32 +514,23 @@ _REFUSED = (ProbableAuthenticationError, AuthenticationError, ConnectionNotAllow
 """A virtual host that is not granted arrives as an unexpected frame."""
 
 
-async def _leave(connection: AbstractConnection, patience: float) -> None:
-    """Close the connection; a failure does not matter, because the answer is known."""
-    try:
-        with unasked_cancel_fails():
-            async with asyncio.timeout(patience):
-                await connection.close()
-    except (AMQPError, OSError, RuntimeError, TimeoutError):
-        pass
-
-
 async def may_log_in(settings: BusSettings, user: str, password: str) -> bool:
     """Return whether the broker of APC_AMQP_URL lets this user in with this password.
 
     Raises:
         BusUnavailable: no node answers.
     """
+    patience = settings.connect_timeout.total_seconds()
     for node in settings.amqp_nodes:
         url = URL(node).with_user(user).with_password(password)
         try:
             with unasked_cancel_fails():
-                async with asyncio.timeout(settings.connect_timeout.total_seconds()):
-                    connection = await aiormq.connect(url)
+                link = await aio_pika.connect(url, connection_class=Link, timeout=patience)
         except _REFUSED:
             return False
-        except (AMQPConnectionError, AMQPError, OSError, TimeoutError):
+        except (AMQPError, OSError, TimeoutError):
             continue
-        await _leave(connection, settings.connect_timeout.total_seconds())
+        link.patience = patience
+        await link.close()
         return True
     raise BusUnavailable("no broker node answers: logins cannot be checked; see APC_AMQP_URL")

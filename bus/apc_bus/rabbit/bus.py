@@ -3,28 +3,26 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from math import ceil
 
-import structlog
-
-from apc_bus.clock import boottime
-from apc_bus.concurrency import Health, cancelled, is_cancelled, keep_running, unasked_cancel_fails
-from apc_bus.errors import BusError
+from apc_bus.concurrency import Health, boottime, cancelled, is_cancelled, keep_running, unasked_cancel_fails
+from apc_bus.errors import BusError, BusUnavailable, QueueMissing
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Publication, QueueDepth, Subscription
-from apc_bus.rabbit.administration import check_shards, queue_depth
+from apc_bus.rabbit.administration import check_shards, told_of_depth
 from apc_bus.rabbit.connections import Nodes, SharedLink, Timing
 from apc_bus.rabbit.consumer import RabbitSubscription, subscribed
 from apc_bus.rabbit.health import BusHealth, ConsumerHealth, Expected, ExpectedConsumers, follow_bus, forget_bus
 from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
-from apc_bus.telemetry import quiet_amqp_libraries
+from apc_bus.telemetry import get_logger, quiet_libraries
 from apc_bus.topology import SUBSTRATE_STREAM
 
 _STREAM_PREFETCH = 100
 """RabbitMQ refuses a consumer of a stream without a prefetch."""
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 class RabbitBus:
@@ -85,6 +83,7 @@ class RabbitBus:
 
     async def _watch(self) -> None:
         """Compare what should consume with what the broker says, and keep a connection to publish on."""
+        is_told = False
         while not is_cancelled():
             await asyncio.sleep(self._settings.consumer_check.total_seconds())
             for expected in self._expected:
@@ -92,15 +91,19 @@ class RabbitBus:
                     await self._look_at(expected)
             try:
                 await self._publish_link.get()
+                is_told = False
             except BusError as error:
-                _log.warning("broker_away", purpose=self._purpose, reason=str(error))
+                if not is_told:
+                    _log.warning("broker_away", purpose=self._purpose, reason=str(error))
+                is_told = True
 
     async def _look_at(self, expected: Expected) -> None:
         try:
             depth = await self.depth(expected.queue)
         except BusError as error:
             expected.lag = None
-            _log.warning("queue_not_told", queue=expected.queue, reason=str(error))
+            if not isinstance(error, BusUnavailable):  # that is told once, of the connection
+                _log.warning("queue_not_told", queue=expected.queue, reason=str(error))
             return
         if expected.compare(depth.messages, depth.consumers):
             _log.warning("consumer_starved", queue=expected.queue)
@@ -148,11 +151,39 @@ class RabbitBus:
             ) as subscription:
                 yield subscription
         finally:
-            await link.close(self._nodes.timing.connect)
+            await link.close()
 
     async def depth(self, queue: str) -> QueueDepth:
         """Ask the broker for the depth of a queue. Raises QueueMissing, BusUnavailable."""
-        return await queue_depth(await self._consume_link.get(), queue, self._nodes.timing.answer)
+        link, patience = await self._consume_link.get(), self._nodes.timing.answer
+        # A bulk channel, because the watchdog asks again and again: aio-pika's leave something on their connection.
+        with told_of_depth(queue), unasked_cancel_fails():
+            channel = await link.bulk_channel(patience)
+            declared = await channel.queue_declare(queue, passive=True, timeout=patience)
+            await channel.close(timeout=patience)
+        return QueueDepth(declared.message_count or 0, declared.consumer_count or 0)
+
+    async def consumers(self, queues: Sequence[str]) -> dict[str, int | None]:
+        """Ask the broker, on one channel, how many consumers each queue has; once it fails to answer, no further."""
+        found: dict[str, int | None] = dict.fromkeys(queues)
+        patience, channel = self._nodes.timing.answer, None
+        try:
+            link = await self._consume_link.get()
+            for queue in queues:
+                try:
+                    with told_of_depth(queue), unasked_cancel_fails():
+                        channel = channel or await link.bulk_channel(patience)
+                        declared = await channel.queue_declare(queue, passive=True, timeout=patience)
+                    found[queue] = declared.consumer_count or 0
+                except QueueMissing:
+                    found[queue], channel = 0, None  # the broker has closed the channel
+            if channel is not None:
+                with told_of_depth(queues[-1]), unasked_cancel_fails():
+                    await channel.close(timeout=patience)
+        except BusError as error:
+            if not isinstance(error, BusUnavailable):  # that is told once, of the connection
+                _log.warning("queue_not_told", queue=queues[0], reason=str(error))
+        return found
 
     async def close(self) -> None:
         """Close the connections; idempotent."""
@@ -163,23 +194,26 @@ class RabbitBus:
         await asyncio.gather(self._publish_link.close(), self._consume_link.close())
 
 
-async def connect_rabbit(settings: BusSettings, *, purpose: str = "apc", shards: int | None = None) -> RabbitBus:
+async def connect_rabbit(
+    settings: BusSettings, *, purpose: str = "apc", shards: int | None = None, heartbeat: timedelta | None = None
+) -> RabbitBus:
     """Return a bus over the nodes of `settings.amqp_nodes`, connected.
 
     Args:
         purpose: what the connections are called in the broker's listings.
         shards: the number that the broker must have, if it has a topology; None = do not look.
+        heartbeat: the longest interval of the connections' heartbeats, whatever the settings say; None = theirs.
 
     Raises:
         ShardsDiffer: the broker has another number of shards.
         BusUnavailable: no node answers within `connect_patience`, or user, password or virtual host is
             refused; the message says which.
     """
-    quiet_amqp_libraries()
-    for warning in settings.warnings:
+    quiet_libraries()
+    for warning in settings.warnings(heartbeat):
         _log.warning("setting_unwise", reason=warning)
     timing = Timing(
-        heartbeat=settings.heartbeat.total_seconds(),
+        heartbeat=min(settings.heartbeat, heartbeat or settings.heartbeat).total_seconds(),
         connect=settings.connect_timeout.total_seconds(),
         patience=settings.connect_patience.total_seconds(),
         answer=settings.broker_timeout.total_seconds(),

@@ -1,7 +1,9 @@
-"""Connections to a list of broker nodes, and the channel over which everything is published and consumed.
+"""Connections to a list of broker nodes, and the channel over which services publish and consume.
 
-Nodes are shuffled, with back-off and jitter, every wait bounded. aio-pika's robust connection knows one address; here a
-lost node is replaced by the next one, and anyone who used the connection is told, never silently resumed.
+A connection is aio-pika's, with its own channels, queues and exchanges for what is asked seldom; what moves packets
+goes over `BulkChannel`. Nodes are shuffled, with back-off and jitter, every wait bounded. aio-pika's robust connection
+knows one address; here a lost node is replaced by the next one, and anyone who used the connection is told, never
+silently resumed.
 """
 
 import asyncio
@@ -9,11 +11,14 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
+import aio_pika
 import aiormq
 import msgspec
-import structlog
-from aiormq.abc import ChannelFrame
+from aio_pika.abc import TimeoutType, UnderlayConnection
+from aio_pika.tools import OneShotCallback
+from aiormq.abc import AbstractChannel, ChannelFrame, ExceptionType
 from aiormq.exceptions import (
     AMQPChannelError,
     AMQPConnectionError,
@@ -25,20 +30,20 @@ from aiormq.exceptions import (
 )
 from yarl import URL
 
-from apc_bus.clock import boottime
-from apc_bus.concurrency import Backoff, unasked_cancel_fails
+from apc_bus.concurrency import Backoff, boottime, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, CallAborted, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.port import Publication
 from apc_bus.rabbit.decoding import read_return
 from apc_bus.rabbit.encoding import publish_frames
-from apc_bus.rabbit.transport import ListeningTransport, Silence, Taker
+from apc_bus.rabbit.transport import ListeningTransport, Silence
+from apc_bus.telemetry import get_logger
 from apc_bus.tls import tls_problem
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Nodes:
         each = [url.strip() for listed in urls for url in listed.split(",") if url.strip()]
         self._urls = [_with_heartbeat(url, timing.heartbeat) for url in each]
         self.timing = timing
+        self._is_away = False
 
     @property
     def user(self) -> str:
@@ -98,28 +104,40 @@ class Nodes:
             problems, lasting = [], 0
             for url in self.shuffled():
                 try:
-                    return await self._connect_to(url, purpose)
+                    link = await self._connect_to(url, purpose)
+                    self._note_back()
+                    return link
                 except _TlsFailed as error:
                     problems.append(f"{url.host}:{url.port} {error}")
                     lasting += 1
                 except (AMQPConnectionError, OSError, TimeoutError) as error:
                     problems.append(f"{url.host}:{url.port} {str(error) or type(error).__name__}")
+            problems.sort()  # the nodes are asked in another order each time
             if lasting == len(problems):
                 raise BusUnavailable(f"no broker node can be reached with TLS: {'; '.join(problems)}")
+            self._note_away(problems)
             if loop.time() + backoff.pause > deadline:
                 raise BusUnavailable(
                     f"no broker node answers ({'; '.join(problems)}): start RabbitMQ or check APC_AMQP_URL"
                 )
-            _log.warning("broker_awaited", problems=problems)
             await backoff.wait()
 
+    def _note_away(self, problems: list[str]) -> None:
+        if not self._is_away:
+            _log.warning("broker_awaited", problems=problems)
+        self._is_away = True
+
+    def _note_back(self) -> None:
+        if self._is_away:
+            _log.info("broker_back")
+        self._is_away = False
+
     async def _connect_to(self, url: URL, purpose: str) -> "Link":
-        transport = ListeningTransport()
-        connection = _Connection(url.update_query(name=purpose), transport_factory=transport)
         try:
             with unasked_cancel_fails():
-                async with asyncio.timeout(self.timing.connect):
-                    await connection.connect()
+                link = await aio_pika.connect(
+                    url.update_query(name=purpose), connection_class=Link, timeout=self.timing.connect
+                )
         except ProbableAuthenticationError as error:
             raise BusUnavailable(
                 f"{url.host}:{url.port} refuses user {url.user!r} or its password: check APC_AMQP_URL"
@@ -127,14 +145,15 @@ class Nodes:
         except (ConnectionNotAllowed, InvalidFrameError) as error:
             # Measured: a virtual host that is absent or not granted arrives as an unexpected frame.
             raise BusUnavailable(
-                f"user {url.user!r} may not use virtual host {connection.vhost!r} of {url.host}:{url.port}, "
+                f"user {url.user!r} may not use virtual host {_virtual_host(url)!r} of {url.host}:{url.port}, "
                 "or there is none of that name: check APC_AMQP_URL and the user's permissions"
             ) from error
         except (AMQPConnectionError, OSError) as error:
             if problem := tls_problem(error, "APC_AMQP"):
                 raise _TlsFailed(problem) from error
             raise
-        return Link(connection, transport)
+        link.patience = self.timing.connect
+        return link
 
 
 class _TlsFailed(Exception):
@@ -145,15 +164,73 @@ class _Connection(aiormq.Connection):
     # aiormq waits for three heartbeats and their intervals, 18 s at 5 s; a frozen node is to be left sooner.
     HEARTBEAT_GRACE_MULTIPLIER = 2
 
+    def __init__(self, url: URL, transport: ListeningTransport) -> None:
+        super().__init__(url, transport_factory=transport)
+        self._splitter = transport.splitter
 
-class Link:
-    """One live connection."""
+    async def channel(self, *arguments: Any, **options: Any) -> AbstractChannel:
+        """Open a channel of the library, perhaps with the number of a bulk channel that has been closed."""
+        channel = await super().channel(*arguments, **options)
+        self._splitter.forget(channel.number)
+        return channel
 
-    def __init__(self, connection: aiormq.Connection, transport: ListeningTransport) -> None:
-        self.connection = connection
-        self._transport = transport
+
+class Link(aio_pika.Connection):
+    """One live connection: of a service, or of a command, which uses aio-pika's channels, queues and exchanges on it.
+
+    A service asks for bulk channels only. aio-pika leaves some 4 kB on its connection for each channel that it has
+    opened (measured with 10.2.1 and aiormq 7.2.4), until the connection ends.
+    """
+
+    def __init__(self, url: URL, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._bytes = ListeningTransport()
+        self.underlay = _Connection(self.url, self._bytes)
+        """The connection of aiormq below."""
+        self.patience = Timing().connect
+        """So many seconds `close` waits."""
         self.is_suspect = False
         """The broker did not answer on it in time: it is not used again."""
+
+    async def connect(self, timeout: TimeoutType = None) -> None:  # noqa: ASYNC109 - aio-pika's signature
+        """Open it, once. Raises TimeoutError, AMQPError, OSError."""
+        try:
+            with unasked_cancel_fails():
+                async with asyncio.timeout(timeout):
+                    await self.underlay.connect()
+        except BaseException:
+            self._note_closed()
+            raise
+        told = OneShotCallback(self._on_connection_close)
+        self.underlay.closing.add_done_callback(told)
+        self.transport = UnderlayConnection(self.underlay, told)
+        await self._on_connected()
+
+    async def _on_connection_close(self, closing: asyncio.Future[Any]) -> None:
+        await super()._on_connection_close(closing)
+        self._note_closed()  # aio-pika itself does so only when it closed the connection
+
+    def _note_closed(self) -> None:
+        if not self._closed.done():
+            self._closed.set_result(True)
+
+    async def bulk_channel(self, patience: float, *, publish_window: int = 256) -> "BulkChannel":
+        """Return a new channel that publishes and consumes in bulk.
+
+        Raises:
+            TimeoutError: no answer; the connection should be dropped.
+            AMQPError, RuntimeError, CallAborted: the connection is gone.
+        """
+        connection = self.underlay
+        with unasked_cancel_fails():
+            async with asyncio.timeout(patience):
+                async with connection.last_channel_lock:
+                    number = next(number for number in range(1, 65536) if number not in connection.channels)
+                    channel = BulkChannel(connection, number, publish_window)
+                    connection.channels[number] = channel
+                    self._bytes.splitter.add(number, channel)
+                await channel.open(timeout=patience)
+        return channel
 
     @property
     def blocked(self) -> str | None:
@@ -161,38 +238,39 @@ class Link:
 
         It says so to those that publish, while memory or disk run out; what comes from it still comes.
         """
-        return self._transport.splitter.blocked
+        return self._bytes.splitter.blocked
 
     @property
     def is_alive(self) -> bool:
         """Whether the connection can be used. After a forced close trust the exception, not this."""
-        return self.connection.is_opened
-
-    def add_taker(self, channel: int, taker: Taker) -> None:
-        """Let a channel take its messages and confirms directly (`splitting`)."""
-        self._transport.splitter.add(channel, taker)
+        return self.underlay.is_opened
 
     def watch(self) -> Silence:
         """Start to measure the broker's silence; end it with `unwatch`."""
         silence = Silence()
-        self._transport.silences.add(silence)
+        self._bytes.silences.add(silence)
         return silence
 
     def unwatch(self, silence: Silence) -> None:
         """Stop measuring."""
-        self._transport.silences.discard(silence)
+        self._bytes.silences.discard(silence)
 
-    async def close(self, patience: float) -> None:
-        """Close it; never raises, never waits longer than `patience` seconds."""
+    async def close(self, exc: ExceptionType | None = asyncio.CancelledError) -> None:
+        """Close it; never raises, never waits longer than `patience` seconds.
+
+        aio-pika's own close waits for a callback even when it has been cancelled: a frozen node would hold it up.
+        """
+        self._close_called = True
         try:
             with unasked_cancel_fails():
-                async with asyncio.timeout(patience):
-                    await self.connection.close()
+                async with asyncio.timeout(self.patience):
+                    await self.underlay.close(exc)
         except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
             _log.info("connection_close_failed", reason=repr(error))
         finally:
             # A peer that does not answer a close may still hold what it handed over: a cut is what it notices.
-            self._transport.abort()
+            self._bytes.abort()
+            self._note_closed()
 
 
 class SharedLink:
@@ -230,12 +308,16 @@ class SharedLink:
         """Close the connection; the next `get` opens another, perhaps at another node."""
         link, self._link = self._link, None
         if link is not None:
-            await link.close(self._nodes.timing.connect)
+            await link.close()
 
     async def close(self) -> None:
         """Close permanently; idempotent."""
         self._is_closed = True
         await self.drop()
+
+
+def _virtual_host(url: URL) -> str:
+    return url.path[1:].replace("%2F", "/") or "/"  # as aiormq reads it
 
 
 def _with_heartbeat(text: str, heartbeat: float) -> URL:
@@ -299,7 +381,7 @@ class _InFlight(msgspec.Struct, eq=False):
 
 
 class BulkChannel(aiormq.Channel):
-    """A channel in confirm mode; made by `open_channel`, which sets its bounds."""
+    """A channel in confirm mode; made by `Link.bulk_channel`, which sets its bounds."""
 
     def __init__(self, connection: aiormq.Connection, number: int, publish_window: int) -> None:
         super().__init__(connection, number)
@@ -449,22 +531,3 @@ class BulkChannel(aiormq.Channel):
         """Take a message for the consumer of this channel."""
         if self.on_delivery is not None:
             self.on_delivery(method, header, body)
-
-
-async def open_channel(link: Link, patience: float, *, publish_window: int = 256) -> BulkChannel:
-    """Return a new channel on a live connection.
-
-    Raises:
-        TimeoutError: no answer; the connection should be dropped.
-        AMQPError, RuntimeError, CallAborted: the connection is gone.
-    """
-    connection = link.connection
-    with unasked_cancel_fails():
-        async with asyncio.timeout(patience):
-            async with connection.last_channel_lock:
-                number = next(number for number in range(1, 65536) if number not in connection.channels)
-                channel = BulkChannel(connection, number, publish_window)
-                connection.channels[number] = channel
-                link.add_taker(number, channel)
-            await channel.open(timeout=patience)
-    return channel

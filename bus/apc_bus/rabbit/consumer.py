@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import NoReturn
 
 import pamqp.frame
-import structlog
 from aiormq.abc import ChannelFrame
 from aiormq.exceptions import (
     AMQPError,
@@ -30,10 +29,11 @@ from apc_bus.errors import (
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, Message, Publication, SetAside
 from apc_bus.rabbit.bundles import MOST_PARTS, unbundled
-from apc_bus.rabbit.connections import BulkChannel, Link, Timing, open_channel
+from apc_bus.rabbit.connections import BulkChannel, Link, Timing
 from apc_bus.rabbit.decoding import read_delivery
 from apc_bus.rabbit.raw import RawMessage
 from apc_bus.rabbit.transport import Silence
+from apc_bus.telemetry import get_logger
 
 DELAY_SECONDS = 0.01
 PART_OF_PREFETCH = 4
@@ -179,7 +179,7 @@ class Unsettled:
 
 
 _OFFSET = "x-stream-offset"
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 CHANNEL_GONE = (AMQPError, OSError, RuntimeError, TimeoutError)
 """What aiormq raises when a channel or its connection is gone."""
 
@@ -299,11 +299,11 @@ class RabbitSubscription:
         if tag is not None:
             self._acknowledgements.add(tag, multiple=multiple)
         if self._watch is not None and not self._watch.relaxed.is_set():
-            await self._note_settled(self._watch)
+            await self._note_settled(self._watch, None if multiple else delivery.tag)
 
-    async def _note_settled(self, watch: RedeliveryWatch) -> None:
+    async def _note_settled(self, watch: RedeliveryWatch, only: int | None = None) -> None:
         """Tell the watch; what was taken alone is settled at the broker before the next one is handed over."""
-        settled = watch.settled(self._unsettled)
+        settled = watch.settled(self._unsettled, only)
         if settled and watch.is_careful:
             self._acknowledgements.send()
             try:
@@ -495,7 +495,7 @@ async def subscribed(
     try:
         try:
             with unasked_cancel_fails():
-                channel = await open_channel(link, timing.answer)
+                channel = await link.bulk_channel(timing.answer)
                 is_stream = _OFFSET in (arguments or {})
                 subscription = RabbitSubscription(
                     queue, channel, silence, timing, prefetch, first_offset, watch, is_stream=is_stream

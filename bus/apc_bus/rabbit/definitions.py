@@ -7,6 +7,7 @@ import base64
 import hashlib
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,7 +25,6 @@ from apc_bus.topology import (
     Exchange,
     Queue,
     Topology,
-    agent_queue,
     intra_exchange,
 )
 
@@ -81,16 +81,20 @@ def user_limits(topology: Topology) -> dict[str, Limits]:
     is what shares a user with them.
     """
     owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER, WEB_USER]
-    return {user: {name: most * owners.count(user) for name, most in _OF_ONE.items()} for user in set(owners)}
+    # A host has the connections of one agent, and so has its standby.
+    owners += 2 * sorted({agent.user for agent in topology.agents if agent.user.startswith("host.")})
+    shares = Counter(owners)
+    return {user: {name: most * shares[user] for name, most in _OF_ONE.items()} for user in shares}
 
 
 def agent_permission(agents: Iterable[AgentQueues]) -> Permission:
     """Return the rights of a user that these agents share: write to the gate and to each other, read what is theirs."""
     writes, reads = [INGRESS, RECEIPTS], [SUBSTRATE_STREAM]
     for agent in agents:
-        writes.append(intra_exchange(agent.agent_id))
-        reads.extend(agent_queue(agent.agent_id, urgent) for urgent in (True, False))
-    return _NOTHING, _one_of(map(re.escape, writes)), _one_of(map(re.escape, reads))
+        if agent.host is None:
+            writes.append(intra_exchange(agent.agent_id))
+        reads.extend(agent.names)
+    return _NOTHING, _one_of(map(re.escape, writes)), _one_of(map(re.escape, dict.fromkeys(reads)))
 
 
 def _one_of(expressions: Iterable[str]) -> str:

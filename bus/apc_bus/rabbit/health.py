@@ -8,12 +8,15 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Protocol
 from weakref import WeakSet
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from apc_bus.telemetry import OTHERS
 
 LONGEST_UNCONFIRMED_SECONDS = 3.0
 """Beyond this age of the oldest publish without an answer a process is not ready.
@@ -24,6 +27,9 @@ STARVED_AFTER_LOOKS = 3
 """So often in a row the broker must not know a consumer of ours, or pass it over: amid an election it knows none."""
 PASSED_OVER_AFTER_LOOKS = 12
 """So often in a row where a consumer has had nothing yet: it may stand by for another, which has the messages."""
+
+SHOWN_QUEUES = 100
+"""Queues whose lag is shown, those with the most messages; the others are one sample."""
 
 
 class Consumes(Protocol):
@@ -193,9 +199,11 @@ class _Buses(Collector):
         lag = GaugeMetricFamily(
             "apc_bus_consumer_lag", "Messages that wait in a queue that this process consumes.", labels=["queue"]
         )
-        for consumer in consumers:
-            if consumer.lag is not None:
-                lag.add_metric([consumer.queue], consumer.lag)
+        waiting = {one.queue: one.lag for one in consumers if one.lag is not None}
+        for queue in nlargest(SHOWN_QUEUES, waiting, key=lambda queue: waiting[queue]):
+            lag.add_metric([queue], waiting.pop(queue))
+        if waiting:
+            lag.add_metric([OTHERS], sum(waiting.values()))
         yield lag
 
 

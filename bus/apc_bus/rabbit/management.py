@@ -33,13 +33,23 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedQueue:
-    """A quorum queue, and the nodes that have it."""
+    """A quorum queue or stream, and the nodes that have it."""
 
     name: str
     members: tuple[str, ...]
     online: tuple[str, ...]
-    leader: str
-    """\"\" when there is none."""
+    leader: str | None
+    """\"\" when there is none, None when the node does not say: RabbitMQ 3.10 names none for a stream."""
+    is_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Messages that the broker keeps in its memory for one user, as its statistics of the last seconds say."""
+
+    uncommitted: int
+    """In transactions that are open."""
+    unacknowledged: int
 
 
 TIMEOUT_SECONDS = 5.0
@@ -99,14 +109,21 @@ class Management:
         ]
 
     async def queues(self, vhost: str) -> list[ReplicatedQueue]:
-        """Return the quorum queues of a virtual host."""
+        """Return the quorum queues and streams of a virtual host.
+
+        A stream that was made a moment ago has no members: its node tells of them some seconds later.
+        """
         listed: list[dict[str, Any]] = await self._ask("GET", f"queues/{_word(vhost)}") or []
         return [
             ReplicatedQueue(
-                one["name"], tuple(one.get("members") or ()), tuple(one.get("online") or ()), one.get("leader") or ""
+                one["name"],
+                tuple(one.get("members") or ()),
+                tuple(one.get("online") or ()),
+                None if one["type"] == "stream" and "leader" not in one else one.get("leader") or "",
+                is_stream=one["type"] == "stream",
             )
             for one in listed
-            if one.get("type") == "quorum"
+            if one.get("type") in ("quorum", "stream")
         ]
 
     async def bindings(self, vhost: str) -> list[tuple[str, str, str]]:
@@ -127,6 +144,17 @@ class Management:
         """Return the rights of each user in a virtual host."""
         listed: list[dict[str, Any]] = await self._ask("GET", f"vhosts/{_word(vhost)}/permissions") or []
         return {one["user"]: (one["configure"], one["write"], one["read"]) for one in listed}
+
+    async def holdings(self, vhost: str) -> dict[str, Holding]:
+        """Return what is kept for each user who has a channel in a virtual host."""
+        listed: list[dict[str, Any]] = await self._ask("GET", f"vhosts/{_word(vhost)}/channels") or []
+        sums: dict[str, Holding] = {}
+        for one in listed:
+            held = sums.get(one["user"], Holding(0, 0))
+            uncommitted = held.uncommitted + one.get("messages_uncommitted", 0)
+            unacknowledged = held.unacknowledged + one.get("messages_unacknowledged", 0)
+            sums[one["user"]] = Holding(uncommitted, unacknowledged)
+        return sums
 
     async def set_user(self, name: str, password: str) -> None:
         """Make a user without tags, or give it another password."""

@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
 from aiormq.exceptions import AMQPError
 
-from apc_bus.clock import boottime
-from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.concurrency import boottime, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnknown
 from apc_bus.port import Publication
 from apc_bus.rabbit.bundles import bundled
-from apc_bus.rabbit.connections import BulkChannel, SharedLink, Timing, Window, open_channel
+from apc_bus.rabbit.connections import BulkChannel, SharedLink, Timing, Window
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import INGRESS
 
 PublishAll = Callable[[Sequence[Publication]], Awaitable[list[BusError | None]]]
@@ -72,7 +71,7 @@ def _tell(result: "asyncio.Future[BusError | None]", error: Exception) -> None:
         result.set_exception(error)
 
 
-_log = structlog.get_logger("apc_bus")
+_log = get_logger("apc_bus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ class Publisher:
         for _ in range(2):
             link = await self._link.get()
             try:
-                return await open_channel(link, self._timing.answer, publish_window=self._publish_window)
+                return await link.bulk_channel(self._timing.answer, publish_window=self._publish_window)
             except (AMQPError, OSError, RuntimeError, TimeoutError) as error:
                 _log.warning("channel_open_failed", reason=repr(error))
                 await self._link.drop()

@@ -13,7 +13,7 @@ from aiormq.connection import TransportFactory
 from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from yarl import URL
 
-from apc_bus.clock import boottime
+from apc_bus.concurrency import boottime
 from apc_bus.tls import ALERT, TlsSpoken
 
 _FRAME = struct.Struct(">BHI")
@@ -71,6 +71,11 @@ class FrameSplitter:
     def add(self, channel: int, taker: Taker) -> None:
         """Let this channel take its messages itself from now on; replaces an earlier one of the same number."""
         self._takers[channel] = taker
+        self._contents.pop(channel, None)
+
+    def forget(self, channel: int) -> None:
+        """Leave this channel to aiormq from now on: an earlier one of the same number may have been in `takers`."""
+        self._takers.pop(channel, None)
         self._contents.pop(channel, None)
 
     def split(self, data: bytes) -> bytes:

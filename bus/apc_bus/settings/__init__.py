@@ -5,6 +5,7 @@ from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSetti
 from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings
 from apc_bus.settings.services import (
     SERVICES,
+    A2ASettings,
     BusSettings,
     ConsoleSettings,
     OrchestratorSettings,
@@ -19,6 +20,7 @@ from apc_bus.settings.sources import ApcSettings, DeploymentSettings, variable_o
 
 __all__ = [
     "SERVICES",
+    "A2ASettings",
     "ApcSettings",
     "ArtifactSettings",
     "BrokerSettings",

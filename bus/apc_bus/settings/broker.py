@@ -31,7 +31,8 @@ class BrokerSettings(ApcSettings):
     """Publishes in flight on a channel."""
     heartbeat: Duration = timedelta(seconds=5)
     """AMQP heartbeat, whole seconds from 1 to 60. A frozen peer is detected after two to three heartbeats; an
-    orchestrator that reads nothing for one gives up its shard. The promised fail-over times require 5 to 10 s."""
+    orchestrator that reads nothing for one gives up its shard. The promised fail-over times require 5 to 10 s. The
+    connections of a host (`apc serve agents --host`) have at most 3 s, whatever is set here."""
     connect_timeout: Interval = timedelta(seconds=5)
     """Limit of one connection attempt to one node."""
     connect_patience: Duration = timedelta(seconds=8)
@@ -92,15 +93,17 @@ class BrokerSettings(ApcSettings):
         files = {"cafile": self.amqp_ca_file, "certfile": self.amqp_cert_file, "keyfile": self.amqp_key_file}
         return with_query(url, files)
 
-    @property
-    def warnings(self) -> list[str]:
-        """Why a setting that is allowed is a risk, a sentence each."""
-        if self.heartbeat >= PROMISED_HEARTBEAT:
+    def warnings(self, own: timedelta | None = None) -> list[str]:
+        """Return why a setting that is allowed is a risk, a sentence each.
+
+        Args:
+            own: the longest heartbeat of this process's connections, as that of a host; None = that of the settings.
+        """
+        least = PROMISED_HEARTBEAT if own is None else own
+        if self.heartbeat >= least:
             return []
-        return [
-            f"APC_HEARTBEAT is {self.heartbeat.total_seconds():g} s: below "
-            f"{PROMISED_HEARTBEAT.total_seconds():g} s fail-over times are not promised"
-        ]
+        given = f"APC_HEARTBEAT is {self.heartbeat.total_seconds():g} s: below {least.total_seconds():g} s"
+        return [f"{given} fail-over times are not promised" if own is None else f"{given} a busy host counts as frozen"]
 
 
 class DeliverySettings(ApcSettings):

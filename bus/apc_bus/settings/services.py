@@ -54,6 +54,9 @@ class GateSettings(ServedShards):
     """Maximum pending verifications of a shard, at most a quarter of them for one sender; more are refused."""
     sessions_in_memory: int = Field(default=10_000, ge=1)
     """Maximum sessions in memory; beyond it, the least recently used ones are evicted, and loaded again when needed."""
+    log_heartbeats: Literal["after_silence", "all"] = "after_silence"
+    """Which HEARTBEATs the log keeps: those of an agent that was not heard of for 90 s, or all of them. Refused ones
+    are always logged."""
 
 
 class ConsoleSettings(ApcSettings):
@@ -76,6 +79,9 @@ class ConsoleSettings(ApcSettings):
     pages."""
     health_host: str = "127.0.0.1"
     """Address of the health pages; any other than loopback shows them to everyone who can reach it."""
+    agent_metrics: int = Field(default=1200, ge=0)
+    """Maximum time series of `/metrics` with the label `agent` in one process; agents for which there is no room share
+    `_others`. The open deliveries of the recipients nearest to their bound come on top."""
     supervised: bool = False
     """Exit when standard input closes; set by commands that start processes (`apc up`)."""
     chat_tokens: SecretStr | None = None
@@ -101,7 +107,7 @@ class WebSettings(ApcSettings):
     """Settings of `apc ui` and `apc serve web`."""
 
     web_users_file: Path | None = None
-    """The accounts, which `apc user` writes, mode 0600; none = a token for each start, on loopback alone."""
+    """The accounts, which `apc user` writes, mode 0600; none = the token of the data folder, on loopback alone."""
     web_hosts: tuple[str, ...] = ()
     """JSON list of the names by which browsers reach the server, such as `["console.example.com"]`; on loopback those
     of this machine are added."""
@@ -117,6 +123,53 @@ class WebSettings(ApcSettings):
     `operator`, or the first agent of the broker user with the right."""
 
 
+class A2ASettings(ApcSettings):
+    """Settings of `apc serve a2a`, `apc up --a2a` and `apc caller`."""
+
+    a2a_listen: str = "127.0.0.1:8084"
+    """HOST:PORT at which the door listens; beyond loopback with TLS or behind a proxy that ends it, and with
+    APC_A2A_HOSTS."""
+    a2a_url: str | None = None
+    """The URL under which clients reach the door, which its card names, such as `https://agents.example.com`; none =
+    the address where it listens."""
+    a2a_callers_file: Path | None = None
+    """The tokens of callers, which `apc caller` writes, mode 0600; none = `<data_dir>/a2a-callers.json`."""
+    a2a_hosts: tuple[str, ...] = ()
+    """JSON list of the names by which clients reach the door, such as `["agents.example.com"]`; on loopback those of
+    this machine are added."""
+    a2a_tls_cert: Path | None = None
+    """Certificate chain (PEM) with which the door itself speaks TLS; goes with APC_A2A_TLS_KEY."""
+    a2a_tls_key: Path | None = None
+    """Private key (PEM) of that certificate."""
+    a2a_trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """JSON list of addresses or networks of proxies that end TLS, such as `["10.0.0.7/32"]`: nobody else is answered,
+    and only what came to them by https."""
+    a2a_card_key_file: Path | None = None
+    """Private key (PEM, Ed25519 or P-256) that signs the card; its public half is at `/.well-known/jwks.json`. None =
+    the card is not signed."""
+    a2a_jwt_issuer: str | None = None
+    """Who issues the JSON Web Tokens (`iss`) that are taken beside the tokens of the file; goes with
+    APC_A2A_JWT_AUDIENCE and APC_A2A_JWKS_FILE. Their `sub` names the caller."""
+    a2a_jwt_audience: str | None = None
+    """For whom those tokens are issued (`aud`): this door, and no other."""
+    a2a_jwks_file: Path | None = None
+    """The issuer's public keys (JSON Web Key Set)."""
+    a2a_push_hosts: tuple[str, ...] = ()
+    """JSON list of hosts that may be told by push although their addresses are private, or by http, such as
+    `["hooks.internal:8443"]`; without a port any port."""
+    a2a_push_key_file: Path | None = None
+    """Key that encrypts the credentials of receivers: 32 bytes in Base64, the same for every door; none =
+    `<data_dir>/a2a-push.key`, which is made."""
+    a2a_most_bytes: int = Field(default=1 << 20, ge=1 << 10, le=1 << 26)
+    """Maximum bytes of a request."""
+    a2a_most_tasks: int = Field(default=100, ge=1)
+    """Maximum open tasks of a caller."""
+    a2a_most_streams: int = Field(default=16, ge=1)
+    """Maximum open streams and waiting requests of a caller, at one door."""
+    a2a_wait_seconds: float = Field(default=300.0, gt=0, le=3600)
+    """How long a message that waits for its task is kept waiting; it then gets the task as it is."""
+
+
 class TraceSettings(ApcSettings):
     """Where spans go; the SDK reads the other variables of OpenTelemetry itself (OTEL_TRACES_SAMPLER, …)."""
 
@@ -127,6 +180,9 @@ class TraceSettings(ApcSettings):
     )
     """Base URL of an OpenTelemetry collector (`http://host:4318`), also as OTEL_EXPORTER_OTLP_ENDPOINT; none = no
     traces."""
+    trace: Literal["agents", "all"] = "agents"
+    """What spans are made of: `agents`: handlers that run, their tools and models; `all`: sending, judging and logging
+    of every packet too."""
 
     @model_validator(mode="after")
     def _check_endpoint(self) -> Self:
@@ -163,6 +219,7 @@ _OURS: Readers = {
     "agents": (SituationSettings, RelevanceSettings, LanguageSettings),
     "llm": (LLMSettings,),
     "console": (
+        A2ASettings,
         ConsoleSettings,
         BusSettings,
         DatabaseSettings,

@@ -50,6 +50,7 @@ class ApcSettings(BaseSettings):
         secrets_dir=SECRETS if SECRETS.is_dir() else None,
         extra="ignore",
         frozen=True,
+        defer_build=True,
     )
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ Kind = Literal["string", "number", "integer", "boolean", "strings", "numbers", "
 class FieldType(BaseModel):
     """The type of a value that rules read. Texts and lists have a bound: a longer one is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: Kind
     optional: bool = Field(default=False, strict=True)

@@ -34,7 +34,7 @@ Truth = Annotated[bool, Strict()]
 class Section(BaseModel):
     """A part of the file: frozen, unknown keys refused, numbers finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 # The bounds of a contract file: packets, quotas, refused input, usage.

@@ -257,7 +257,9 @@ def read_overlay(body: bytes) -> Overlay:
     try:
         return Overlay.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        errors = error.errors(include_url=False, include_input=False)
+        # A key that is misspelled is also one that is missing: the one that stands there says more.
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
         message = _REMEDIES.get(first["type"], first["msg"].removeprefix("Value error, "))
         if first["type"] == "extra_forbidden":

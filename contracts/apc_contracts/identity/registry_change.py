@@ -1,8 +1,12 @@
-"""An operator's change of the registry, as sent to the orchestrator on apc.receipts (AMQP type `registry`)."""
+"""An operator's change of the registry, as sent to the orchestrator on apc.receipts (AMQP type `registry`).
+
+Among those in the log are also the orchestrator's own: that a host appeared, or is gone.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
@@ -11,7 +15,7 @@ from apc_contracts.errors import ContractInvalid, SchemaUnusable, SignatureInval
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
 from apc_contracts.identity.signing import read_public_key
 from apc_contracts.limits import MAX_SAFE_INTEGER
-from apc_contracts.vocabulary import ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType, Right
+from apc_contracts.vocabulary import HOST_PATTERN, ORCHESTRATOR, PROTOCOL_VERSIONS, PacketType, Right
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import refusal_of, validated
 from apc_contracts.wire.strict_json import read_strict_json
@@ -24,6 +28,7 @@ MAX_CONTRACT_BYTES = 120 * 1024
 """Of a registered contract: escaped as one JSON text it still fits into a message."""
 SCHEMA_SUBJECT = "schema/"
 CONTRACT_SUBJECT = "contract/"
+HOST_SUBJECT = "host/"
 
 
 class RegistryAction(StrEnum):
@@ -53,12 +58,33 @@ Version = Literal["apc/1.0", "apc/1.1"]
 AgentId = Annotated[
     Id, AfterValidator(_not_reserved), Field(json_schema_extra={"not": {"pattern": f"^(_|{ORCHESTRATOR}$)"}})
 ]
+HostId = Annotated[str, Field(pattern=HOST_PATTERN)]
+"""The id of a host, a process that runs many agents."""
 PublicKey = Annotated[str, Field(pattern=PUBLIC_KEY_PATTERN), AfterValidator(_is_public_key)]
 """A raw Ed25519 public key of 32 bytes, in base64."""
 
 
 class AgentAdded(Model):
-    """A change that registers an agent or replaces its registration. `public_keys` maps key id to key."""
+    """A change that registers an agent or replaces its registration. `public_keys` maps key id to key.
+
+    Attributes:
+        change_id: a UUID; the same change twice counts once.
+        action: `add`.
+        agent_id: its id; neither `orchestrator` nor one that begins with `_`.
+        broker_user: the broker user that may send in its name.
+        role: what contracts and questions name.
+        swarm_id: the swarm that it belongs to.
+        rights: what it may do beyond sending packets.
+        handles: the packet types that it takes, beside the control types.
+        public_keys: key id -> Ed25519 public key in base64.
+        schemas: the schemas whose MESSAGEs it takes; `*` = all, None = none.
+        kind: agent or person; None = an agent.
+        via: of a person: the broker users that may speak for it. Of an agent that moves: the one it had before, whose
+            process ends what was delivered there.
+        speaks: the protocol versions of packets that it reads; None = apc/1.0 alone.
+        host: of an agent: the host in whose process it runs; None = it has its own queues.
+        allow_shared: of an agent with a host: it may judge agents of this host, and be judged by them.
+    """
 
     change_id: Uuid
     action: Literal[RegistryAction.ADD] = RegistryAction.ADD
@@ -71,23 +97,26 @@ class AgentAdded(Model):
     public_keys: Mapping[Id, PublicKey] = Field(default_factory=dict)
     schemas: Annotated[tuple[SchemaId | Literal["*"], ...] | None, Field(max_length=MAX_SCHEMAS_ACCEPTED)] = None
     kind: Kind | None = None
-    """None = an agent."""
     via: tuple[Name, ...] | None = None
-    """For a person: the broker users that may speak for it."""
     speaks: Annotated[tuple[Version, ...] | None, Field(min_length=1, max_length=len(PROTOCOL_VERSIONS))] = None
-    """The protocol versions of packets that it reads; None = apc/1.0 alone."""
+    host: HostId | None = None
+    allow_shared: Literal[True] | None = None
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:
         is_person = self.kind is Kind.PERSON
-        if not is_person and self.via is not None:
-            raise broken("via", "only a person has via: give kind person, or leave via out")
+        if not is_person and self.via is not None and len(self.via) != 1:
+            raise broken("via", "an agent moves from one broker user: name it alone, or leave via out")
         if is_person and not self.via:
             raise broken("via", "name at least one broker user that speaks for the person")
         if is_person and not set(self.rights) <= {Right.OPERATE}:
             raise broken("rights", "a person has no right but operate: leave the others out")
         if is_person and self.handles:
             raise broken("handles", "a person handles no packets: leave handles out")
+        if is_person and self.host is not None:
+            raise broken("host", "a person has no process: leave host out")
+        if self.allow_shared and self.host is None:
+            raise broken("allow_shared", "only agents of a host share one: leave allow_shared out")
         return self
 
     @property
@@ -109,11 +138,19 @@ class AgentAdded(Model):
             kind=self.kind or Kind.AGENT,
             via=frozenset(self.via or ()),
             speaks=frozenset(self.speaks or SPEAKS_OLDEST),
+            host=self.host,
+            allow_shared=self.allow_shared is True,
         )
 
 
 class AgentRevoked(Model):
-    """A change that revokes an agent's registration; its past stays in the log."""
+    """A change that revokes an agent's registration; its past stays in the log.
+
+    Attributes:
+        change_id: a UUID; the same change twice counts once.
+        action: `revoke`.
+        agent_id: who.
+    """
 
     change_id: Uuid
     action: Literal[RegistryAction.REVOKE] = RegistryAction.REVOKE
@@ -136,7 +173,14 @@ def _is_usable(document: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 
 
 class SchemaAdded(Model):
-    """A change that registers a JSON Schema of typed content; the content of a version never changes."""
+    """A change that registers a JSON Schema of typed content; the content of a version never changes.
+
+    Attributes:
+        change_id: a UUID; the same change twice counts once.
+        action: `schema`.
+        schema_id: `name/version`; in JSON the field `schema`.
+        document: the JSON Schema (2020-12).
+    """
 
     change_id: Uuid
     action: Literal[RegistryAction.SCHEMA] = RegistryAction.SCHEMA
@@ -150,16 +194,21 @@ class SchemaAdded(Model):
 
 
 class ContractAdded(Model):
-    """A change that registers a contract file; sessions that are open keep the revision under which they began."""
+    """A change that registers a contract file; sessions that are open keep the revision under which they began.
+
+    Attributes:
+        change_id: a UUID; the same change twice counts once.
+        action: `contract`.
+        name: the name in the file.
+        revision: 1 for the first file of this name; one more for each other file.
+        document: the file's text: a contract's hash is over its bytes.
+    """
 
     change_id: Uuid
     action: Literal[RegistryAction.CONTRACT] = RegistryAction.CONTRACT
     name: Name
-    """The name in the file."""
     revision: Annotated[int, Field(ge=1, le=MAX_SAFE_INTEGER)]
-    """1 for the first file of this name; one more for each other file."""
     document: Annotated[str, Field(min_length=1, max_length=MAX_CONTRACT_BYTES)]
-    """The file's text: a contract's hash is over its bytes."""
 
     @model_validator(mode="after")
     def _is_usable(self) -> Self:
@@ -186,31 +235,72 @@ class ContractAdded(Model):
         return CONTRACT_SUBJECT + self.name
 
 
+class HostPresence(StrEnum):
+    """What the broker says about the process of a host."""
+
+    APPEARED = "appeared"
+    GONE = "gone"
+
+
+class HostChanged(Model):
+    """A change that the orchestrator itself logs when a host appears or is gone. Nobody can send it.
+
+    Attributes:
+        change_id: a UUID.
+        action: `host`.
+        host: the host, a process that runs many agents.
+        presence: `appeared` or `gone`.
+    """
+
+    change_id: Uuid
+    action: Literal["host"] = "host"
+    host: HostId
+    presence: HostPresence
+
+    @property
+    def subject(self) -> str:
+        """The name under which the log keeps the change: no agent_id has a slash."""
+        return HOST_SUBJECT + self.host
+
+
 AnyChange = AgentAdded | AgentRevoked | SchemaAdded | ContractAdded
 RegistryChange = Annotated[AnyChange, Field(discriminator="action")]
+LoggedChange = AnyChange | HostChanged
+
+Change = TypeVar("Change")
 
 _ACTIONS = frozenset(RegistryAction)
 _adapter: TypeAdapter[AnyChange] = TypeAdapter(RegistryChange)
+_logged_adapter: TypeAdapter[LoggedChange] = TypeAdapter(Annotated[LoggedChange, Field(discriminator="action")])
 
 
 def parse_registry_change(body: bytes) -> AnyChange:
-    """Return the change in a message body.
+    """Return the change in a message body: what an operator can send.
 
     Raises:
         PacketRefused: as in parse_packet.
     """
+    return _parsed(body, _adapter)
+
+
+def parse_logged_change(body: bytes) -> LoggedChange:
+    """Return the change in an entry of the log: an operator's, or one of the orchestrator itself.
+
+    Raises:
+        PacketRefused: as in parse_packet.
+    """
+    return _parsed(body, _logged_adapter)
+
+
+def _parsed(body: bytes, adapter: TypeAdapter[Change]) -> Change:
     read_strict_json(body)
     try:
-        return validated(body, _validate)
+        return validated(body, partial(adapter.validate_json, strict=True))
     except ValidationError as error:
         raise refusal_of(error, _ACTIONS) from error
 
 
-def _validate(body: bytes) -> AnyChange:
-    return _adapter.validate_json(body, strict=True)
-
-
-def encode_registry_change(change: AnyChange) -> bytes:
+def encode_registry_change(change: LoggedChange) -> bytes:
     """Return the canonical JSON of a change.
 
     ```python

@@ -19,7 +19,14 @@ from apc_contracts.contract.expressions import Expression, FieldType, Reading
 from apc_contracts.contract.rules import Counter, Plan, Rule, Team
 from apc_contracts.limits import MAX_SAFE_INTEGER
 from apc_contracts.packet import Packet
-from apc_contracts.payloads.by_type import AnswerOutcome, MessagePayload, SignalPayload, typed_part
+from apc_contracts.payloads.by_type import (
+    WORDS_BESIDE,
+    AnswerOutcome,
+    MessagePayload,
+    SignalPayload,
+    typed_part,
+    words_beside,
+)
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import ALL_RECIPIENTS, PacketType, Signal
 from apc_contracts.wire.canonical import canonical_json
@@ -125,7 +132,7 @@ class Dossier:
     counters: Counters
     """The document's own."""
     approvals: dict[bytes, list[Approval]] = field(default_factory=dict)
-    """Hash of {schema, content} -> the answers to questions about it, in the order of the log."""
+    """Hash of what they are about (`about_hash`) -> the answers to questions about it, in the order of the log."""
     _asked: dict[UUID, _Asked] = field(default_factory=dict)
 
     def said(self, packet: Packet, user: str | None) -> Said:
@@ -212,16 +219,20 @@ class Dossier:
         has_room = len(states) + len(new) <= COUNTER_KEYS and own + len(new) <= COUNTER_KEYS // 4
         return None if has_room else min(name for name, _ in new)
 
-    def approvals_of(self, packet: Packet) -> list[Approval]:
-        """Return the answers to the sender's questions about this packet's content."""
+    def approvals_of(self, packet: Packet, *, with_words: bool = True) -> list[Approval]:
+        """Return the answers to the sender's questions about this packet's content, and its words beside."""
+        answers = self._answers_about(packet, with_words=with_words)
+        return [one for one in answers if one.asker == packet.sender.agent_id]
+
+    def _answers_about(self, packet: Packet, *, with_words: bool) -> list[Approval]:
         if not self.approvals:
             return []
-        about = about_hash(*content_of(packet))
-        return [one for one in self.approvals.get(about, ()) if one.asker == packet.sender.agent_id]
+        words = words_beside(packet.payload) if with_words else {}
+        return self.approvals.get(about_hash(*content_of(packet), words), [])
 
-    def denies_later(self, packet: Packet, approval: Approval) -> bool:
+    def denies_later(self, packet: Packet, approval: Approval, *, with_words: bool = True) -> bool:
         """Return whether the person denied the same content after this answer, no matter who asked."""
-        answers = self.approvals.get(about_hash(*content_of(packet)), [])
+        answers = self._answers_about(packet, with_words=with_words)
         later = answers[next(index for index, one in enumerate(answers) if one is approval) + 1 :]
         return any(one.person == approval.person and not one.is_approved for one in later)
 
@@ -260,7 +271,7 @@ class Dossier:
         """Use up the approvals that a rule has asked for; `values` are those that its verdict was given by."""
         if not self.approvals or not any(reading.startswith("approved_by(") for reading in values):
             return
-        approvals = self.approvals_of(packet)
+        approvals = self.approvals_of(packet, with_words=WORDS in values)
         schema, _ = content_of(packet)
         for rule in self.team.rules_for(schema, packet.packet_type) if approvals else ():
             asked = [one.text for one in rule.readings if one.name == "approved_by"]
@@ -304,17 +315,22 @@ def content_of(packet: Packet) -> tuple[str, Mapping[str, Any]]:
     return ("", {}) if typed is None else (typed.schema_id, typed.content)
 
 
-def about_of(content: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any]] | None:
-    """Return what a question is about: its data is exactly {schema, content}."""
-    if content is None or content.keys() != {"schema", "content"}:
+WORDS: Final = "packet.words"
+"""Recorded beside `approved_by(…)`: the packet has words beside its content, and the approval was of both."""
+
+
+def about_of(content: Mapping[str, Any] | None) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
+    """Return what a question is about: its data is exactly {schema, content}, and words that stand beside."""
+    if content is None or not {"schema", "content"} <= content.keys() <= {"schema", "content"} | WORDS_BESIDE:
         return None
     schema, inner = content["schema"], content["content"]
-    return (schema, inner) if isinstance(schema, str) and isinstance(inner, Mapping) else None
+    words = {name: value for name, value in content.items() if name in WORDS_BESIDE}
+    return (schema, inner, words) if isinstance(schema, str) and isinstance(inner, Mapping) else None
 
 
-def about_hash(schema: str, content: Mapping[str, Any]) -> bytes:
-    """Return the SHA-256 of RFC 8785 of {schema, content}."""
-    return sha256(canonical_json({"schema": schema, "content": content})).digest()
+def about_hash(schema: str, content: Mapping[str, Any], words: Mapping[str, Any]) -> bytes:
+    """Return the SHA-256 of RFC 8785 of {schema, content}, with the words beside the content."""
+    return sha256(canonical_json({**words, "schema": schema, "content": content})).digest()
 
 
 def at_path(content: Mapping[str, Any], path: str) -> Any:

@@ -158,6 +158,8 @@ class QuestionPlaces:
     """The session's deadline."""
     returns: str = ""
     """The schema that answers a request; empty = it is a question to people."""
+    answer_schema: bytes | None = None
+    """JSON of the schema that the fields of an answer fit; None = people answer without, or the question was erased."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ class WakeSpec(Model):
     """A timer of an agent in its session; a later one with the same key replaces it.
 
     An agent sets it to go off `after_ms` or `at`. The orchestrator's WAKE names in `at` when it was due.
+
+    Attributes:
+        key: its name among the agent's timers in the session, 1 to 200 characters.
+        after_ms: milliseconds from the verdict on.
+        at: when.
     """
 
     key: WakeKey
@@ -40,14 +45,26 @@ ROLE_PREFIX = "role:"
 
 
 class SwarmSpec(Model):
-    """A swarm of the session and its agents."""
+    """A swarm of the session and its agents.
+
+    Attributes:
+        swarm_id: its name.
+        agents: its agents.
+    """
 
     swarm_id: Id
     agents: tuple[Id, ...]
 
 
 class Budgets(Model):
-    """What a session may spend; an absent budget is no limit. `cost` is in the operator's unit."""
+    """What a session may spend; an absent budget is no limit. `cost` is in the operator's unit.
+
+    Attributes:
+        packets: accepted packets.
+        wall_ms: milliseconds since START.
+        tokens: tokens of language models, as reported.
+        cost: in the operator's unit, as reported.
+    """
 
     packets: Count | None = None
     wall_ms: DurationMs | None = None
@@ -59,6 +76,22 @@ class SessionSpec(Model):
     """How to run a session; sent with SIGNAL START. `members` are agents beside those of the swarms.
 
     `contract` names another contract of the coordinator `research` than the deployment's default (apc/1.1 only).
+
+    Attributes:
+        contract: the contract's name; None = the deployment's default.
+        swarms: at least one; no agent is in two.
+        members: agents beside those of the swarms.
+        task_ids: the tasks that packets may name.
+        generation_limit: the last generation before convergence; the first is 0.
+        convergence_generations: generations of CONTROLLED_CONVERGENCE beyond the limit; with 0 the limit ends the
+            search at once.
+        generation_deadline_ms: milliseconds that a generation may take.
+        state_deadline_ms: milliseconds that any other state may take.
+        max_rounds: 1..1000.
+        search_ms: after these milliseconds the open generation is the last one of the search; None = generation_limit
+            alone ends it.
+        budgets: what the session may spend.
+        veto_window_ms: milliseconds in which a winner can be vetoed, at most a day.
     """
 
     contract: Name | None = None
@@ -67,14 +100,11 @@ class SessionSpec(Model):
     members: tuple[Id, ...] = ()
     task_ids: tuple[Id, ...] = ()
     generation_limit: Count
-    """The last generation before convergence; the first is 0."""
     convergence_generations: Count = 0
-    """Generations of CONTROLLED_CONVERGENCE beyond the limit; with 0 the limit ends the search at once."""
     generation_deadline_ms: DurationMs
     state_deadline_ms: DurationMs
     max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
     search_ms: DurationMs | None = None
-    """After this time the open generation is the last one of the search; None = generation_limit alone ends it."""
     budgets: Budgets = Budgets()
     veto_window_ms: Annotated[int, Field(ge=0, le=MAX_VETO_WINDOW_MS)] = 2000
 
@@ -99,6 +129,18 @@ class TaskSessionSpec(Model):
     `deciders` (default: the sender of START) may end the work, `reviewers` approve it: agent ids of members, or
     `role:NAME` for all members with that role. A reviewer who also decides does not count. `approvals` is how many
     reviewers must agree. With `on_failure: halt` the session halts when a handler fails permanently.
+
+    Attributes:
+        contract: the contract's name.
+        members: the agents that take part, at least one.
+        deciders: who may end the work.
+        reviewers: who approve its result.
+        approvals: how many of them, 1..64.
+        on_failure: `halt`: the session ends when a handler fails permanently; `continue`: it goes on.
+        task_ids: the tasks that packets may name.
+        max_rounds: 1..1000: how often a result may be sent back, and one more.
+        deadline_ms: milliseconds that the whole session may last.
+        budgets: what the session may spend.
     """
 
     contract: Name
@@ -110,7 +152,6 @@ class TaskSessionSpec(Model):
     task_ids: tuple[Id, ...] = ()
     max_rounds: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
     deadline_ms: DurationMs = DAY_MS
-    """How long the whole session may last."""
     budgets: Budgets = Budgets()
 
     @model_validator(mode="after")
@@ -130,6 +171,19 @@ class SessionState(Model):
     `scores` maps swarm_id to its verified score; `subjects` holds the packets concerned (arbitrated EVALs, winner,
     ARTIFACT to validate, the DONE under review). `contract`, `deciders` and `reviewers` are those of a session of
     apc/1.1 that named its contract.
+
+    Attributes:
+        state: the state of the machine.
+        run_phase: the phase that belongs to it.
+        round: from 0.
+        generation: from 0.
+        step: from 0.
+        paused: whether it is paused.
+        scores: swarm -> its verified score, 0..1.
+        subjects: the packets that the state is about.
+        contract: the contract that was named.
+        deciders: who may end the work.
+        reviewers: who approve its result.
     """
 
     state: Name

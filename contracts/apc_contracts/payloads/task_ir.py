@@ -40,7 +40,15 @@ class EvidenceKind(StrEnum):
 
 
 class IrHeader(Model):
-    """The task's identity and the dialect it is written in."""
+    """The task's identity and the dialect it is written in.
+
+    Attributes:
+        task_id: the task.
+        run_id: the run.
+        swarm_id: the swarm that it is for.
+        dialect_id: the dialect that it is written in.
+        dialect_hash: a hash of that dialect.
+    """
 
     task_id: Id
     run_id: Id
@@ -50,7 +58,16 @@ class IrHeader(Model):
 
 
 class IrClaim(Model):
-    """A hypothesis with the confidence before and after it was tested."""
+    """A hypothesis with the confidence before and after it was tested.
+
+    Attributes:
+        type: `Claim`.
+        id: its name in the task.
+        hypothesis_id: the hypothesis that it is about.
+        text: what is claimed.
+        confidence_pre: before the test, 0..1.
+        confidence_post: after it, 0..1.
+    """
 
     type: Literal["Claim"] = "Claim"
     id: Name
@@ -61,7 +78,16 @@ class IrClaim(Model):
 
 
 class IrFalsifier(Model):
-    """A test that would refute a claim."""
+    """A test that would refute a claim.
+
+    Attributes:
+        type: `Falsifier`.
+        id: its name in the task.
+        target_claim_id: the claim that it would refute.
+        test: what to do.
+        fail_if: the outcome that refutes the claim.
+        cost: what running it costs.
+    """
 
     type: Literal["Falsifier"] = "Falsifier"
     id: Name
@@ -72,7 +98,15 @@ class IrFalsifier(Model):
 
 
 class IrDecision(Model):
-    """A recommendation with the weights of its options."""
+    """A recommendation with the weights of its options.
+
+    Attributes:
+        type: `Decision`.
+        id: its name in the task.
+        recommendation: what is to be done, in words.
+        priority_distribution: option -> its weight, 0..1.
+        next_actions: what follows, in words.
+    """
 
     type: Literal["Decision"] = "Decision"
     id: Name
@@ -86,6 +120,12 @@ class IrConstraint(Model):
 
     `expression` is any text; for BUDGET, `packets=N; wall_ms=N; tokens=N; cost=X` (any subset) reserves that
     much.
+
+    Attributes:
+        type: `Constraint`.
+        id: its name in the task.
+        constraint_kind: what it limits.
+        expression: the limit.
     """
 
     type: Literal["Constraint"] = "Constraint"
@@ -95,7 +135,15 @@ class IrConstraint(Model):
 
 
 class IrEvidence(Model):
-    """A reference that supports a claim or speaks against it."""
+    """A reference that supports a claim or speaks against it.
+
+    Attributes:
+        type: `Evidence`.
+        id: its name in the task.
+        kind: what it refers to.
+        ref: where it is.
+        supports: whether it supports the claim; False = it speaks against it.
+    """
 
     type: Literal["Evidence"] = "Evidence"
     id: Name
@@ -111,7 +159,14 @@ IrObject = Annotated[
 
 
 class Normalization(Model):
-    """How the sender normalised the task."""
+    """How the sender normalised the task.
+
+    Attributes:
+        ordering: how objects were ordered.
+        text_normalization: such as `NFC`.
+        hash_algorithm: such as `sha256`.
+        canonical_hash: the hash of the normalised task; not checked.
+    """
 
     ordering: str | None = None
     text_normalization: str | None = None
@@ -120,7 +175,17 @@ class Normalization(Model):
 
 
 class OdeSystem(Model):
-    """A system of ordinary differential equations. Carried, never executed."""
+    """A system of ordinary differential equations. Carried, never executed.
+
+    Attributes:
+        state_variables: names, at least one.
+        equations: one a variable.
+        parameters: name -> value.
+        initial_state: variable -> value.
+        time_start: in the model's unit.
+        time_end: in the model's unit.
+        num_points: 5..100,000 points of time.
+    """
 
     state_variables: Annotated[tuple[str, ...], Field(min_length=1)]
     equations: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -132,7 +197,22 @@ class OdeSystem(Model):
 
 
 class FormulaBundle(Model):
-    """Formulas beside a task, an idea or an artifact. Carried, validated and stored, never executed."""
+    """Formulas beside a task, an idea or an artifact. Carried, validated and stored, never executed.
+
+    Attributes:
+        representation_version: of the bundle.
+        latex_full: the formula in LaTeX.
+        latex_compact: the same, short.
+        sympy_str: the formula as sympy prints it.
+        sympy_canonical: the same, simplified.
+        ast_json: the syntax tree as a JSON object.
+        domains: the fields of mathematics.
+        var_ontology: variable -> what it means: a text, or an object that describes it.
+        functor_map: how it maps to other formulas.
+        simulation_snippet: code that simulates it.
+        equilibria_sympy: fixed points.
+        ode_system: differential equations.
+    """
 
     representation_version: str | None = None
     latex_full: str | None = None
@@ -140,10 +220,8 @@ class FormulaBundle(Model):
     sympy_str: str | None = None
     sympy_canonical: str | None = None
     ast_json: OpenMap | None = None
-    """The syntax tree as a JSON object."""
     domains: tuple[str, ...] | None = None
     var_ontology: Mapping[Name, str | OpenMap] | None = None
-    """Variable -> what it means: a text, or an object that describes it."""
     functor_map: JsonValue = None
     simulation_snippet: str | None = None
     equilibria_sympy: JsonValue = None

@@ -253,7 +253,7 @@ class _Scene:
         for index, one in enumerate(given.approvals if dossier is not None else ()):
             assert dossier is not None
             question, answer = (self._remembered(what, index, one, given) for what in ("question", "answer"))
-            about = about_hash(schema, content if one.content is None else one.content)
+            about = about_hash(schema, content if one.content is None else one.content, {})
             user = self._registry[one.by].broker_user
             approval = Approval(
                 question, answer, given.from_, one.by, one.role, user, is_approved=one.approved, is_in_time=one.in_time

@@ -255,7 +255,7 @@ class SessionReplay:
             raise ReplayImpossible(entry.shard, entry.seq, message)
         bounds = contract.limits
         try:
-            limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+            limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes, is_logged=True)
             received = read_packet(entry.body, limits)
         except PacketRefused as error:
             raise ReplayDiffers(entry.shard, entry.seq, "agent_packets.body_stored", "a packet", error) from error

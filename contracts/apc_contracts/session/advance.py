@@ -65,7 +65,7 @@ def confirm_substrate(
 ) -> Advanced:
     """Mark a packet confirmed by the substrate stream as delivered and applied; return all that follows."""
     moment = Advance(session, packet_id, now, Effects(), contract, decayed=decayed)
-    opened = receipts.confirm_substrate(session, packet_id, now, moment.effects, contract)
+    opened = receipts.confirm_substrate(moment, packet_id)
     if opened is not None:
         _note_verified(session, opened, contract)
     return _finish(moment)
@@ -128,12 +128,10 @@ def _accept(
     if received.packet.packet_type in receipts.ANSWERS:
         note = receipts.settle_ack(moment, received.packet)
     opened = verdicts.route(
-        session,
+        moment,
         received,
         recipients,
         packet_round,
-        moment.now,
-        moment.effects,
         was_held=was_held,
         record=facts if was_held else None,
         note=note,
@@ -144,10 +142,10 @@ def _accept(
     if not session.is_terminal:
         budgets.note(session.document, received.packet, moment.rights, moment.now, contract)
     for earlier in knowledge.enter(session, opened, moment.rights, contract):
-        lifecycle.complete(session, earlier, moment.now, moment.effects, contract)
+        lifecycle.complete(moment, earlier)
     count_packet(moment, opened)
     # After counting: what a packet counts for decides whether it rests at VERIFIED.
-    verdicts.apply_locally(session, opened, moment.now, moment.effects, contract)
+    verdicts.apply_locally(moment, opened)
     _note_verified(session, opened, contract)
     if was_paused and not session.is_paused:
         _release_paused(moment)
@@ -176,7 +174,7 @@ def _take_released(moment: Advance, given: ReleaseInput) -> None:
     packet_id = item.received.packet.packet_id
     refusal = given.verdict.refusal
     if refusal is not None:
-        verdicts.deny(moment.session, item.received, refusal, moment.now, moment.effects, given.verdict.facts)
+        verdicts.deny(moment, item.received, refusal, given.verdict.facts)
     elif given.verdict.kind is VerdictKind.HELD:
         moment.session.held[packet_id] = replace(item, is_paused=moment.session.is_paused)
     else:
@@ -188,14 +186,14 @@ def _take_released(moment: Advance, given: ReleaseInput) -> None:
 def _take_receipts(moment: Advance, given: ReceiptsInput) -> None:
     session, first = moment.session, given.receipts[0]
     if first.kind in VERIFICATION_KINDS:
-        opened = lifecycle.settle_verification(session, first, given.now, moment.effects, moment.contract)
+        opened = lifecycle.settle_verification(moment, first)
     elif first.kind is ReceiptKind.EFFECT:
         opened = None
-        receipts.note_effect(session, first, moment.effects)
+        receipts.note_effect(moment, first)
         if moment.effects.hops and first.by is None:
             _hear_agent(session, first.recipient)
     else:
-        opened = receipts.receive(session, given, moment.effects, moment.contract)
+        opened = receipts.receive(moment, given.receipts)
         _hear_recipient(session, first.recipient, moment.effects)
         _tell_of_failure(moment)
     if opened is not None:
@@ -338,4 +336,4 @@ def _end(moment: Advance) -> None:
     receipts.forget_all_acks(moment.session)
     task.end_all(moment)
     barrier.deny_all(moment, "SESSION_TERMINAL", f"the session ended ({state}) before this packet was judged")
-    lifecycle.release_rest(moment.session, moment.now, moment.effects, moment.contract)
+    lifecycle.release_rest(moment)

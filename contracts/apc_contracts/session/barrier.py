@@ -211,24 +211,15 @@ def _release(moment: Advance, item: HeldPacket, record: dict[str, Any]) -> None:
     note_symbols(session, packet)
     note_evidence(session, packet, moment.contract)
     note_transfer(session, packet)
-    opened = verdicts.route(
-        session,
-        item.received,
-        item.recipients,
-        item.round,
-        moment.now,
-        moment.effects,
-        was_held=True,
-        record=record,
-    )
+    opened = verdicts.route(moment, item.received, item.recipients, item.round, was_held=True, record=record)
     receipts.expect_acks(moment, opened)
     knowledge.judge_arrival(moment, opened)
-    verdicts.apply_locally(session, opened, moment.now, moment.effects, moment.contract)
+    verdicts.apply_locally(moment, opened)
 
 
 def _deny(moment: Advance, item: HeldPacket, refusal: Refusal, record: dict[str, Any] | None = None) -> None:
     moment.session.held.pop(item.received.packet.packet_id)
-    verdicts.deny(moment.session, item.received, refusal, moment.now, moment.effects, record)
+    verdicts.deny(moment, item.received, refusal, record)
 
 
 def deny_all(moment: Advance, code: str, message: str) -> None:

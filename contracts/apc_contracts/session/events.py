@@ -156,7 +156,7 @@ def _transfer(moment: Advance, opened: OpenPacket) -> None:
 def _retraction(moment: Advance, packet: Packet) -> None:
     payload = packet.payload_as(RetractionPayload)
     target, replacement = payload.target_packet_id, payload.replacement_packet_id
-    lifecycle.retract(moment.session, target, packet.sender.agent_id, replacement, moment.now, moment.effects)
+    lifecycle.retract(moment, target, packet.sender.agent_id, replacement)
     receipts.forget_acks(moment.session, target)
     knowledge.spread(moment, target, replacement)
     if moment.session.is_terminal:

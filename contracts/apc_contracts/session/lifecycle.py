@@ -23,7 +23,7 @@ from apc_contracts.packet import (
     packet_named,
     reference_of,
 )
-from apc_contracts.session.movement import Effects, FailedCheck, Hop, Verification
+from apc_contracts.session.movement import Advance, FailedCheck, Hop, Verification
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -50,29 +50,27 @@ The log ranks them alike.
 
 
 def move(
+    moment: Advance,
     opened: OpenPacket,
     recipient: str,
-    progress: Progress,
     events: list[str],
-    now: datetime,
-    effects: Effects,
-    contract: Contract,
     *,
     remark: Record | None = None,
 ) -> None:
     """Take the events of one of the orchestrator's own hops; `remark` is the hop's metadata."""
-    before, machine = progress.state, contract.machine(LIFECYCLE)
+    progress, machine = opened.recipients[recipient], moment.contract.machine(LIFECYCLE)
+    before = progress.state
     for event in events:
         progress.state = machine.step(progress.state, event)
     packet_id = opened.packet.packet_id
-    times = [now] * len(events)
+    times = [moment.now] * len(events)
     hop = Hop(packet_id, recipient, progress.attempt, before, progress.state, events, times, ORCHESTRATOR, remark)
-    effects.hops.append(hop)
+    moment.effects.hops.append(hop)
 
 
-def end_delivery(session: Session, opened: OpenPacket, recipient: str, effects: Effects) -> None:
+def end_delivery(moment: Advance, opened: OpenPacket, recipient: str) -> None:
     """Stop counting the delivery as outstanding."""
-    progress = opened.recipients[recipient]
+    session, effects, progress = moment.session, moment.effects, opened.recipients[recipient]
     if not progress.is_open:
         return
     progress.is_open = False
@@ -228,23 +226,22 @@ COMPLETABLE = frozenset({"APPLIED", "VERIFIED"})
 """States from which the orchestrator itself finishes a delivery."""
 
 
-def begin_verification(session: Session, opened: OpenPacket, effects: Effects, contract: Contract) -> None:
+def begin_verification(moment: Advance, opened: OpenPacket) -> None:
     """Begin verification at the first APPLIED, once; packets with nothing to check pass at once."""
     if opened.verification:
         return
-    request = verification_needed(session, opened.received, contract)
+    request = verification_needed(moment.session, opened.received, moment.contract)
     if request is None:
         opened.verification = "passed"
     else:
         opened.verification = "pending"
-        session.document.verifying += 1
-        effects.verifications.append(request)
+        moment.session.document.verifying += 1
+        moment.effects.verifications.append(request)
 
 
-def settle_verification(
-    session: Session, receipt: Receipt, now: datetime, effects: Effects, contract: Contract
-) -> OpenPacket | None:
+def settle_verification(moment: Advance, receipt: Receipt) -> OpenPacket | None:
     """Take the result of a verification, a receipt of the orchestrator; return the packet it moves, or None."""
+    session = moment.session
     opened = session.open.get(receipt.packet_id)
     if opened is None or opened.verification != "pending":
         return None
@@ -252,27 +249,20 @@ def settle_verification(
     opened.verification = "passed" if has_passed else "failed"
     session.document.verifying -= 1
     remark = {"warning" if has_passed else "error": receipt.error} if receipt.error else None
-    if has_passed and opened.packet.packet_type in contract.superseding.types and not session.is_terminal:
+    if has_passed and opened.packet.packet_type in moment.contract.superseding.types and not session.is_terminal:
         # It waits: the result moves nothing yet, and must be in the log all the same.
-        event = [str(receipt.kind)]
-        effects.hops.append(Hop(opened.packet.packet_id, "", 1, "", "", event, [now], ORCHESTRATOR, remark))
-    complete(session, opened, now, effects, contract, remark=remark)
+        packet_id, event = opened.packet.packet_id, [str(receipt.kind)]
+        moment.effects.hops.append(Hop(packet_id, "", 1, "", "", event, [moment.now], ORCHESTRATOR, remark))
+    complete(moment, opened, remark)
     return opened
 
 
-def complete(
-    session: Session,
-    opened: OpenPacket,
-    now: datetime,
-    effects: Effects,
-    contract: Contract,
-    remark: Record | None = None,
-) -> None:
+def complete(moment: Advance, opened: OpenPacket, remark: Record | None = None) -> None:
     """Move every machine of a packet as far as it can go now, and forget the packet when all have finished.
 
     `remark` is the metadata of the hops: why a verification failed, or its warnings.
     """
-    is_at_end = True
+    is_at_end, session, contract = True, moment.session, moment.contract
     terminal = contract.machine(LIFECYCLE).terminal
     for recipient, progress in opened.recipients.items():
         # The other recipients of a packet to many are mostly in flight or finished: each receipt passes over all of
@@ -281,35 +271,34 @@ def complete(
         events = _completion_events(session, opened, progress, contract) if moves else []
         if events and events[0] == SUPERSEDED[0]:
             by = {"superseded_by": str(session.document.superseded[opened.packet.packet_id])}
-            move(opened, recipient, progress, events, now, effects, contract, remark=by)
+            move(moment, opened, recipient, events, remark=by)
         elif events:
-            move(opened, recipient, progress, events, now, effects, contract, remark=remark)
+            move(moment, opened, recipient, events, remark=remark)
         is_at_end = is_at_end and progress.state in terminal and not progress.is_open
     if is_at_end and _forget(session, opened.packet.packet_id) is not None:
         ended = overall_state([progress.state for progress in opened.recipients.values()])
         session.identities[opened.packet.packet_id].ended = ended
 
 
-def release_rest(session: Session, now: datetime, effects: Effects, contract: Contract) -> None:
+def release_rest(moment: Advance) -> None:
     """Finish what waited at APPLIED or VERIFIED when the session has ended."""
-    for opened in list(session.open.values()):
+    for opened in list(moment.session.open.values()):
         if opened.completion is None:
             opened.completion = "non_promotable_complete"
-        complete(session, opened, now, effects, contract)
+        complete(moment, opened)
 
 
-def promote(session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract) -> None:
+def promote(moment: Advance, packet_id: UUID) -> None:
     """Promote a packet, then archive it: now if it is VERIFIED, later if it is not applied yet."""
-    opened = session.open.get(packet_id)
+    opened = moment.session.open.get(packet_id)
     if opened is not None:
         opened.completion = "promotion_eligible"
-        complete(session, opened, now, effects, contract)
+        complete(moment, opened)
 
 
-def retract(
-    session: Session, packet_id: UUID, by: str, replacement: UUID | None, now: datetime, effects: Effects
-) -> None:
+def retract(moment: Advance, packet_id: UUID, by: str, replacement: UUID | None) -> None:
     """Write one row for the whole packet that ends all its machines and names its replacement."""
+    session = moment.session
     opened = _forget(session, packet_id)
     identity = session.identities[packet_id]
     state, refusal = identity.ended, identity.refusal
@@ -318,7 +307,7 @@ def retract(
     if opened is not None:
         state = overall_state([one.state for one in opened.recipients.values()])
         for recipient in opened.recipients:
-            end_delivery(session, opened, recipient, effects)
+            end_delivery(moment, opened, recipient)
     if session.held.pop(packet_id, None) is not None:
         state = "SCHEMA_VALIDATED"
     identity.retracted = True
@@ -326,7 +315,7 @@ def retract(
     if replacement is not None:
         metadata["replacement"] = str(replacement)
     event = ["retraction_packet_received"]
-    effects.hops.append(Hop(packet_id, "", 0, state, "RETRACTED", event, [now], by, metadata))
+    moment.effects.hops.append(Hop(packet_id, "", 0, state, "RETRACTED", event, [moment.now], by, metadata))
 
 
 def _completion_events(session: Session, opened: OpenPacket, progress: Progress, contract: Contract) -> list[str]:

@@ -263,7 +263,7 @@ def promote_execution(moment: Advance) -> None:
     execution = moment.session.document.round_state.execution
     for packet_id in (execution.judged_by, execution.artifact):
         if packet_id is not None:
-            lifecycle.promote(moment.session, packet_id, moment.now, moment.effects, moment.contract)
+            lifecycle.promote(moment, packet_id)
 
 
 def drop_failed(moment: Advance) -> None:
@@ -276,7 +276,7 @@ def drop_failed(moment: Advance) -> None:
         opened = moment.session.open.get(packet_id) if packet_id else None
         if opened is not None:
             opened.completion = COMPLETE
-            lifecycle.complete(moment.session, opened, moment.now, moment.effects, moment.contract)
+            lifecycle.complete(moment, opened)
 
 
 def open_commons(moment: Advance) -> None:

@@ -4,7 +4,7 @@ Receipts end an attempt or begin another; a delivery that fails permanently is t
 recipient. Source: docs/specification/contract.md sections 1, 8 and 10.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 from math import ceil
@@ -29,7 +29,7 @@ from apc_contracts.session.lifecycle import (
     end_delivery,
     move,
 )
-from apc_contracts.session.movement import Advance, Effects, Hop, ReceiptsInput, Route, start_timer
+from apc_contracts.session.movement import Advance, Effects, Hop, Route, start_timer
 from apc_contracts.session.session import OpenPacket, Progress, Session
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT, AckStatus, PacketType
 from apc_contracts.wire.receipts import OPERATOR_KINDS, Receipt, ReceiptKind, Usage
@@ -112,62 +112,46 @@ _AGAIN = {
 """How the orchestrator begins a new attempt. ROUTED has no edge to itself: the delivery is given up, then requeued."""
 
 
-def route_again(
-    session: Session,
-    opened: OpenPacket,
-    recipient: str,
-    why: str,
-    now: datetime,
-    effects: Effects,
-    contract: Contract,
-) -> bool:
+def route_again(moment: Advance, opened: OpenPacket, recipient: str, why: str) -> bool:
     """Begin a new attempt for one recipient; return False when its machine cannot go back to ROUTED."""
     progress = opened.recipients[recipient]
     before, events = progress.state, _AGAIN.get(progress.state)
     if events is None:
         return False
     for event in events:
-        progress.state = contract.machine(LIFECYCLE).step(progress.state, event)
-    packet_id, times = opened.packet.packet_id, [now] * len(events)
+        progress.state = moment.contract.machine(LIFECYCLE).step(progress.state, event)
+    packet_id, times = opened.packet.packet_id, [moment.now] * len(events)
     metadata: Record = {"error": why}
     if progress.is_open:
         progress.given_up.add(progress.attempt)
         metadata["given_up"] = progress.attempt
     hop = Hop(packet_id, recipient, progress.attempt + 1, before, progress.state, events, times, ORCHESTRATOR, metadata)
-    effects.hops.append(hop)
-    reroute(session, opened, recipient, progress, effects)
+    moment.effects.hops.append(hop)
+    reroute(moment, opened, recipient)
     return True
 
 
-def reroute(
-    session: Session,
-    opened: OpenPacket,
-    recipient: str,
-    progress: Progress,
-    effects: Effects,
-    not_before: datetime | None = None,
-) -> None:
+def reroute(moment: Advance, opened: OpenPacket, recipient: str, not_before: datetime | None = None) -> None:
     """Begin a new attempt: the delivery before it has ended, so counters count one more."""
-    end_delivery(session, opened, recipient, effects)
+    end_delivery(moment, opened, recipient)
+    progress, outstanding = opened.recipients[recipient], moment.session.outstanding
     progress.attempt += 1
     progress.is_open = True
     progress.not_before = not_before
-    session.outstanding[recipient] = session.outstanding.get(recipient, 0) + 1
-    effects.routes.append(Route(opened.received, (recipient,), progress.attempt, not_before))
+    outstanding[recipient] = outstanding.get(recipient, 0) + 1
+    moment.effects.routes.append(Route(opened.received, (recipient,), progress.attempt, not_before))
 
 
-def release_retry(
-    opened: OpenPacket, progress: Progress, receipt: Receipt, now: datetime, effects: Effects
-) -> Receipt | None:
+def release_retry(moment: Advance, opened: OpenPacket, progress: Progress, receipt: Receipt) -> Receipt | None:
     """Deliver a deferred retry that is due, or expire it; return None when nothing is to be logged.
 
     It may come twice, because a new lease holder re-arms every pending retry; the worker drops the second delivery.
     """
     if progress.not_before is None or not progress.is_open:
         return None
-    if opened.packet.expires <= now:
-        return replace(receipt, kind=ReceiptKind.EXPIRED, at=now)
-    effects.due.append(Route(opened.received, (receipt.recipient,), progress.attempt, progress.not_before))
+    if opened.packet.expires <= moment.now:
+        return replace(receipt, kind=ReceiptKind.EXPIRED, at=moment.now)
+    moment.effects.due.append(Route(opened.received, (receipt.recipient,), progress.attempt, progress.not_before))
     return None
 
 
@@ -178,33 +162,32 @@ REROUTING = frozenset({"retry_scheduled", "requeued"})
 ENDING_KINDS = frozenset({ReceiptKind.OUTCOME, ReceiptKind.REJECT, ReceiptKind.EXPIRED, ReceiptKind.DEAD_LETTERED})
 
 
-def receive(session: Session, given: ReceiptsInput, effects: Effects, contract: Contract) -> OpenPacket | None:
+def receive(moment: Advance, arrived: Sequence[Receipt]) -> OpenPacket | None:
     """Move one recipient's machine by its receipts; return None when they change nothing."""
-    first = given.receipts[0]
-    arrived = given.receipts
+    first, session = arrived[0], moment.session
     opened = session.open.get(first.packet_id)
     if opened is None or first.recipient not in opened.recipients:
-        _note_misdirected(session, given.receipts, effects)
+        _note_misdirected(session, arrived, moment.effects)
         return None
     progress = opened.recipients[first.recipient]
     if first.attempt != progress.attempt:
-        _charge_late(session, opened, progress, given.receipts, effects, contract)
+        _charge_late(moment, opened, progress, arrived)
         return None
     if first.kind is ReceiptKind.RETRY_DUE:
-        expired = release_retry(opened, progress, first, given.now, effects)
+        expired = release_retry(moment, opened, progress, first)
         if expired is None:
             return None
         arrived = (expired,)
-    moves = _take(session, opened, progress, arrived, given.now, effects, contract)
-    spent = {} if moves.told is None else _spend(session, opened, moves.told.usage, contract)
-    _log_moves(opened, first, progress, moves, spent, effects)
+    moves = _take(moment, opened, progress, arrived)
+    spent = {} if moves.told is None else _spend(moment, opened, moves.told.usage)
+    _log_moves(opened, first, progress, moves, spent, moment.effects)
     if not REROUTING.isdisjoint(moves.events):
-        reroute(session, opened, first.recipient, progress, effects, due_at(moves.planned))
+        reroute(moment, opened, first.recipient, due_at(moves.planned))
     elif moves.events:
         progress.not_before = None
     if progress.state == "APPLIED":
-        begin_verification(session, opened, effects, contract)
-    complete(session, opened, given.now, effects, contract)
+        begin_verification(moment, opened)
+    complete(moment, opened)
     return opened
 
 
@@ -222,17 +205,10 @@ class _Moves(msgspec.Struct):
     """When the next attempt is due, for a retry."""
 
 
-def _take(
-    session: Session,
-    opened: OpenPacket,
-    progress: Progress,
-    arrived: Iterable[Receipt],
-    now: datetime,
-    effects: Effects,
-    contract: Contract,
-) -> _Moves:
+def _take(moment: Advance, opened: OpenPacket, progress: Progress, arrived: Iterable[Receipt]) -> _Moves:
     """Move the machine of one delivery by its receipts, up to the end of its attempt."""
-    machine, moves = contract.machine(LIFECYCLE), _Moves(progress.state)
+    contract, moves = moment.contract, _Moves(progress.state)
+    machine = contract.machine(LIFECYCLE)
     for received in arrived:
         receipt = within_limit(received, opened.packet, progress.attempt, contract)
         for event in _events_of(receipt.kind, progress.state):
@@ -241,22 +217,23 @@ def _take(
             moves.times.append(receipt.time_of(event))
         if receipt.kind in ENDING_KINDS and progress.is_open:
             moves.ended = moves.told = receipt
-            end_delivery(session, opened, receipt.recipient, effects)
+            end_delivery(moment, opened, receipt.recipient)
         if not REROUTING.isdisjoint(moves.events):
             moves.told = receipt
             if receipt.kind is ReceiptKind.RETRY:
-                moves.planned = planned_retry(receipt, opened.packet, now, contract)
+                moves.planned = planned_retry(receipt, opened.packet, moment.now, contract)
             break  # later receipts are about an attempt that is over
         if receipt.kind is ReceiptKind.DISCARD and moves.events[-1:] == ["discarded"]:
             moves.told = receipt
     return moves
 
 
-def note_effect(session: Session, receipt: Receipt, effects: Effects) -> None:
+def note_effect(moment: Advance, receipt: Receipt) -> None:
     """Log an entry about an effect, once; it moves nothing.
 
     The packet may have ended, and the attempt be over: an effect is often reported after both.
     """
+    session, effects = moment.session, moment.effects
     packet_id, agent, told = receipt.packet_id, receipt.recipient, receipt.effect
     identity = session.identities.get(packet_id)
     is_delivered = identity is not None and identity.refusal is None and packet_id not in session.held
@@ -276,18 +253,16 @@ def note_effect(session: Session, receipt: Receipt, effects: Effects) -> None:
     effects.hops.append(Hop(packet_id, agent, -number, "", "", events, times, receipt.by or agent, {"effect": said}))
 
 
-def confirm_substrate(
-    session: Session, packet_id: UUID, now: datetime, effects: Effects, contract: Contract
-) -> OpenPacket | None:
+def confirm_substrate(moment: Advance, packet_id: UUID) -> OpenPacket | None:
     """Mark a delivery confirmed by the stream as applied. None when that is known already."""
-    opened = session.open.get(packet_id)
+    opened = moment.session.open.get(packet_id)
     progress = opened.recipients.get(SUBSTRATE_RECIPIENT) if opened else None
     if opened is None or progress is None or not progress.is_open:
         return None
-    end_delivery(session, opened, SUBSTRATE_RECIPIENT, effects)
-    move(opened, SUBSTRATE_RECIPIENT, progress, HANDED_OVER, now, effects, contract)
-    begin_verification(session, opened, effects, contract)
-    complete(session, opened, now, effects, contract)
+    end_delivery(moment, opened, SUBSTRATE_RECIPIENT)
+    move(moment, opened, SUBSTRATE_RECIPIENT, HANDED_OVER)
+    begin_verification(moment, opened)
+    complete(moment, opened)
     return opened
 
 
@@ -370,40 +345,33 @@ def _error_of(receipt: Receipt) -> Record:
     return {} if receipt.error is None else {"error": receipt.error}
 
 
-def _charge_late(
-    session: Session,
-    opened: OpenPacket,
-    progress: Progress,
-    receipts: Iterable[Receipt],
-    effects: Effects,
-    contract: Contract,
-) -> None:
+def _charge_late(moment: Advance, opened: OpenPacket, progress: Progress, receipts: Iterable[Receipt]) -> None:
     """Charge the usage of a handler that ended after the orchestrator had given its attempt up, once; nothing moves."""
     for receipt in receipts:
         usage = receipt.usage
         if receipt.attempt not in progress.given_up or usage is None:
             continue
         progress.given_up.remove(receipt.attempt)
-        spent = _spend(session, opened, usage, contract)
+        spent = _spend(moment, opened, usage)
         metadata = {"late": str(receipt.kind)} | spent | _error_of(receipt)
         packet_id, recipient, kind = opened.packet.packet_id, receipt.recipient, str(receipt.kind)
-        effects.hops.append(
+        moment.effects.hops.append(
             Hop(packet_id, recipient, receipt.attempt, progress.state, "", [kind], [receipt.at], recipient, metadata)
         )
 
 
-def _spend(session: Session, opened: OpenPacket, usage: Usage | None, contract: Contract) -> Record:
+def _spend(moment: Advance, opened: OpenPacket, usage: Usage | None) -> Record:
     """Draw what handling a packet has cost from the budget of its task; the caller counts each receipt once.
 
     Returns the log's record: `usage` as reported; `usage_refused` is the part that was neither accepted nor drawn.
     """
     if usage is None:
         return {}
-    document, task_id = session.document, opened.packet.trace.task_id
+    document, task_id = moment.session.document, opened.packet.trace.task_id
     reported: Record = usage.amounts()
     refused: Record = {}
     for name, amount in reported.items():
-        believed = budgets.believable(document, task_id, name, amount, contract.limits.usage)
+        believed = budgets.believable(document, task_id, name, amount, moment.contract.limits.usage)
         if believed < amount:
             refused[name] = amount - believed
         budgets.draw(document, task_id, name, float(believed))
@@ -566,10 +534,7 @@ def _route_to_missing(moment: Advance, packet_id: UUID, pending: PendingAck) -> 
     opened = session.open.get(packet_id)
     if opened is None or opened.packet.expires <= moment.now:
         return False
-    again = [
-        route_again(session, opened, recipient, "no ACK in time", moment.now, moment.effects, moment.contract)
-        for recipient in pending.missing
-    ]
+    again = [route_again(moment, opened, recipient, "no ACK in time") for recipient in pending.missing]
     return any(again)
 
 

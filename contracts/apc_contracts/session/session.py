@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
+import orjson
+
 from apc_contracts.contract.rules import Team
 from apc_contracts.judging.dossier import Dossier
 from apc_contracts.judging.session_view import (
@@ -42,14 +44,23 @@ def content_of(sender: str, payload_hash: bytes, generation: int, addressed: Seq
 # What the rules for ASK, ANSWER and WAKE read of a session of the coordinator `task`.
 
 
-def question_places_of(work: Work, deadlines: Mapping[str, datetime], packet_id: UUID | None) -> QuestionPlaces:
+def question_places_of(
+    work: Work, deadlines: Mapping[str, datetime], packet_id: UUID | None, answer_schema: bytes | None = None
+) -> QuestionPlaces:
     """Return what is known of the question with this id, and how much room there is."""
     ends_at, count = deadlines.get("deadline"), len(work.questions)
     asked = None if packet_id is None else work.questions.get(packet_id)
     if asked is None:
         return QuestionPlaces(open_questions=count, ends_at=ends_at)
     return QuestionPlaces(
-        asked.asker, tuple(asked.may_answer), asked.role, asked.payload_hash, count, ends_at, asked.returns
+        asked.asker,
+        tuple(asked.may_answer),
+        asked.role,
+        asked.payload_hash,
+        count,
+        ends_at,
+        asked.returns,
+        answer_schema,
     )
 
 
@@ -309,7 +320,9 @@ class Session:
     refused_items: int = field(default=0, compare=False)
     """Refused packets among the identities, with their recipients."""
     waiting_bytes: dict[str, int] = field(default_factory=dict)
-    """Sender -> the bytes of its packets in `open` and `held`."""
+    """Sender -> the bytes of its packets in `open` and `held`, and of the schemas of its questions."""
+    answer_schemas: dict[UUID, bytes] = field(default_factory=dict)
+    """Open question to people -> JSON of the schema of its answer; one without has none."""
     open: Waiting[OpenPacket] = field(init=False)
     held: Waiting[HeldPacket] = field(init=False)
     outstanding: dict[str, int] = field(default_factory=dict)
@@ -371,7 +384,10 @@ class Session:
         return self.effects.state_of(name)
 
     def question_places(self, packet_id: UUID | None) -> QuestionPlaces | None:
-        return None if self.work is None else question_places_of(self.work, self.document.deadlines, packet_id)
+        if self.work is None:
+            return None
+        asked = None if packet_id is None else self.answer_schemas.get(packet_id)
+        return question_places_of(self.work, self.document.deadlines, packet_id, asked)
 
     def wake_places(self, agent_id: str, key: str) -> WakePlaces | None:
         return None if self.work is None else wake_places_of(self.work, self.document.deadlines, agent_id, key)
@@ -472,6 +488,19 @@ class Session:
 
     def open_bytes_of(self, sender: str) -> int:
         return self.waiting_bytes.get(sender, 0)
+
+    def keep_answer_schema(self, packet_id: UUID, asker: str, schema: Mapping[str, Any]) -> None:
+        """Remember what an answer has to fit, until the question ends."""
+        body = self.answer_schemas[packet_id] = orjson.dumps(schema)
+        self.waiting_bytes[asker] = self.waiting_bytes.get(asker, 0) + len(body)
+
+    def drop_answer_schema(self, packet_id: UUID, asker: str) -> None:
+        """Forget what an answer had to fit, if it had to."""
+        size = self.waiting_bytes.get(asker, 0) - len(self.answer_schemas.pop(packet_id, b""))
+        if size:
+            self.waiting_bytes[asker] = size
+        else:
+            self.waiting_bytes.pop(asker, None)
 
     def remember(self, packet_id: UUID, identity: Identity) -> None:
         """Record a packet's id; it is never forgotten while the session is in memory."""

@@ -83,11 +83,15 @@ def _open(moment: Advance, opened: OpenPacket, packet: Packet, payload: SignalPa
         due_at=start_timer_at(moment, question_timer_of(packet.packet_id), due),
         returns="" if payload.request is None else payload.request.returns,
     )
+    if payload.question is not None and payload.question.answer_schema is not None:
+        moment.session.keep_answer_schema(packet.packet_id, packet.sender.agent_id, payload.question.answer_schema)
 
 
 def _end(moment: Advance, packet_id: UUID, work: Work) -> None:
-    if work.questions.pop(packet_id, None) is not None:
+    asked = work.questions.pop(packet_id, None)
+    if asked is not None:
         moment.session.document.deadlines.pop(question_timer_of(packet_id), None)
+        moment.session.drop_answer_schema(packet_id, asked.asker)
 
 
 # Timers of agents in a session of the coordinator `task`: set by a WAKE, and sent back as one when they are due.
@@ -138,6 +142,8 @@ def end_all(moment: Advance) -> None:
     """Cancel every wait and timer when the session ends; its deadlines are gone already."""
     work = moment.session.work
     if work is not None:
+        for packet_id, asked in work.questions.items():
+            moment.session.drop_answer_schema(packet_id, asked.asker)
         work.questions.clear()
         work.wakes.clear()
         work.unsettled.clear()

@@ -4,13 +4,12 @@ from datetime import datetime
 from uuid import UUID
 
 from apc_contracts.admission.rules.routing import is_question
-from apc_contracts.contract.contract import Contract
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.packet import Packet
 from apc_contracts.session.lifecycle import ADMITTED, HANDED_OVER, Record, begin_verification, complete, move
-from apc_contracts.session.movement import Denial, Effects, FinalVerdict, Hop, PacketInput, Route
-from apc_contracts.session.session import OpenPacket, Progress, Session
+from apc_contracts.session.movement import Advance, Denial, Effects, FinalVerdict, Hop, PacketInput, Route
+from apc_contracts.session.session import OpenPacket, Progress
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, PacketType
 from apc_contracts.wire.parsing import ReceivedPacket
 
@@ -35,14 +34,7 @@ def hold(given: PacketInput, effects: Effects) -> None:
     effects.hops.append(hop)
 
 
-def deny(
-    session: Session,
-    received: ReceivedPacket,
-    refusal: Refusal,
-    now: datetime,
-    effects: Effects,
-    record: Record | None = None,
-) -> None:
+def deny(moment: Advance, received: ReceivedPacket, refusal: Refusal, record: Record | None = None) -> None:
     """Record the hop of a held packet that was finally refused; it keeps the reason, and the sender gets a NACK.
 
     The identity keeps the reason too: a repeat of the packet gets the same answer. `record` holds the facts of a ruling
@@ -53,21 +45,19 @@ def deny(
     metadata: Record = {"refusal": refusal.document}
     if record is not None:
         metadata["facts"] = record
-    packet_id = received.packet.packet_id
-    session.identities[packet_id].refusal = refusal
-    hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [now], ORCHESTRATOR, metadata)
+    packet_id, effects = received.packet.packet_id, moment.effects
+    moment.session.identities[packet_id].refusal = refusal
+    hop = Hop(packet_id, "", 1, "SCHEMA_VALIDATED", state, [event], [moment.now], ORCHESTRATOR, metadata)
     effects.hops.append(hop)
     effects.denials.append(Denial(received, refusal))
     _note_final(received, refusal, effects)
 
 
 def route(
-    session: Session,
+    moment: Advance,
     received: ReceivedPacket,
     recipients: tuple[str, ...],
     packet_round: int,
-    now: datetime,
-    effects: Effects,
     *,
     was_held: bool = False,
     record: Record | None = None,
@@ -77,9 +67,10 @@ def route(
 
     The hop keeps `record`, the facts of a ruling at a barrier or at RESUME, and `note`.
     """
+    session, effects = moment.session, moment.effects
     start, events = ("SCHEMA_VALIDATED", RELEASED) if was_held else ("DRAFT", ADMITTED)
     metadata = note if record is None else {"facts": record} | (note or {})
-    effects.hops.append(_whole(received, 1, start, "ROUTED", events, now, metadata))
+    effects.hops.append(_whole(received, 1, start, "ROUTED", events, moment.now, metadata))
     _note_final(received, None, effects)
     opened = OpenPacket(received, packet_round, {})
     session.open[received.packet.packet_id] = opened
@@ -95,15 +86,15 @@ def route(
     return opened
 
 
-def apply_locally(session: Session, opened: OpenPacket, now: datetime, effects: Effects, contract: Contract) -> None:
+def apply_locally(moment: Advance, opened: OpenPacket) -> None:
     """Deliver and apply in the orchestrator's own hop: the recipient `orchestrator`, and INTRA_AGENT packets."""
     # A question ends here for the people who are asked: no receipt says so.
-    remark = {"ended": "outcome", "ended_at": now.isoformat()} if is_question(opened.packet) else None
-    for recipient, progress in opened.recipients.items():
+    remark = {"ended": "outcome", "ended_at": moment.now.isoformat()} if is_question(opened.packet) else None
+    for recipient in opened.recipients:
         if _is_in_gate(opened, recipient):
-            move(opened, recipient, progress, HANDED_OVER, now, effects, contract, remark=remark)
-            begin_verification(session, opened, effects, contract)
-    complete(session, opened, now, effects, contract)
+            move(moment, opened, recipient, HANDED_OVER, remark=remark)
+            begin_verification(moment, opened)
+    complete(moment, opened)
 
 
 def _is_in_gate(opened: OpenPacket, recipient: str) -> bool:
@@ -134,8 +125,8 @@ def _whole(
 ENDED = ["verification_pass", "non_promotable_complete"]
 
 
-def identity_without_session(received: ReceivedPacket, refusal: Refusal, cause: UUID | None) -> Identity:
-    """Return what is remembered of a packet that was refused before its session began."""
+def identity_without_session(received: ReceivedPacket, refusal: Refusal | None, cause: UUID | None) -> Identity:
+    """Return what is remembered of a heartbeat, or of a packet that was refused before its session began."""
     packet = received.packet
     named = tuple(recipient.agent_id for recipient in packet.recipients)
     return Identity(
@@ -148,7 +139,7 @@ def identity_without_session(received: ReceivedPacket, refusal: Refusal, cause: 
         addressed=named,
         cause=cause,
         root=packet.trace.root_packet_id,
-        verdict=VerdictKind.REFUSED,
+        verdict=VerdictKind.ACCEPTED if refusal is None else VerdictKind.REFUSED,
         refusal=refusal,
         run_phase=packet.run_phase,
         round=0,

@@ -6,6 +6,7 @@ Source: docs/specification/architecture.md section 2.
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from math import isfinite
 from typing import Annotated, Self
 from uuid import UUID
@@ -297,7 +298,6 @@ RECEIPT_LIMITS = DocumentLimits(size_bytes=64 * 1024)
 
 _decoder = msgspec.json.Decoder(list[Receipt])
 _encoder = msgspec.json.Encoder()
-_adapter = TypeAdapter(list[ReceiptFields])
 
 
 def parse_receipts(body: bytes) -> list[Receipt]:
@@ -317,7 +317,13 @@ def parse_receipts(body: bytes) -> list[Receipt]:
 
 
 def _validate(body: bytes) -> list[ReceiptFields]:
-    return _adapter.validate_json(body, strict=True)
+    return _fields_adapter().validate_json(body, strict=True)
+
+
+@cache
+def _fields_adapter() -> TypeAdapter[list[ReceiptFields]]:
+    """Return what reads receipts that msgspec refused: rare, so that an agent need not build it to be defined."""
+    return TypeAdapter(list[ReceiptFields])
 
 
 def encode_receipts(receipts: Sequence[Receipt]) -> bytes:

@@ -1,7 +1,8 @@
 """Read JSON so that no two readers of the same bytes can see different documents.
 
 Each check is a pure refusal, in a fixed order: size, levels (a byte scan before any parser), syntax, numbers, NUL,
-duplicate keys, nodes. What passes is accepted by RFC 8785 and comes back equal from its canonical form.
+duplicate keys, how numbers are written, nodes. What passes is accepted by RFC 8785 and comes back equal from its
+canonical form.
 """
 
 import json
@@ -18,6 +19,9 @@ from apc_contracts.limits import DEFAULT_LIMITS, MAX_SAFE_INTEGER, DocumentLimit
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STRING_OR_KEY = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\r\n]*+:)?')
 _SPACED_KEY = re.compile(rb'"[ \t\r\n]+:')
+# Doubles are written with 24 characters; PostgreSQL keeps every digit, and refuses more than some 16,000 of them. Begun
+# at the first digit alone: linear in the bytes.
+_LONG_NUMBER = re.compile(rb"(?<![0-9.])[0-9.]{1000}|[eE][-+]?[0-9]{4}")
 _BRACKETS_TO_STEPS = bytes.maketrans(b"[{]}", bytes((1, 1, 2, 2)))
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 _STEP_OF = (0, 1, -1)
@@ -32,7 +36,7 @@ def read_strict_json(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> An
 
     Raises:
         PacketRefused: TOO_LARGE, TOO_DEEP (levels or nodes) or MALFORMED (encoding, syntax, NaN, a number
-            without a canonical form, NUL, doubled keys); path `$`.
+            without a canonical form or with too many digits, NUL, doubled keys); path `$`.
 
     Source: RFC 8259, RFC 7493 (I-JSON), RFC 8785.
     """
@@ -51,8 +55,11 @@ def read_strict_json(body: bytes, limits: DocumentLimits = DEFAULT_LIMITS) -> An
     # Searching one byte is five times faster than searching six, and most packets escape nothing.
     if b"\\" in body and b"\\u0000" in body and _has_nul(tree):
         _refuse("MALFORMED", "a string holds NUL (U+0000): remove it")
-    if not _is_as_written(tree, body) and _has_doubled_keys(body, keys):
-        _refuse("MALFORMED", "an object has the same key twice: keep one of them")
+    if not _is_as_written(tree, body):
+        if _has_doubled_keys(body, keys):
+            _refuse("MALFORMED", "an object has the same key twice: keep one of them")
+        if not limits.is_logged and _LONG_NUMBER.search(_without_strings(body)):
+            _refuse("MALFORMED", "a number is written with 1,000 digits, or an exponent of 4: send what a double holds")
     if nodes > limits.nodes:
         _refuse("TOO_DEEP", f"{nodes} values, the limit is {limits.nodes}: {_USE_ARTIFACTS}")
     return tree
@@ -137,7 +144,7 @@ def _has_nul(tree: Any) -> bool:
 def _is_as_written(tree: Any, body: bytes) -> bool:
     """Return whether orjson writes this text of the tree, as most senders do.
 
-    Then each key occurs once.
+    Then each key occurs once, and numbers have at most 24 characters.
     """
     try:
         return orjson.dumps(tree) == body

@@ -22,10 +22,10 @@ from apc_agents import (
     HandlerFailed,
     Retry,
 )
-from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
 from apc_agents.effects import EffectState
 from apc_contracts import Packet, PacketType, parse_response
 from apc_contracts.payloads.by_type import ErrorPayload, IdeaPayload
+from apc_minds.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
 
 Make = Callable[[], Any]
 

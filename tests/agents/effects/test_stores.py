@@ -1,8 +1,10 @@
 """One suite for every effect store: who claims, what is unknown, what is settled, what is forgotten."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -19,6 +21,7 @@ from apc_agents.effects import (
     PostgresEffectStore,
 )
 from apc_agents.errors import StateUnavailable
+from apc_agents.sqlite_effects import SQLiteEffectStore
 from apc_bus.database import open_pool
 
 LEASE = timedelta(minutes=1)
@@ -202,10 +205,58 @@ class EffectStoreSuite:
         assert left == {fresh.effect_id, unknown.effect_id, foreign.effect_id}
 
 
-class TestMemoryEffectStore(EffectStoreSuite):
+class EffectStoreOfThreadsSuite(EffectStoreSuite):
+    """What a store promises beyond one event loop: plain tools call it from threads, each with its loop."""
+
+    async def test_one_of_many_threads_gets_it_and_the_others_its_result(self, store: EffectStore) -> None:
+        effect_id, made = an_id(), list[UUID]()
+
+        def act(_: int) -> object:
+            claim = a_claim(effect_id)
+            kept = asyncio.run(store.claim(claim, LEASE))
+            if kept.claim_id == claim.claim_id:
+                made.append(claim.claim_id)
+                asyncio.run(store.record(effect_id, claim.claim_id, "made"))
+            return kept.claim_id
+
+        with ThreadPoolExecutor(16) as threads:
+            seen_by = await asyncio.to_thread(lambda: set(threads.map(act, range(64))))
+        assert (len(made), seen_by) == (1, {made[0]})
+        assert (await seen(store, effect_id)).result == "made"
+
+
+class TestMemoryEffectStore(EffectStoreOfThreadsSuite):
     @pytest.fixture
     def store(self) -> EffectStore:
         return InMemoryEffectStore()
+
+
+class TestSQLiteEffectStore(EffectStoreOfThreadsSuite):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[EffectStore]:
+        store = SQLiteEffectStore(tmp_path / "effects.db")
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def other(self, store: EffectStore, tmp_path: Path) -> Iterator[EffectStore]:
+        """Another connection to the same file, as another process has it."""
+        other = SQLiteEffectStore(tmp_path / "effects.db")
+        yield other
+        other.close()
+
+    async def test_two_connections_see_one_claim(self, store: EffectStore, other: EffectStore) -> None:
+        claim, late = a_claim(effect_id := an_id()), a_claim(effect_id)
+        await store.claim(claim, LEASE)
+        assert (await other.claim(late, LEASE)).claim_id == claim.claim_id
+        await store.record(effect_id, claim.claim_id, "made")
+        assert (await seen(other, effect_id)).result == "made"
+
+    async def test_it_is_there_when_the_file_is_opened_again(self, store: SQLiteEffectStore) -> None:
+        claim = a_claim(an_id())
+        await store.claim(claim, LEASE)
+        store.close()
+        assert (await seen(store, claim.effect_id)).claim_id == claim.claim_id
 
 
 @pytest.mark.postgres
@@ -215,6 +266,12 @@ class TestPostgresEffectStore(EffectStoreSuite):
         pool = await open_pool(app_database_url)
         yield PostgresEffectStore(pool)
         await pool.close()
+
+    async def test_its_ids_are_those_of_python(self, store: EffectStore) -> None:
+        """The driver's own are no JSON: a handler that catches an error of ctx.once could not wait."""
+        claim = a_claim(an_id())
+        kept = await store.claim(claim, LEASE)
+        assert type(kept.effect_id.packet_id) is type(kept.claim_id) is UUID
 
     async def test_the_role_of_agents_is_enough(self, app_database_url: str) -> None:
         pool = await open_pool(app_database_url, max_size=1)

@@ -17,11 +17,10 @@ from tests.support.waiting import until
 
 from apc_agents import Agent, AgentTestClient, HandlerContext, InMemoryStateStore, Reject, Retry, Role, StateInvalid
 from apc_agents.handling import invocation
-from apc_agents.handling.state import SavedWait
-from apc_agents.memory.conversation import NewMessages
-from apc_agents.memory.in_memory import InMemoryMemoryStore
+from apc_agents.handling.state import SavedState
 from apc_agents.running.delivery import SessionPosition
 from apc_contracts import AckPayload, IdeaPayload, Packet, PacketType, ReceiptKind, SignalPayload, seal
+from apc_minds.memory.in_memory import InMemoryMemoryStore
 
 POSITION = SessionPosition(contract="task")
 
@@ -41,22 +40,14 @@ class SlowStore(InMemoryStateStore):
         self.is_held_after = is_held_after
         self.saving, self.go_on = asyncio.Event(), asyncio.Event()
 
-    async def save(
-        self,
-        agent_id: str,
-        session_id: str,
-        document: bytes,
-        revision: int,
-        messages: NewMessages | None = None,
-        wait: SavedWait | None = None,
-    ) -> int:
+    async def save(self, agent_id: str, session_id: str, saved: SavedState) -> int:
         """Compare and set, sooner or later."""
         if not self.is_held_after:
             await self._hold()
-        saved = await super().save(agent_id, session_id, document, revision, messages, wait)
+        revision = await super().save(agent_id, session_id, saved)
         if self.is_held_after:
             await self._hold()
-        return saved
+        return revision
 
     async def _hold(self) -> None:
         self.saving.set()
@@ -171,8 +162,8 @@ async def test_a_handler_whose_state_another_worker_has_saved_says_only_what_its
     packet = make_packet(idea())
     await gate.deliver(packet)
     await states.saving.wait()
-    other = InMemoryStateStore.save(states, "sentinel-1", "session-1", b'{"handled":[],"state":{"steps":5}}', 0)
-    assert await other == 1
+    others = SavedState(b'{"handled":[],"state":{"steps":5}}', 0)
+    assert await InMemoryStateStore.save(states, "sentinel-1", "session-1", others) == 1
     states.go_on.set()
     await gate.ended(packet)
     assert said(gate) == ["step 6"]

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from apc_agents import InMemoryStateStore, PostgresStateStore, StateInvalid, StateStale, StateStore, StateUnavailable
-from apc_agents.handling.state import SavedAnswer
+from apc_agents.handling.state import SavedAnswer, SavedState
 from apc_bus.database import open_pool
 
 
@@ -19,32 +19,32 @@ class StateStoreSuite:
         assert await store.load("a-1", "s-1") is None
 
     async def test_a_saved_document_is_read_back_with_its_revision(self, store: StateStore) -> None:
-        assert await store.save("a-1", "s-1", b'{"state": {"best": 0.25}}', 0) == 1
-        assert await store.save("a-1", "s-1", b'{"state": {"best": 0.5}}', 1) == 2
+        assert await store.save("a-1", "s-1", SavedState(b'{"state": {"best": 0.25}}', 0)) == 1
+        assert await store.save("a-1", "s-1", SavedState(b'{"state": {"best": 0.5}}', 1)) == 2
         loaded = await store.load("a-1", "s-1")
         assert loaded == (b'{"state": {"best": 0.5}}', 2)
 
     async def test_documents_are_apart_by_agent_and_session(self, store: StateStore) -> None:
         for agent_id, session_id in (("a-1", "s-1"), ("a-1", "s-2"), ("a-2", "s-1")):
-            await store.save(agent_id, session_id, f'"{agent_id}{session_id}"'.encode(), 0)
+            await store.save(agent_id, session_id, SavedState(f'"{agent_id}{session_id}"'.encode(), 0))
         assert await store.load("a-1", "s-2") == (b'"a-1s-2"', 1)
 
     @pytest.mark.parametrize("revision", [0, 1, 3])
     async def test_a_stale_revision_is_refused(self, store: StateStore, revision: int) -> None:
-        await store.save("a-1", "s-1", b"{}", 0)
-        await store.save("a-1", "s-1", b'{"kept": true}', 1)
+        await store.save("a-1", "s-1", SavedState(b"{}", 0))
+        await store.save("a-1", "s-1", SavedState(b'{"kept": true}', 1))
         with pytest.raises(StateStale):
-            await store.save("a-1", "s-1", b'{"kept": false}', revision)
+            await store.save("a-1", "s-1", SavedState(b'{"kept": false}', revision))
         assert await store.load("a-1", "s-1") == (b'{"kept": true}', 2)
 
     async def test_the_first_save_wins(self, store: StateStore) -> None:
-        await store.save("a-1", "s-1", b"{}", 0)
+        await store.save("a-1", "s-1", SavedState(b"{}", 0))
         with pytest.raises(StateStale):
-            await store.save("a-1", "s-1", b"[]", 0)
+            await store.save("a-1", "s-1", SavedState(b"[]", 0))
 
     async def test_text_outside_ascii_stays(self, store: StateStore) -> None:
         document = '{"note": "größer ≥ 🐝"}'.encode()
-        await store.save("a-1", "s-1", document, 0)
+        await store.save("a-1", "s-1", SavedState(document, 0))
         assert await store.load("a-1", "s-1") == (document, 1)
 
     async def test_answers_are_kept_once_and_by_packet(self, store: StateStore) -> None:
@@ -76,11 +76,11 @@ class TestPostgresStateStore(StateStoreSuite):
 
     async def test_what_postgres_cannot_store_is_refused(self, store: StateStore) -> None:
         with pytest.raises(StateInvalid):
-            await store.save("a-1", "s-1", b'{"text": "\\u0000"}', 0)
+            await store.save("a-1", "s-1", SavedState(b'{"text": "\\u0000"}', 0))
 
     async def test_old_answers_are_forgotten_and_nothing_else(self, store: StateStore) -> None:
         answer = SavedAnswer(uuid4(), uuid4(), b"{}")
-        await store.save("a-1", "s-1", b"{}", 0)
+        await store.save("a-1", "s-1", SavedState(b"{}", 0))
         await store.save_answer("a-1", "s-1", answer)
         for age, kept in ((timedelta(hours=1), [b"{}"]), (timedelta(0), [])):
             await store.forget_answers("a-1", age)
@@ -94,4 +94,4 @@ class TestPostgresStateStore(StateStoreSuite):
         with pytest.raises(StateUnavailable):
             await store.load("a-1", "s-1")
         with pytest.raises(StateUnavailable):
-            await store.save("a-1", "s-1", b"{}", 0)
+            await store.save("a-1", "s-1", SavedState(b"{}", 0))

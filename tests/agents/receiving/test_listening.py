@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import aiormq
+import aio_pika
 import pytest
 from pydantic import SecretStr
 from tests.agents.conftest import MakeIdea, MakePacket, StageMaker
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 from apc_agents import Agent, AgentInvalid, HandlerContext
 from apc_agents.running import intake
 from apc_agents.running.delivery import Inbound, KnownSessions, OrchestratorTime
-from apc_agents.running.intake import SubstrateListener
+from apc_agents.running.intake import Ear, SubstrateListener
 from apc_bus.concurrency import cancelled
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
@@ -97,7 +97,8 @@ async def test_nothing_is_missed_while_the_stream_is_away(
     await apply_rabbit(amqp_vhost_url, topology)
     bus = await connect_rabbit(BusSettings(amqp_url=SecretStr(amqp_vhost_url)), purpose="test")
     time = OrchestratorTime("sentinel-1")
-    listener = SubstrateListener(bus, "sentinel-1", KnownSessions("sentinel-1"), put, 1, time)
+    ears = {"sentinel-1": Ear("sentinel-1", KnownSessions("sentinel-1"), put, time)}
+    listener = SubstrateListener(bus, ears, 1, "sentinel-1")
     async with listening():
         pass
     await say("one", "two")
@@ -106,9 +107,8 @@ async def test_nothing_is_missed_while_the_stream_is_away(
     await say("three")
     async with listening():
         await until(lambda: len(heard) == 3, 10)
-    connection = await aiormq.connect(amqp_vhost_url)
-    await (await connection.channel()).queue_delete(SUBSTRATE_STREAM)
-    await connection.close()
+    async with await aio_pika.connect(amqp_vhost_url) as connection, connection.channel() as channel:
+        await channel.queue_delete(SUBSTRATE_STREAM)
     await apply_rabbit(amqp_vhost_url, topology)
     await say("four")
     async with listening():

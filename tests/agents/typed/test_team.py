@@ -81,6 +81,7 @@ def test_a_contract_is_named_or_lies_in_a_file(tmp_path: Path, monkeypatch: pyte
         ("rules: []", "own.yml has no name: begin it with one, as in name: review"),
         ("- a", "own.yml has no name"),
         ("name: [", "own.yml cannot be read: "),
+        ("[" * 5_000, "own.yml cannot be read: "),
     ],
 )
 def test_a_file_that_names_no_contract_is_named(

@@ -122,17 +122,22 @@ async def answer(gate: Gate, ask: Packet, *how: Any, **said: Any) -> Packet:
 
 
 @pytest.mark.parametrize(
-    "about",
+    ("about", "words"),
     [
-        Action(kind="rollback"),
-        MessagePayload(schema_id="action/1", content=SHOWN["content"], text="in words"),
-        decision(Result(schema_id="action/1", content=SHOWN["content"])),
+        (Action(kind="rollback"), {}),
+        (MessagePayload(schema_id="action/1", content=SHOWN["content"], text="in words"), {"text": "in words"}),
+        (
+            decision(Result(schema_id="action/1", content=SHOWN["content"])),
+            {"recommendation": "r"},
+        ),
     ],
 )
-async def test_people_see_schema_and_content_of_what_they_approve(start: Start, about: BaseModel) -> None:
+async def test_people_see_what_they_approve_and_the_words_beside(
+    start: Start, about: BaseModel, words: dict[str, Any]
+) -> None:
     (ask,) = asks(await start(Asking(about=about)))
     question = question_of(ask)
-    assert (question.text, question.content) == ("Roll back?", SHOWN)
+    assert (question.text, question.content) == ("Roll back?", SHOWN | words)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.orchestrator.conftest import make_brief
 from tests.support.traffic.packets import make_packet
 
-from apc_agents import AgentError, EmitRefused
+from apc_agents import AgentError, EffectUnknown, EmitRefused
+from apc_agents.effects import EffectId
 from apc_agents.handling.journal import (
     MAX_RECORD_BYTES,
     MAX_WAITS,
@@ -30,6 +33,23 @@ def returning(value: Any) -> Any:
 
 async def never() -> Any:
     raise AssertionError("a recorded call was made again")
+
+
+async def test_an_unknown_effect_is_raised_again_as_it_was() -> None:
+    """A handler that catches it, asks somebody, and goes on reads the effect's key and time again."""
+    unknown = EffectUnknown(EffectId(uuid4(), "payer-1", "charge"), datetime.now(UTC), "payer-1@host:1", None)
+
+    async def once() -> None:
+        raise unknown
+
+    first = CallJournal()
+    with pytest.raises(EffectUnknown):
+        await first.call("once", lambda: "charge", once)
+    entries = await recorded(first)
+    with pytest.raises(EffectUnknown) as again:
+        await CallJournal(entries).call("once", lambda: "charge", never)
+    assert (again.value.effect_id, again.value.since) == (unknown.effect_id, unknown.since)
+    assert str(again.value) == str(unknown)
 
 
 async def recorded(journal: CallJournal) -> list[RecordedCall]:

@@ -26,7 +26,7 @@ from tests.agents.waiting.pipelines import (
 )
 
 from apc_agents.handling import journal
-from apc_agents.handling.state import SavedWait
+from apc_agents.handling.state import SavedState, SavedWait
 from apc_contracts import reply_id
 
 EXAMPLES = settings.default.max_examples
@@ -171,7 +171,7 @@ async def test_a_wait_that_0_1_0_has_recorded_goes_on_with_other_numbers() -> No
         assert all(entry.pop("place") is not None for entry in record["entries"][:-1]), "calls of pipelines have places"
         record["entries"][-1]["asked"][0][1] = 7
         old = SavedWait(killing.task.packet_id, orjson.dumps(record))
-        await killing.states.save(*place, *state, wait=old)
+        await killing.states.save(*place, SavedState(*state, wait=old))
         await killing.answer()
         await killing.live(world)
     check(program, world, killing)

@@ -27,6 +27,8 @@ def test_a_profile_is_read_from_toml(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("seed = ", "is no TOML"),
+        ("seed = " + "9" * 5_000, "is no TOML"),
+        ("seed = " + "[" * 100_000, "is no TOML: it is too deep"),
         ("sede = 1", "sede: Extra inputs"),
         ('seed = "x"', "seed: Input should be a valid integer"),
         ('[[fault]]\nkind = "explode"\nchance = 0.1', "fault.0.kind: Input should be 'drop', 'delay'"),

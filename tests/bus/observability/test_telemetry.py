@@ -54,3 +54,45 @@ def test_a_traceback_tells_no_local_variables() -> None:
         )
         assert "ZeroDivisionError" in result.stderr
         assert "hunter2" not in result.stderr
+
+
+UNCONFIGURED = """
+import logging
+from apc_bus.telemetry import get_logger
+log = get_logger("apc_client.connecting")
+log.info("not_written")
+log.warning("broker_away", reason="\\x1b[31mred\\nsecond line")
+logging.basicConfig(level="DEBUG", format="%(levelname)s %(name)s %(funcName)s: %(message)s")
+def told() -> None:
+    log.debug("packet_emitted", packet_id="p-1")
+told()
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.warning("handler_failed", exc_info=True)
+"""
+
+
+def test_a_program_that_sets_no_logs_up_has_its_standard_output_for_itself() -> None:
+    """structlog's default would print six lines there, the debug ones too; `logging` has the say."""
+    result = subprocess.run([sys.executable, "-c", UNCONFIGURED], capture_output=True, text=True, check=True)
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[:4] == [
+        "broker_away reason='\\x1b[31mred\\nsecond line'",
+        "DEBUG apc_client.connecting told: packet_emitted packet_id='p-1'",
+        "WARNING apc_client.connecting <module>: handler_failed",
+        "Traceback (most recent call last):",
+    ]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_program_that_sets_structlog_up_later_gets_our_events_there() -> None:
+    program = UNCONFIGURED.replace(
+        "logging.basicConfig(", "import apc_bus.telemetry as t; t.configure_logs('DEBUG', 'json'); dict("
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == ""
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("broker_away ")
+    assert [json.loads(line)["event"] for line in rest] == ["packet_emitted", "handler_failed"]

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from tests.bus.conftest import Place
 
 from apc_bus.consuming import handle
 from apc_bus.errors import DeadLetter, GiveBack, SubscriptionLost
@@ -263,3 +264,16 @@ async def test_an_extended_subscription_goes_on_behind_what_it_holds(bus: Bus, m
     assert [one.message.message_id for one in held] == [one.message_id for one in sent]
     assert not any(one.is_redelivered for one in held)
     assert (await bus.depth(INBOX)).messages == 0
+
+
+async def test_many_queues_are_asked_for_their_consumers_at_once(place: Place) -> None:
+    """One that is missing has none; a broker that is away says nothing of any."""
+    bus = await place.connect()
+    missing = agent_queue("nobody", urgent=True)
+    async with bus.subscribe(INBOX), bus.subscribe(gate_queue(0)):
+        asked = [missing, INBOX, missing, gate_queue(0), log_queue(0)]
+        assert await bus.consumers(asked) == {missing: 0, INBOX: 1, gate_queue(0): 1, log_queue(0): 0}
+    assert await bus.consumers([INBOX]) == {INBOX: 0}
+    assert await bus.consumers([]) == {}
+    await bus.close()
+    assert await bus.consumers([INBOX, missing]) == {INBOX: None, missing: None}

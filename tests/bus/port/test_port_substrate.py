@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from apc_bus.clock import boottime
+from apc_bus.concurrency import boottime
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import SUBSTRATE

@@ -2,7 +2,7 @@
 
 import asyncio
 
-import aiormq
+import aio_pika
 import pytest
 from pydantic import SecretStr
 
@@ -22,8 +22,8 @@ def to_alpha(message_id: str) -> Publication:
 
 async def empty(url: str, queue: str) -> None:
     """Purge a queue."""
-    async with aiormq.connect(url) as connection:
-        await (await connection.channel()).queue_purge(queue)
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+        await (await channel.get_queue(queue)).purge()
 
 
 async def refused_until_replaced(bus: RabbitBus) -> None:

@@ -4,11 +4,11 @@ import pytest
 from pydantic import SecretStr
 
 from apc_bus.errors import PublishUnroutable, ShardsDiffer, TopologyConflict, TopologyInvalid
-from apc_bus.port import Message, Publication
+from apc_bus.port import Message, Publication, QueueDepth
 from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit, export_definitions
-from apc_bus.rabbit.administration import _lacks_queues
+from apc_bus.rabbit.administration import _lacks_queues, check_shards
 from apc_bus.rabbit.connections import Nodes, Timing
-from apc_bus.rabbit.definitions import permissions
+from apc_bus.rabbit.definitions import permissions, user_limits
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, AgentQueues, build_topology, gate_queue, log_queue
 from apc_contracts.vocabulary import PacketType
@@ -31,15 +31,19 @@ async def test_apply_is_idempotent_and_keeps_messages(amqp_vhost_url: str) -> No
 
 
 async def test_only_what_was_applied_before_can_lack_a_queue(amqp_vhost_url: str) -> None:
-    """Then `apply` waits: the queue may have been deleted this very moment."""
+    """Then `apply` waits: the queue may have been deleted this very moment. One that never was cannot."""
     topology, timing = build_topology(1), Timing()
     link = await Nodes([amqp_vhost_url], timing).connect("test")
-    assert not await _lacks_queues(link, topology, timing), "nothing was ever applied"
+    assert not await _lacks_queues(link, topology, (), timing), "nothing was ever applied"
     await apply_rabbit(amqp_vhost_url, topology)
-    assert not await _lacks_queues(link, topology, timing)
-    await (await link.connection.channel()).queue_delete(log_queue(0))
-    assert await _lacks_queues(link, topology, timing)
-    await link.close(timing.connect)
+    assert not await _lacks_queues(link, topology, (), timing)
+    beside = build_topology(1, [ALPHA])
+    assert await _lacks_queues(link, beside, (), timing), "alpha may have had them"
+    assert not await _lacks_queues(link, beside, ALPHA.names, timing), "alpha is new"
+    await (await link.channel()).queue_delete(log_queue(0))
+    assert await _lacks_queues(link, topology, (), timing)
+    assert await _lacks_queues(link, beside, ALPHA.names, timing)
+    await link.close()
 
 
 async def test_a_change_of_n_needs_drained_queues(amqp_vhost_url: str) -> None:
@@ -99,6 +103,14 @@ def test_agents_that_share_a_user_share_its_rights() -> None:
     _, write, read = permissions(build_topology(1, agents))["operator"]
     assert r"apc\.intra\.one" in write and r"apc\.intra\.two" in write and r"apc\.receipts" in write
     assert r"apc\.agent\.one\.normal" in read and r"apc\.agent\.two\.urgent" in read
+
+
+def test_agents_of_a_host_have_one_user_that_reads_two_queues_and_writes_to_no_agent() -> None:
+    topology = build_topology(1, [AgentQueues(name, "red", host="h0") for name in ("one", "two")])
+    configure, write, read = permissions(topology)["host.h0"]
+    assert (configure, write) == ("^$", r"^(apc\.ingress|apc\.receipts)$")
+    assert read == r"^(apc\.substrate\.stream|apc\.host\.h0\.urgent|apc\.host\.h0\.normal)$"
+    assert user_limits(topology)["host.h0"]["max-connections"] == 32, "of the host and its standby, not for each agent"
 
 
 @pytest.mark.parametrize("user", ["topology", "orchestrator", "persister"])
@@ -170,3 +182,29 @@ async def test_a_process_with_another_number_is_refused_by_name(amqp_vhost_url: 
     with pytest.raises(ShardsDiffer, match=f"APC_SHARDS is {shards}, and the broker has the queues of 2 shards"):
         await connect_rabbit(settings, shards=shards)
     await (await connect_rabbit(settings, shards=2)).close()
+
+
+async def test_a_process_that_looks_while_the_queues_come_is_not_refused(
+    amqp_vhost_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number fits: what was not there at the first look came before the second."""
+    bus, depth = await connected(amqp_vhost_url), RabbitBus.depth
+
+    async def apply_after_the_answer(self: RabbitBus, queue: str) -> QueueDepth:
+        try:
+            return await depth(self, queue)
+        finally:
+            await apply_rabbit(amqp_vhost_url, build_topology(2))
+
+    monkeypatch.setattr(RabbitBus, "depth", apply_after_the_answer)
+    await check_shards(bus, 2)
+    with pytest.raises(ShardsDiffer):
+        await check_shards(bus, 1)
+    await bus.close()
+
+
+def test_the_first_shard_is_declared_last() -> None:
+    """A process that sees it then sees all: see `check_shards`."""
+    gates = {gate_queue(shard) for shard in range(3)}
+    names = [queue.name for queue in build_topology(3).queues if queue.name in gates]
+    assert names == [gate_queue(2), gate_queue(1), gate_queue(0)]

@@ -1,6 +1,6 @@
 """The services that the tests themselves stand on."""
 
-import aiormq
+import aio_pika
 import asyncpg
 from tests.support.servers import RabbitServer
 
@@ -9,10 +9,9 @@ async def test_every_vhost_is_fresh(rabbit_server: RabbitServer) -> None:
     urls = {rabbit_server.fresh_vhost_url() for _ in range(2)}
     assert len(urls) == 2
     for url in urls:
-        async with aiormq.connect(url) as connection:
-            channel = await connection.channel()
-            declared = await channel.queue_declare("q")
-            assert declared.message_count == 0
+        async with await aio_pika.connect(url) as connection, connection.channel() as channel:
+            queue = await channel.declare_queue("q")
+            assert queue.declaration_result.message_count == 0
 
 
 async def test_a_database_is_migrated_and_own(postgres_url: str) -> None:

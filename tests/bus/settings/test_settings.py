@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from apc_bus.settings import (
 )
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "client", "cli", "apps")
+PRODUCT = ("bus", "log", "agents", "orchestrator", "persister", "web", "client", "doors", "cli", "apps")
 UNIT = re.compile(r"_(SECONDS|MS|BYTES|URL|FILE|PORT)$")
 ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS"}
 """A secret as text, or the file that holds it: two variables on purpose."""
@@ -31,10 +32,12 @@ READ_THE_ENVIRONMENT = {
     "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
     "apps/apc_automl/skrub_parts.py",  # keeps skrub from making a folder in the home folder
     "bus/apc_bus/crash_points.py",  # before any settings
+    "bus/apc_bus/telemetry.py",  # NO_COLOR and TERM
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
     "cli/apc_cli/commands/__init__.py",  # looks for what nobody reads
     "cli/apc_cli/commands/demo.py",  # says the command for what it has shown
     "cli/apc_cli/commands/demo_stage.py",  # hands on nothing but where its run is
+    "cli/apc_cli/output/safe_console.py",  # NO_COLOR
     "cli/apc_cli/system/up.py",  # hands all of it on
     "cli/apc_cli/system/supervisor.py",  # hands all of it on
     "persister/apc_persister/database/postmaster.py",  # keeps the PG... of a shell from the embedded server
@@ -133,7 +136,17 @@ def test_shards_that_do_not_exist_are_not_served(
 @pytest.mark.parametrize(("seconds", "is_warned"), [("1", True), ("4", True), ("5", False), ("60", False)])
 def test_a_short_heartbeat_is_warned_of(monkeypatch: pytest.MonkeyPatch, seconds: str, is_warned: bool) -> None:
     monkeypatch.setenv("APC_HEARTBEAT", seconds)
-    assert ["fail-over times are not promised" in one for one in BusSettings().warnings] == [True] * is_warned
+    assert ["fail-over times are not promised" in one for one in BusSettings().warnings()] == [True] * is_warned
+
+
+@pytest.mark.parametrize(("seconds", "is_warned"), [("1", True), ("2", True), ("3", False), ("60", False)])
+def test_the_short_heartbeat_of_a_host_is_not_warned_of(
+    monkeypatch: pytest.MonkeyPatch, seconds: str, is_warned: bool
+) -> None:
+    """What is short for others is what it has; below that its busy loop would be taken for a frozen one."""
+    monkeypatch.setenv("APC_HEARTBEAT", seconds)
+    said = BusSettings().warnings(timedelta(seconds=3))
+    assert ["below 3 s a busy host counts as frozen" in one for one in said] == [True] * is_warned
 
 
 def test_each_variable_is_declared_once() -> None:

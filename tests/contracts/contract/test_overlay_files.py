@@ -88,6 +88,11 @@ def test_known_roles_are_checked_and_not_written_into_the_contract() -> None:
         ("only: [alert/1", "only: [alrt/1", r"only[0]: line 3, column 8: there is no schema alrt/1: do you mean alert"),
         ("[service]", "[servic]", "keep.finding/1: line 4, column 19: finding/1 has no text"),
         ("by: session", "by: sesion", "counters.risky.by: line 6, column 62: a counter counts by session, sender"),
+        (
+            "    require: count",
+            "    requires: count",
+            "rules[1].requires: line 14, column 15: there is no 'requires': do",
+        ),
         ("cites_role(", "cites_rol(", "rules[0].require: line 10, column 54: unknown function cites_rol"),
         ("when: 'content.risk", "when: 'content.rsik", "counters.risky.when: line 6, column 33: unknown field"),
         ('count("risky") < 1', "count('risky') < 'a'", "rules[1].require: line 14, column 29: whole number < text"),

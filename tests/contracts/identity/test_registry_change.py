@@ -38,6 +38,40 @@ def test_round_trip() -> None:
     assert parse_registry_change(encode_registry_change(revoked)) == revoked
 
 
+def test_the_host_of_an_agent() -> None:
+    hosted = ADDED.model_copy(update={"host": "h0"})
+    assert parse_registry_change(encode_registry_change(hosted)).registration().host == "h0"
+    assert ADDED.registration().host is None and b"host" not in encode_registry_change(ADDED)
+
+
+def test_only_agents_of_a_host_share_one() -> None:
+    document = json.loads(encode_registry_change(ADDED)) | {"allow_shared": True}
+    with pytest.raises(PacketRefused, match="allow_shared"):
+        parse_registry_change(json.dumps(document).encode())
+    hosted = parse_registry_change(json.dumps(document | {"host": "h0"}).encode())
+    assert hosted.registration().allow_shared and not ADDED.registration().allow_shared
+
+
+def test_a_change_of_release_0_1_0_reads_as_before() -> None:
+    document = (
+        b'{"action":"add","agent_id":"a-1","broker_user":"agent.a-1","change_id":"01890a5d-ac96-774b-bcce-b302099a8057",'
+        b'"handles":["IDEA"],"public_keys":{},"rights":["veto"],"role":"r","swarm_id":"s"}'
+    )
+    change = parse_registry_change(document)
+    expected = Registration(
+        "a-1", "agent.a-1", "r", "s", rights=frozenset({Right.VETO}), handles=frozenset({PacketType.IDEA})
+    )
+    assert change.registration() == expected and expected.host is None
+    assert encode_registry_change(change) == document, "and is written as before"
+
+
+@pytest.mark.parametrize("host", ["", "H0", "a.b", "a*", "-a", "h\n", "h" * 33])
+def test_a_host_is_one_word_of_a_routing_key(host: str) -> None:
+    document = json.loads(encode_registry_change(ADDED)) | {"host": host}
+    with pytest.raises(PacketRefused, match="host"):
+        parse_registry_change(json.dumps(document).encode())
+
+
 def test_the_registration_it_makes() -> None:
     assert ADDED.registration() == Registration(
         agent_id="sentinel-1",

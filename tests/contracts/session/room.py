@@ -114,6 +114,10 @@ def rules(*declared: str, **others: str) -> Contract:
     return contract_of("\n".join(lines))
 
 
+SUM = {"type": "object", "properties": {"cents": {"type": "integer", "minimum": 0}}, "required": ["cents"]}
+"""What a question may ask for."""
+
+
 class Room:
     """One session of the room, driven by hand; `simulation` may be the gate's own judge."""
 
@@ -156,7 +160,7 @@ class Room:
         full = {"service": "api", "risk": "low", "cents": 0} | content
         payload = DecisionPayload(
             decision_id="act",
-            recommendation="act",
+            recommendation="done",
             priority_distribution={},
             next_actions=(),
             commitment_level=CommitmentLevel.EXECUTING,
@@ -164,13 +168,21 @@ class Room:
         )
         return self.send(sender, payload, "scribe", **_proof(evidence))
 
-    def ask(self, sender: str = "fixer", minutes: int = 60, schema: str = "action/1", **content: Any) -> Packet:
-        """Ask the leads about an action; returns the question."""
+    def ask(
+        self,
+        sender: str = "fixer",
+        minutes: int = 60,
+        schema: str = "action/1",
+        *,
+        fields: bool = False,
+        **content: Any,
+    ) -> Packet:
+        """Ask the leads about an action, and with `fields` for a sum; returns the question."""
         about = {"schema": schema, "content": {"service": "api", "risk": "high", "cents": 0} | content}
         payload = SignalPayload(
             signal=Signal.ASK,
             expected_response_by=self.simulation.now + timedelta(minutes=minutes),
-            question=Question(text="May I?", content=about),
+            question=Question(text="May I?", content=about, answer_schema=SUM if fields else None),
         )
         return self.accept(self.send(sender, payload, "role:lead"))
 
@@ -178,7 +190,10 @@ class Room:
         """Answer a question."""
         outcome = AnswerOutcome.APPROVED if approves else AnswerOutcome.DENIED
         seen = self.simulation.session.identities[question.packet_id].payload_hash.hex()
-        payload = SignalPayload(signal=Signal.ANSWER, answer=AnswerSpec(outcome=outcome, seen=seen))
+        asked = question.payload_as(SignalPayload).question
+        content = {"cents": 1} if approves and asked is not None and asked.answer_schema is not None else None
+        said = AnswerSpec(outcome=outcome, seen=seen, content=content)
+        payload = SignalPayload(signal=Signal.ANSWER, answer=said)
         return self.send(who, payload, question.sender.agent_id, parent=question)
 
     def approved(self, who: str = "ida", sender: str = "fixer", **content: Any) -> Packet:

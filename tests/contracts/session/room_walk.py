@@ -109,10 +109,13 @@ class RoomWalk:
         send(evidence, random.choice(("fixer", "fixer", "helper")), **self.content())
 
     def ask(self) -> None:
-        content = self.content()
-        self.questions.append(
-            self.room.ask(self.random.choice(("fixer", "helper")), self.random.choice((5, 60)), **content)
+        content, random = self.content(), self.random
+        asker, minutes, fields = (
+            random.choice(("fixer", "helper")),
+            random.choice((5, 60)),
+            random.choice((True, False)),
         )
+        self.questions.append(self.room.ask(asker, minutes, fields=fields, **content))
 
     def answer(self) -> None:
         if self.questions:

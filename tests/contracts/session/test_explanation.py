@@ -7,15 +7,11 @@ from typing import Any
 import pytest
 
 from apc_contracts import SignalPayload
-from apc_contracts.explanation import (
-    RESEARCH_RULES,
-    AgentPresence,
-    Explanation,
-    HeldNote,
-    OpenDelivery,
-    Surroundings,
-    explain,
-)
+from apc_contracts.explanation.explain import explain
+from apc_contracts.explanation.failure import Failure
+from apc_contracts.explanation.research import RESEARCH_RULES
+from apc_contracts.explanation.surroundings import AgentPresence, Doubts, HeldNote, OpenDelivery, Surroundings
+from apc_contracts.explanation.words import Explanation
 from apc_contracts.payloads.session_signals import Budgets
 from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import Signal
@@ -227,9 +223,10 @@ def test_a_dead_letter_names_the_command_that_helps(simulation: Simulation) -> N
     handler_at_work(simulation)
     (packet, attempt) = simulation.inboxes["sentinel"][0]
     simulation.receipts(packet, "sentinel", attempt, (ReceiptKind.DEAD_LETTERED,), error="handler_error")
-    dead = OpenDelivery(packet.packet_id, "EVAL", "sentinel", 1, is_dead=True, error="handler_error")
-    remarks = told(simulation, deliveries=(dead,)).remarks
-    assert any(f"`apc dead-letter requeue {packet.packet_id}` delivers it again" in one for one in remarks)
+    dead = Failure("s-1", packet.packet_id, "EVAL", "red-1", "sentinel", "handler_error", exception="KeyError: 'x'")
+    remarks = told(simulation, doubts=Doubts(dead=(dead,))).remarks
+    said = f"sentinel could not handle EVAL of red-1 (packet {packet.packet_id}) in 1 attempt: KeyError: 'x'."
+    assert any(said in one and f"`apc dead-letter requeue {packet.packet_id}`" in one for one in remarks)
 
 
 def test_held_transfers_are_named(simulation: Simulation) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.coordinators import TERMS, Coordinator
-from apc_contracts.explanation import TASK_RULES, HeldNote
+from apc_contracts.explanation.explain import TASK_RULES
+from apc_contracts.explanation.surroundings import HeldNote
 from apc_contracts.session.document import OpenQuestion
 
 from .conftest import Simulation

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from apc_contracts import Packet
+from apc_contracts import MessagePayload, Packet
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import ContractInvalid
+from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.verdict import Refusal, Verdict, VerdictKind
 
+from . import conftest
 from .conftest import Simulation
 from .room import INCIDENT, Room, agent, contract_of, registry, rules
 
@@ -201,7 +205,8 @@ def test_a_later_denial_takes_an_approval_back() -> None:
     incident.accept(incident.answer(incident.ask(), "ida", approves=False))
     assert rule_of(incident.action(found, risk="high")) == "lead-approves-risk"
     incident.approved("max")
-    incident.accept(incident.action(found, risk="high"))
+    incident.accept(incident.answer(incident.ask(), "ida", approves=False))
+    incident.accept(incident.action(found, risk="high"))  # nobody takes back what another has approved
 
 
 def test_who_lost_the_role_or_speaks_for_a_member_approves_nothing() -> None:
@@ -372,3 +377,29 @@ def test_control_packets_are_judged_only_when_a_rule_names_them() -> None:
     finding = incident.finding()
     with pytest.raises(AssertionError, match="no-retractions"):
         incident.retract(finding)
+
+
+def test_a_verdict_from_before_words_were_approved_is_judged_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of 0.1.0 have no `packet.words`: the approval was of the content alone, and the packet used it up."""
+    incident = room(rules('approved_by("lead")'))
+    for who in ("ida", "max"):
+        incident.approved(who)
+    content = {"service": "api", "risk": "high", "cents": 0}
+    worded = MessagePayload.model_validate({"schema": "action/1", "content": content, "text": "Roll back."})
+    asked = 'approved_by("lead")'
+    records: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+        ({asked: ["ida"]}, {asked: ["ida"]}),
+        ({asked: []}, None),  # ida's is used up
+        ({asked: [], "packet.words": True}, None),
+        ({asked: ["max"], "packet.words": True}, None),  # nobody approved these words
+        ({asked: ["max"]}, {asked: ["max"]}),
+    ]
+    for recorded, found in records:
+        with monkeypatch.context() as replayed:
+            replayed.setattr(conftest, "Facts", partial(Facts, rules=recorded))
+            _, verdict = incident.send("fixer", worded, "scribe")
+        assert (verdict.kind is VerdictKind.ACCEPTED) is (found is not None), recorded
+        if found is not None:
+            assert verdict.facts["rules"] == found, "nothing is noted that the record does not have"
+    _, verdict = incident.send("fixer", worded, "scribe")
+    assert verdict.refusal is not None and verdict.refusal.rule == "r0", "by the rules of today it is another proposal"

@@ -36,6 +36,10 @@ MALFORMED = {
     "10^30": b'{"a":1%s}' % (b"0" * 30),
     "5000 digits": b'{"a":%s}' % (b"9" * 5000),
     "float whose canonical form is a big integer": b'{"a":1e17}',
+    "a number that is 0 here and an error elsewhere": b'{"a":1e-20000}',
+    "a 0 with an exponent": b'{"a":[0E-1000]}',
+    "a number with an exponent of many digits": b'{"a":1e0000000000001}',
+    "a number with many digits": b'{"a":0.%s1}' % (b"0" * 1000),
     "2^53 as a float": b'{"a":%d.0}' % BIG,
     "doubled key": b'{"a":1,"a":2}',
     "doubled key, spaced": b'{"a" :1,"a":2}',
@@ -67,6 +71,7 @@ def test_malformed(body: bytes) -> None:
         b'{"a" : 1,\n\t"b"\r\n: {"a": ": "}}',
         '"\u00e9 e\u0301"'.encode(),
         b'{"a":"[[[[{{{{"}',
+        b'{"a": "1e-20000 %s", "b": [1e-999, 0.%s1]}' % (b"1" * 2000, b"0" * 990),
     ],
 )
 def test_well_formed(body: bytes) -> None:

@@ -2,7 +2,7 @@
 
 An inbox holds twice the bound. A sender may have as many open deliveries there as places are free: a single sender gets
 up to the bound, two senders two thirds of it each, and a new sender still finds room (dynamic thresholds, Choudhury and
-Hahne 1998).
+Hahne 1998). The agents of a host share one inbox, so that each of them has a smaller bound there.
 """
 
 from apc_contracts.admission.case import Case
@@ -14,6 +14,9 @@ from apc_contracts.vocabulary import ALL_RECIPIENTS, CONTROL_TYPES, PacketType, 
 
 _RELIEF = frozenset({Signal.STOP, Signal.CANCEL, Signal.PAUSE, Signal.VETO})
 """Signals that end or ease an overload are not refused because of it; the inbox holds twice the bound."""
+HOSTED_BOUND = 125
+"""Of an agent of a host: 250 in all. A host takes 5,000 packets at a time, so that nineteen agents which do not end
+theirs leave room for the others."""
 _KEPT_FREE = 4
 """One part in this many of a bound is kept free for the orchestrator, whose packets are not refused."""
 
@@ -92,7 +95,13 @@ def first_full(case: Case, agent_id: str) -> str | None:
     return agent_id if _is_full(case, agent_id, bound) else None
 
 
+def bound_of(recipient: Registration | None, bound: int) -> int:
+    """Return the bound on the open deliveries of this recipient, where the contract's is `bound`."""
+    return bound if recipient is None or recipient.host is None else min(bound, HOSTED_BOUND)
+
+
 def _is_full(case: Case, agent_id: str, bound: int) -> bool:
+    bound = bound_of((case.facts.registry or {}).get(agent_id), bound)
     total, own = case.facts.outstanding.get(agent_id, 0), case.facts.own_outstanding
     share = total if own is None else own.get(agent_id, 0)
     return total + max(share, bound // _KEPT_FREE) >= 2 * bound

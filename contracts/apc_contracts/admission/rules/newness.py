@@ -2,8 +2,10 @@
 
 from apc_contracts.admission.case import Case, Ruling
 from apc_contracts.identity.ids import reply_id
+from apc_contracts.judging.facts import Facts
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
+from apc_contracts.packet import Packet
 
 _DERIVED_VERSION = 5
 
@@ -13,7 +15,7 @@ def identity_is_free(case: Case) -> Ruling:
     known = case.session.identity(case.packet.packet_id) if case.session is not None else None
     if known is None:
         return None
-    if known.packet_hash == case.facts.packet_hash or _says_the_same(known, case):
+    if is_same(known, case.packet, case.facts):
         return VerdictKind.REPEAT
     if _is_rerun(known, case):
         return VerdictKind.RERUN
@@ -37,13 +39,14 @@ def derived_id_is_own(case: Case) -> Refusal | None:
     return Refusal("DUPLICATE_CONFLICT", "derived_id_is_own", "packet_id", message)
 
 
-def _says_the_same(known: Identity, case: Case) -> bool:
-    return (
-        known.payload_hash == case.facts.payload_hash
-        and known.packet_type is case.packet.packet_type
-        and known.sender == case.sender_id
-        and known.cause == case.facts.proven_cause
-        and known.addressed == tuple(recipient.agent_id for recipient in case.packet.recipients)
+def is_same(known: Identity, packet: Packet, facts: Facts) -> bool:
+    """Return whether a packet under a taken id is the one that took it: by its bytes, or by what it says to whom."""
+    return known.packet_hash == facts.packet_hash or (
+        known.payload_hash == facts.payload_hash
+        and known.packet_type is packet.packet_type
+        and known.sender == packet.sender.agent_id
+        and known.cause == facts.proven_cause
+        and known.addressed == tuple(recipient.agent_id for recipient in packet.recipients)
     )
 
 

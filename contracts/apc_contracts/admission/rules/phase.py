@@ -4,9 +4,18 @@ They check that a packet fits the phase, round and generation of its session, an
 """
 
 from apc_contracts.admission.case import Case
+from apc_contracts.answers import REMEDY, answer_schema, check_answer_schema
+from apc_contracts.errors import SchemaUnusable
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.payloads.by_type import AgentRequest, ArtifactPayload, typed_part
+from apc_contracts.payloads.by_type import (
+    AgentRequest,
+    AnswerOutcome,
+    AnswerSpec,
+    ArtifactPayload,
+    SignalPayload,
+    typed_part,
+)
 from apc_contracts.schemas import ContentFault
 from apc_contracts.vocabulary import PacketType
 
@@ -62,20 +71,63 @@ def phase_allows_type(case: Case) -> Refusal | None:
 def content_fits(case: Case) -> Refusal | None:
     """Refuse content whose schema is not registered, or which does not fit it."""
     fault = content_fault(case)
-    return None if fault is None else Refusal("CONTENT_INVALID", "content_fits", fault.path, fault.message)
+    if fault is None:
+        return None
+    remedy = next((said for place, said in _REMEDIES.items() if fault.path.startswith(place)), None)
+    return Refusal("CONTENT_INVALID", "content_fits", fault.path, fault.message, remedy=remedy)
 
 
 def content_fault(case: Case) -> ContentFault | None:
     """Return why the content fits no schema, found now or recorded."""
     facts, (typed, path) = case.facts, typed_part(case.packet.payload)
-    if typed is None or facts.schemas is None:
+    if facts.schemas is None:
         return facts.content_fault
+    if typed is None:
+        return _fault_of_fields(case) or facts.content_fault
     if isinstance(typed, AgentRequest) and typed.returns not in facts.schemas:
         return _unregistered(f"{path}.returns", typed.returns)
     schema = facts.schemas.get(typed.schema_id)
     if schema is None:
         return _unregistered(f"{path}.schema", typed.schema_id)
     return schema.fault(typed.content, f"{path}.content")
+
+
+_ANSWER, _ASKED = "payload.answer.content", "payload.question.answer_schema"
+_REMEDIES = {_ANSWER: REMEDY, _ASKED: "ask for fewer and plainer fields: `ctx.ask(returns=...)` names the model"}
+
+
+def _fault_of_fields(case: Case) -> ContentFault | None:
+    """Return why a question brings no usable schema of its answer, or why an answer of people does not fit it."""
+    payload = case.packet.payload
+    if not isinstance(payload, SignalPayload):
+        return None
+    if payload.question is not None and payload.question.answer_schema is not None:
+        try:
+            check_answer_schema(payload.question.answer_schema)
+        except SchemaUnusable as error:
+            path = f"{_ASKED}{error.place.removeprefix('$')}"
+            return ContentFault(path, error.message, "")
+    if payload.answer is None or case.session is None:
+        return None
+    places = case.session.question_places(case.packet.trace.parent_packet_id)
+    body = None if places is None else places.answer_schema
+    return _fault_of_answer(payload.answer, body)
+
+
+def _fault_of_answer(answer: AnswerSpec, body: bytes | None) -> ContentFault | None:
+    if body is None:
+        message = "this question asks for no fields, or was erased: leave content out"
+        return ContentFault(_ANSWER, message, "") if answer.content is not None else None
+    if answer.outcome is not AnswerOutcome.APPROVED:
+        return None
+    try:
+        schema = answer_schema(body)
+    except SchemaUnusable:
+        return ContentFault(_ANSWER, "this release does not take the schema of this question: deny it", "")
+    if answer.content is None:
+        message = "this question is answered with fields: give them, or deny it"
+        return ContentFault(_ANSWER, message, schema.hash.hex())
+    return schema.fault(answer.content, _ANSWER)
 
 
 def _unregistered(path: str, schema_id: str) -> ContentFault:

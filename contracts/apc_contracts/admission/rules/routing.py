@@ -7,8 +7,8 @@ from apc_contracts.admission.case import Case
 from apc_contracts.identity.registry import Kind, Registration
 from apc_contracts.judging.session_view import SessionView
 from apc_contracts.judging.verdict import Refusal
-from apc_contracts.packet import Packet, Recipient
-from apc_contracts.payloads.by_type import AgentRequest, MessagePayload, SignalPayload, TransferPayload
+from apc_contracts.packet import Packet, Recipient, request_of
+from apc_contracts.payloads.by_type import MessagePayload, SignalPayload, TransferPayload
 from apc_contracts.payloads.session_signals import ROLE_PREFIX
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
@@ -129,12 +129,6 @@ def is_ask(packet: Packet) -> bool:
 def is_question(packet: Packet) -> bool:
     """Return whether the packet is an ASK to people, which the orchestrator applies itself."""
     return is_ask(packet) and packet.payload_as(SignalPayload).question is not None
-
-
-def request_of(packet: Packet) -> AgentRequest | None:
-    """Return what an ASK to agents requests; None for every other packet."""
-    payload = packet.payload
-    return payload.request if isinstance(payload, SignalPayload) else None
 
 
 def asks_role(packet: Packet) -> bool:

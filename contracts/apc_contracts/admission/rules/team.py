@@ -22,6 +22,7 @@ from apc_contracts.contract.rules import CLAIMED_TEXTS, COUNTER_KEYS, ONLY, VALU
 from apc_contracts.identity.registry import Kind
 from apc_contracts.judging.dossier import (
     CONVERTED,
+    WORDS,
     Approval,
     Dossier,
     at_path,
@@ -35,7 +36,7 @@ from apc_contracts.judging.dossier import (
 from apc_contracts.judging.session_view import Identity, SessionView
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import PACKET_PREFIX, packet_cited
-from apc_contracts.payloads.by_type import typed_part
+from apc_contracts.payloads.by_type import typed_part, words_beside
 from apc_contracts.vocabulary import ORCHESTRATOR, SUBSTRATE_RECIPIENT
 
 EVIDENCE_PATH = "proof_bundle.evidence_refs"
@@ -180,12 +181,17 @@ def _not_allowed(case: Case, team: Team, schema: str) -> Refusal | None:
 
 
 def _claimed_in_content(case: Case) -> list[list[str]]:
-    """Return the places in the packet's typed content whose texts are in the artifact store, as words of a path."""
+    """Return the places in the packet's typed content whose texts are in the artifact store, as words of a path.
+
+    A text of the payload beside it is one too, at no place that a rule can name.
+    """
     places = claimed_places(case.packet)
     if not places:
         return places
     start = [*typed_part(case.packet.payload)[1].split("."), "content"]
-    return [place[len(start) :] for place in places if place[: len(start)] == start[: len(place)]]
+    inside = [place for place in places if place[: len(start)] == start[: len(place)]]
+    is_beside = any(place[:1] == start[:1] and place not in inside for place in places)
+    return [place[len(start) :] for place in inside] + ([[""]] if is_beside else [])
 
 
 def _is_claimed(case: Case, team: Team, schema: str, places: list[list[str]]) -> Refusal | None:
@@ -202,12 +208,12 @@ def _is_claimed(case: Case, team: Team, schema: str, places: list[list[str]]) ->
     if not names:
         return None
     _, path = typed_part(case.packet.payload)
-    message = f"its rules read {names[0]}, and a text of its content is in the artifact store"
+    message = f"its rules read {names[0]}, and a text of its payload is in the artifact store"
     return Refusal("RULE_FAILED", CLAIMED_TEXTS, f"{path}.content", message, remedy="send the text itself, shortened")
 
 
 def _reads_claimed(reading: Reading, places: list[list[str]]) -> bool:
-    """Return whether a reading takes a hash for a text; people who approve see the hashes too."""
+    """Return whether a reading takes a hash for a text; people who approve see hashes in place of all texts."""
     return reading.name == "approved_by" or _is_within(reading.name, places)
 
 
@@ -311,8 +317,7 @@ def _read_recorded(case: Case, plan: Plan, noted: dict[str, Any], values: dict[s
         if reading.name.startswith("local."):
             found = _local(case, reading.name, noted)
         elif recorded is not None:
-            if SEPARATE in recorded:
-                noted[SEPARATE] = recorded[SEPARATE]
+            noted |= {name: recorded[name] for name in (SEPARATE, WORDS) if name in recorded}
             found = recorded.get(reading.text)
         if found is not None:
             noted[reading.text] = found
@@ -422,8 +427,26 @@ def _cites_swarm(given: _Given, arguments: tuple[Any, ...]) -> bool:
 
 def _approved_by(given: _Given, arguments: tuple[Any, ...]) -> list[str]:
     """Return the people whose approval of exactly this content counts, sorted."""
-    role, approvals = arguments[0], given.dossier.approvals_of(given.case.packet)
-    return sorted({one.person for one in approvals if _counts(given, one, role)})[:MOST_PEOPLE] if approvals else []
+    packet, with_words = given.case.packet, _are_words_approved(given)
+    approvals = given.dossier.approvals_of(packet, with_words=with_words)
+    counting = (one for one in approvals if _counts(given, one, arguments[0]))
+    return sorted(
+        {one.person for one in counting if not given.dossier.denies_later(packet, one, with_words=with_words)}
+    )[:MOST_PEOPLE]
+
+
+def _are_words_approved(given: _Given) -> bool:
+    """Return whether approvals must be of the words beside the packet's content too; notes it.
+
+    In logs of release 0.1.0 they were of the content alone: the record of a verdict says nothing of words there.
+    """
+    recorded = given.case.facts.rules
+    if not words_beside(given.case.packet.payload):
+        return False
+    if recorded is not None and WORDS not in recorded and any(one.startswith("approved_by(") for one in recorded):
+        return False
+    given.noted[WORDS] = True
+    return True
 
 
 def _counts(given: _Given, approval: Approval, role: str) -> bool:
@@ -433,7 +456,7 @@ def _counts(given: _Given, approval: Approval, role: str) -> bool:
         identity = given.session.identity(packet_id)
         if identity is None or identity.retracted or identity.stale:
             return False
-    return not given.dossier.denies_later(given.case.packet, approval) and _is_still_in_role(given, approval, role)
+    return _is_still_in_role(given, approval, role)
 
 
 def _is_still_in_role(given: _Given, approval: Approval, role: str) -> bool:

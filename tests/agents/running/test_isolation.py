@@ -1,0 +1,47 @@
+"""The watch on the event loop of a host."""
+
+import signal
+import subprocess
+import sys
+from uuid import UUID
+
+import orjson
+import pytest
+
+BLOCK = """
+import asyncio, sys, time
+from uuid import UUID
+from apc_agents.running.isolation import LoopWatchdog
+from apc_agents.running.worker import handling
+from apc_bus.telemetry import configure_logs
+
+async def handle():
+    handling[asyncio.current_task()] = ("desk", UUID(int=7))
+    time.sleep({seconds})
+    await asyncio.sleep(0.6)
+
+async def main():
+    with LoopWatchdog("h", {limit}).watching():
+        await asyncio.sleep(0.6)
+        await asyncio.gather(handle(), asyncio.sleep(0))
+
+configure_logs("INFO")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "code", "last"),
+    [(1.5, None, 0, "loop_free_again"), (60.0, 1.0, -signal.SIGKILL, "loop_blocked_too_long")],
+    ids=["told", "ended"],
+)
+def test_who_blocks_the_loop_is_told_and_ended(seconds: float, limit: float | None, code: int, last: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", BLOCK.format(seconds=seconds, limit=limit)], capture_output=True, timeout=50, check=False
+    )
+    lines = [orjson.loads(line) for line in (ended.stdout + ended.stderr).splitlines() if line[:1] == b"{"]
+    assert ended.returncode == code, ended.stderr
+    # A machine that is busy may hold the loop up before and afterwards, too.
+    blocked = next(line for line in lines if line["event"] == "loop_blocked" and "in handle" in line["stack"])
+    assert (blocked["host"], blocked["agent_id"], blocked["packet_id"]) == ("h", "desk", str(UUID(int=7)))
+    assert last in [line["event"] for line in lines]

@@ -13,6 +13,7 @@ import msgspec
 LOG_BATCH_VERSION = 1
 LOG_BATCH_TYPE = "log_batch"
 EPOCH_OPEN_TYPE = "epoch_open"
+SIGNS_TYPE = "signs"
 CONTENT_TYPE = "application/msgpack"
 
 
@@ -118,12 +119,12 @@ class ConflictEntry(msgspec.Struct, frozen=True, array_like=True, tag="conflict"
 
 
 class RegistryEntry(msgspec.Struct, frozen=True, array_like=True, tag="registry"):
-    """A change of the registry (table registry_events, from which view `agents` follows)."""
+    """A change of the registry, or of a host's presence (table registry_events; view `agents` follows from it)."""
 
     change_id: UUID
     agent_id: str
     change: bytes
-    """JSON: the RegistryChange."""
+    """JSON: the RegistryChange, or a HostChanged."""
 
 
 Entry = PacketEntry | HopEntry | LineageEntry | CoordinationEntry | ConflictEntry | RegistryEntry
@@ -172,13 +173,23 @@ class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
     """The contract file that the holder judges by; the log keeps each one once."""
 
 
+class SignsOfLifeReport(msgspec.Struct, frozen=True, array_like=True):
+    """When agents were heard of last: for the projection agent_presence, and never for the log."""
+
+    version: int
+    shard: int
+    signs: dict[str, datetime]
+    """agent_id -> the gate's time of the newest packet or receipt."""
+
+
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _batch_decoder = msgspec.msgpack.Decoder(OpeningBatch)
 _epoch_decoder = msgspec.msgpack.Decoder(EpochOpen)
+_signs_decoder = msgspec.msgpack.Decoder(SignsOfLifeReport)
 
 
-def encode(value: LogBatch | EpochOpen) -> bytes:
-    """Return the MessagePack bytes of a batch or an epoch opening."""
+def encode(value: LogBatch | EpochOpen | SignsOfLifeReport) -> bytes:
+    """Return the MessagePack bytes of a batch, an epoch opening or a report of signs of life."""
     return _encoder.encode(value)
 
 
@@ -195,3 +206,8 @@ def decode_batch(body: bytes) -> LogBatch:
 def decode_epoch_open(body: bytes) -> EpochOpen:
     """Decode the opening of an epoch. Raises msgspec.DecodeError on anything else."""
     return _epoch_decoder.decode(body)
+
+
+def decode_signs(body: bytes) -> SignsOfLifeReport:
+    """Decode a report of signs of life. Raises msgspec.DecodeError on anything else."""
+    return _signs_decoder.decode(body)

@@ -19,6 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 PROOF, CONSISTENCY, BUNDLE = "apc-log-proof", "apc-log-consistency", "apc-log-bundle"
 VERSIONS: Mapping[str, int] = {PROOF: 1, CONSISTENCY: 1, BUNDLE: 3}
 """Format of a file -> its version."""
+OLD_BUNDLE = 2
+"""Of release 0.1.0. Its contents do not name the other logs of the run: one that was left out is not missed."""
+_OLD_SAYS = (
+    "NOT SHOWN: whether another log (shard) holds entries of the run, too. This bundle is of version 2, whose signed "
+    "contents do not say. Ask the log's owner to export the run again with `apc log export`, and check that"
+)
 _ED25519 = b"\x01"
 _MAX_SIZE = 1 << 53
 _SIGNATURE = "— "
@@ -242,7 +248,7 @@ class Contents:
     """Entries that the log had."""
     run_id: str
     origins: tuple[str, ...]
-    """All logs that hold something of the run, this one among them."""
+    """All logs that hold something of the run, this one among them; empty in a bundle of version 2."""
     ranges: tuple[tuple[int, int], ...]
     """First and last number of each range of entries."""
 
@@ -250,9 +256,8 @@ class Contents:
     def text(self) -> str:
         """The signed text. Its first line is that of no checkpoint."""
         ranges = " ".join(f"{first}-{last}" for first, last in self.ranges)
-        return (
-            f"{BUNDLE}\n{self.origin}\n{self.size}\n{json.dumps(self.run_id)}\n{json.dumps(self.origins)}\n{ranges}\n"
-        )
+        origins = f"{json.dumps(self.origins)}\n" if self.origins else ""
+        return f"{BUNDLE}\n{self.origin}\n{self.size}\n{json.dumps(self.run_id)}\n{origins}{ranges}\n"
 
     @property
     def numbers(self) -> Iterator[int]:
@@ -260,10 +265,12 @@ class Contents:
         return (number for first, last in self.ranges for number in range(first, last + 1))
 
 
-def parse_contents(text: str, key: PublicKey) -> Contents:
+def parse_contents(text: str, key: PublicKey, *, is_old: bool = False) -> Contents:
     """Return what a log holds of a run, once the key's signature holds. Raises CheckFailed."""
     body, separator, tail = text.partition("\n\n")
     lines = body.split("\n")
+    if is_old:
+        lines.insert(4, "[]")
     if not separator or len(lines) != 6 or not tail.endswith("\n"):
         raise CheckFailed("not signed contents: a format, origin, size, run, logs, entries, an empty line, signatures")
     try:
@@ -276,7 +283,7 @@ def parse_contents(text: str, key: PublicKey) -> Contents:
     is_ordered = all(first <= last for first, last in ranges) and ends[-1] <= contents.size
     if not is_ordered or any(ends[at] + 1 >= ends[at + 1] for at in range(2, len(ends) - 1, 2)) or ends[1] < 1:
         raise CheckFailed("the entries of the signed contents are out of order")
-    is_one_of = contents.origin in origins and all(isinstance(one, str) for one in origins)
+    is_one_of = is_old or (contents.origin in origins and all(isinstance(one, str) for one in origins))
     if not isinstance(run_id, str) or not is_one_of or contents.text != body + "\n":
         raise CheckFailed("the signed contents are not in their one spelling")
     signatures = tuple(_parse_signature(line) for line in tail[:-1].split("\n"))
@@ -372,7 +379,8 @@ def check_file(lines: Iterable[str], keys: Sequence[PublicKey]) -> list[str]:
     }
     check = checks.get(str(document.get("format")))
     version = document.get("version")
-    if check is None or type(version) is not int or version != VERSIONS[document["format"]]:
+    is_old = document.get("format") == BUNDLE and version == OLD_BUNDLE
+    if check is None or type(version) is not int or not (is_old or version == VERSIONS[document["format"]]):
         raise CheckFailed(f"format {document.get('format')!r}, version {version!r} is not known")
     return check()
 
@@ -444,7 +452,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
         if head.origin in heads:
             raise CheckFailed(f"two checkpoints of {head.origin} in the bundle")
         heads[head.origin] = head
-        contents = _contents(item, head, key, run_id)
+        contents = _contents(item, head, key, run_id, is_old=header["version"] == OLD_BUNDLE)
         awaited[head.origin] = contents.numbers
         origins.update(contents.origins)
         said.append(f"{_signed_by(key)}: log {head.origin} of {_entries(head.size)}, which holds no more of the run")
@@ -463,6 +471,7 @@ def _check_bundle(header: Mapping[str, Any], lines: Iterator[str], keys: Sequenc
             return [
                 f"run {run_id}: {entries} entries, {packets} of them packets with their bytes, are in the log",
                 *said,
+                *([_OLD_SAYS] if header["version"] == OLD_BUNDLE else []),
             ]
         origin = _field(item, "origin", str)
         if origin not in heads:
@@ -486,8 +495,8 @@ def _check_logs(given: Set[str], origins: Set[str]) -> None:
         raise CheckFailed(f"the log {origin} holds entries of the run, and its checkpoint is missing in the bundle")
 
 
-def _contents(item: Mapping[str, Any], head: Checkpoint, key: PublicKey, run_id: str) -> Contents:
-    contents = parse_contents(_field(item, "contents", str), key)
+def _contents(item: Mapping[str, Any], head: Checkpoint, key: PublicKey, run_id: str, *, is_old: bool) -> Contents:
+    contents = parse_contents(_field(item, "contents", str), key, is_old=is_old)
     if (contents.origin, contents.size, contents.run_id) != (head.origin, head.size, run_id):
         raise CheckFailed(
             f"the signed contents are not those of run {run_id!r} in {head.origin} of {head.size} entries"
@@ -574,7 +583,15 @@ def _contract_hash(contract: object) -> str:
     """Hash of a contract as the entries name it: it travels as the canonical text that was hashed."""
     if not isinstance(contract, str):
         raise CheckFailed("a contract in the bundle is not a text")
-    return sha256(contract.encode()).hexdigest()
+    return sha256(_utf8(contract, "a contract in the bundle")).hexdigest()
+
+
+def _utf8(text: str, what: str) -> bytes:
+    """Return the text in UTF-8. JSON can write half a character (`"\\ud800"`), which has none."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise CheckFailed(f"{what} holds half a character") from None
 
 
 def _hashes(document: Mapping[str, Any], name: str) -> list[bytes]:
@@ -588,6 +605,8 @@ def _field(document: Mapping[str, Any], name: str, kind: type) -> Any:
     value = document.get(name)
     if not isinstance(value, kind):
         raise CheckFailed(f"{name} is missing, or no {kind.__name__}")
+    if isinstance(value, str):
+        _utf8(value, name)
     return value
 
 
@@ -630,7 +649,7 @@ def read_keys(text: str) -> list[PublicKey]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the command; 0 = everything holds, 1 = not, 2 = a file cannot be read."""
+    """Run the command; return 0 = all holds, 1 = not, 2 = a file cannot be read, 3 = as far as an old bundle shows."""
     parser = argparse.ArgumentParser(description="Check a proof or an exported bundle of the log.")
     parser.add_argument("file", help="what `apc log prove`, `consistency` or `export` wrote")
     parser.add_argument("--key", action="append", default=[], help="public key, or a file with keys; may be repeated")
@@ -646,8 +665,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         with open(options.file, encoding="utf-8") as file:
-            for sentence in check_file(file, keys):
-                print(_shown(sentence))
+            sentences = check_file(file, keys)
+        for sentence in sentences:
+            print(_shown(sentence), file=sys.stderr if sentence == _OLD_SAYS else sys.stdout)
     except CheckFailed as error:
         print(f"NOT PROVEN: {_shown(str(error))}", file=sys.stderr)
         return 1
@@ -656,7 +676,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if not keys:
         print("no key was given: compare the key above with the one that the log's owner publishes")
-    return 0
+    return 3 if _OLD_SAYS in sentences else 0
 
 
 def _shown(text: str) -> str:

@@ -8,6 +8,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
+from apc_contracts.identity.registry_change import SCHEMA_SUBJECT
 from apc_contracts.schemas import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType, Right
 
@@ -17,31 +18,43 @@ SELECT event.shard, event.seq, event.agent_id, event.change, event.change ->> 'a
        count(*) OVER (PARTITION BY event.agent_id, event.shard) AS changes
 FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard) WHERE event.seq <= tree.tree_size
 """
-_ACCEPTED = f"""
-SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas, change -> 'speaks' AS speaks
+ACCEPTED = f"""
+SELECT DISTINCT ON (agent_id) agent_id, change -> 'schemas' AS schemas, change -> 'speaks' AS speaks,
+       change ->> 'host' AS host, coalesce((change ->> 'allow_shared')::boolean, false) AS allow_shared
 FROM ({_LOGGED}) AS logged WHERE action = 'add' ORDER BY agent_id, changes DESC, shard, seq DESC
 """
 # One question: an agent that registers between two would stand in one answer only.
 _AGENTS = f"""
-SELECT agent.agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked, schemas, speaks,
+SELECT agent.agent_id, broker_user, role, swarm_id, rights, handles, public_keys, is_revoked, schemas, speaks, host,
+       coalesce(allow_shared, false) AS allow_shared,
        event.change ->> 'kind' AS kind,
        ARRAY(SELECT jsonb_array_elements_text(coalesce(event.change -> 'via', '[]'))) AS via
 FROM apc_log.agents AS agent
-LEFT JOIN ({_ACCEPTED}) AS accepted USING (agent_id)
+LEFT JOIN ({ACCEPTED}) AS accepted USING (agent_id)
 LEFT JOIN LATERAL (
     SELECT change FROM apc_log.registry_events AS one WHERE one.change_id = agent.change_id LIMIT 1
 ) AS event ON true ORDER BY agent.agent_id
 """
+_SWARMS = "SELECT agent_id, swarm_id FROM apc_log.agents WHERE agent_id = ANY ($1)"
 _SCHEMAS = f"""
 SELECT DISTINCT ON (agent_id) change ->> 'schema' AS schema_id, change -> 'document' AS document
-FROM ({_LOGGED}) AS logged WHERE action = 'schema' ORDER BY agent_id, shard, seq
+FROM ({_LOGGED}) AS logged WHERE action = 'schema' AND ($1::text[] IS NULL OR agent_id = ANY ($1))
+ORDER BY agent_id, shard, seq
 """
 _CONTRACTS = f"""
 SELECT DISTINCT ON (agent_id) change ->> 'name' AS name, (change ->> 'revision')::bigint AS revision,
        change ->> 'document' AS document
 FROM ({_LOGGED}) AS logged WHERE action = 'contract' ORDER BY agent_id, (change ->> 'revision')::bigint DESC, shard
 """
-_CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1"
+# Of each host the newest change, which shard 0 alone logs.
+_HOSTS = """
+SELECT DISTINCT ON (event.agent_id) event.change ->> 'host' AS host,
+       event.change ->> 'presence' = 'appeared' AS is_present
+FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard)
+WHERE event.shard = 0 AND event.change ->> 'action' = 'host' AND event.seq <= tree.tree_size
+ORDER BY event.agent_id, event.seq DESC
+"""
+_CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1 AND change ->> 'action' <> 'host'"
 _SHARDS = "SELECT DISTINCT shard FROM apc_log.registry_events WHERE change_id = $1"
 _RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
 
@@ -51,9 +64,14 @@ async def read_registry(pool: asyncpg.Pool) -> dict[str, Registration]:
     return {row["agent_id"]: _registration(row) for row in await pool.fetch(_AGENTS)}
 
 
-async def read_schemas(pool: asyncpg.Pool) -> dict[str, RegisteredSchema]:
-    """Return every registered schema by its id."""
-    rows = await pool.fetch(_SCHEMAS)
+async def read_swarms(pool: asyncpg.Pool, ids: Iterable[str]) -> dict[str, str]:
+    """Return the registered swarm of these agents by their id; unknown ones are left out."""
+    return {row["agent_id"]: row["swarm_id"] for row in await pool.fetch(_SWARMS, list(ids))}
+
+
+async def read_schemas(pool: asyncpg.Pool, ids: Iterable[str] | None = None) -> dict[str, RegisteredSchema]:
+    """Return the registered schemas of these ids by their id; None = every one."""
+    rows = await pool.fetch(_SCHEMAS, None if ids is None else [SCHEMA_SUBJECT + one for one in ids])
     return {row["schema_id"]: known_schema(row["schema_id"], orjson.loads(row["document"])) for row in rows}
 
 
@@ -82,8 +100,13 @@ async def registered_people(pool: asyncpg.Pool) -> list[Registration]:
 
 
 async def read_changes(pool: asyncpg.Pool, shard: int) -> set[UUID]:
-    """Return the ids of the changes that this shard has logged."""
+    """Return the ids of the changes by operators that this shard has logged."""
     return {row["change_id"] for row in await pool.fetch(_CHANGES, shard)}
+
+
+async def read_hosts(pool: asyncpg.Pool) -> dict[str, bool]:
+    """Return of every host that ever appeared whether it is here, as far as the log says."""
+    return {row["host"]: row["is_present"] for row in await pool.fetch(_HOSTS)}
 
 
 async def shards_with(pool: asyncpg.Pool, change: UUID) -> set[int]:
@@ -111,4 +134,6 @@ def _registration(row: asyncpg.Record) -> Registration:
         kind=Kind(row["kind"] or Kind.AGENT),
         via=frozenset(row["via"]),
         speaks=frozenset(orjson.loads(row["speaks"] or "[]")) or SPEAKS_OLDEST,
+        host=row["host"],
+        allow_shared=row["allow_shared"],
     )

@@ -1,21 +1,22 @@
 """A session as the log left it: what is loaded after a takeover or an eviction, bodies and open ends included."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
 import asyncpg
 import msgspec
 import orjson
-import structlog
 
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import Contract, task_contract
 from apc_contracts.judging.session_view import Identity, read_loop
 from apc_contracts.judging.verdict import Refusal, VerdictKind
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.packet import CLAIM_PREFIX, defines, refers_to
+from apc_contracts.payloads.by_type import SignalPayload
 from apc_contracts.session.document import decode_document
 from apc_contracts.session.knowledge import recount_contents, rest
 from apc_contracts.session.lifecycle import verification_needed
@@ -25,6 +26,7 @@ from apc_contracts.session.session import HeldPacket, OpenPacket, Progress, Sess
 from apc_contracts.vocabulary import (
     CONTROL_TYPES,
     ORCHESTRATOR,
+    PRESENCE_SESSION,
     SUBSTRATE_RECIPIENT,
     PacketType,
     RunPhase,
@@ -99,7 +101,7 @@ def end_of_erased(session: Session, row: asyncpg.Record, now: datetime, contract
 
 # What an orchestrator that takes a shard has to look at: open sessions, and refusals whose NACK may not have gone out.
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 # A verification that was begun is taken up again, in an ended session too; no input need come after it.
 OPEN_SESSIONS = """
@@ -153,6 +155,7 @@ async def unanswered_denials(
     async with pool.acquire() as connection:
         rows = await connection.fetch(DENIED, shard, now)
         bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+    limits = replace(limits, is_logged=True)
     readable = [(bodies.received(row["body_stored"]), orjson.loads(row["refusal"])) for row in rows]
     return [Denial(read_packet(body, limits), Refusal.of(why)) for body, why in readable if body is not None]
 
@@ -176,6 +179,7 @@ ORDER BY packet.seq {}
 """
 IDENTITIES = _IDENTITIES.format("")
 UNKNOWN_SESSION_IDENTITIES = _IDENTITIES.format(f"DESC LIMIT {REFUSED_KEPT}")
+PRESENCE_IDENTITIES = _IDENTITIES.replace("ORDER BY", "AND packet.shard = $2 ORDER BY").format("DESC LIMIT $3")
 # What became of whole packets after their verdict: taken back, left without ground, or held and then routed or refused.
 AFTERMATH = """
 SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS is_stale,
@@ -250,6 +254,9 @@ SELECT packet_id, recipient, metadata #>> '{effect,key}' AS key, (metadata #>> '
        metadata #>> '{effect,entry}' AS entry
 FROM apc_log.packet_events WHERE session_id = $1 AND attempt < 0 ORDER BY seq
 """
+ASKED = (
+    "SELECT packet_id, body_stored FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = ANY ($2::uuid[])"
+)
 CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
 """The orchestrator applies these itself; their deliveries have no end to wait for."""
@@ -280,8 +287,7 @@ async def load_session(
         stored = await connection.fetchrow(DOCUMENT, session_id)
         if stored is None:
             rows = await connection.fetch(UNKNOWN_SESSION_IDENTITIES, session_id)
-            bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
-            return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(rows)}
+            return await _identities_of(connection, ring, rows)
         if shard not in (None, stored["shard"]):
             return None
         document = decode_document(stored["document"])
@@ -302,8 +308,29 @@ async def load_session(
             erased += ended
         _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
         await _add_effects(connection, session)
+        await _add_answer_schemas(connection, session, ring, contract)
         await _fill_dossier(connection, session, ring, contract)
     return session
+
+
+async def newest_presence(
+    pool: asyncpg.Pool, shard: int, most: int, ring: KeyRing | None = None
+) -> dict[UUID, Identity]:
+    """Return the newest packets of the presence session in a shard, at most `most`, the oldest of them first.
+
+    Raises:
+        BodyUnreadable: there are encrypted bodies and not their master key.
+    """
+    async with pool.acquire() as connection:
+        rows = await connection.fetch(PRESENCE_IDENTITIES, PRESENCE_SESSION, shard, most)
+        return await _identities_of(connection, ring, rows)
+
+
+async def _identities_of(
+    connection: Connection, ring: KeyRing | None, newest_first: Sequence[asyncpg.Record]
+) -> dict[UUID, Identity]:
+    bodies = await open_bodies(connection, ring, (row["sealed"] for row in newest_first))
+    return {row["packet_id"]: _identity(row, _content(row, bodies)) for row in reversed(newest_first)}
 
 
 async def contract_of_session(pool: asyncpg.Pool, digest: str, default: Contract) -> Contract:
@@ -338,7 +365,7 @@ def _content(row: asyncpg.Record, bodies: Bodies) -> SealedContent | None:
 
 def _limits(contract: Contract) -> DocumentLimits:
     bounds = contract.limits
-    return DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
+    return DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes, is_logged=True)
 
 
 def _add_references(session: Session, row: asyncpg.Record, content: SealedContent | None, contract: Contract) -> None:
@@ -430,6 +457,22 @@ async def _add_effects(connection: Connection, session: Session) -> None:
     for row in await connection.fetch(EFFECTS, session.session_id):
         entry = EffectEntry(row["entry"])
         session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
+
+
+async def _add_answer_schemas(
+    connection: Connection, session: Session, ring: KeyRing | None, contract: Contract
+) -> None:
+    """Remember what answers to open questions have to fit; of a question whose subject was erased nobody knows."""
+    asked = [] if session.work is None else [one for one, open_ in session.work.questions.items() if not open_.returns]
+    rows = await connection.fetch(ASKED, session.session_id, asked) if asked else ()
+    bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
+    for row in rows:
+        body = bodies.received(row["body_stored"])
+        payload = None if body is None else parse_packet(body, _limits(contract)).payload
+        question = payload.question if isinstance(payload, SignalPayload) else None
+        if question is not None and question.answer_schema is not None:
+            asker = session.identities[row["packet_id"]].sender
+            session.keep_answer_schema(row["packet_id"], asker, question.answer_schema)
 
 
 async def _fill_dossier(connection: Connection, session: Session, ring: KeyRing | None, contract: Contract) -> None:

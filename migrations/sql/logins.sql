@@ -1,5 +1,5 @@
--- A login for each agent, agent.<agent_id>: made and taken away by members of apc_registrar, who can make nothing else by
--- it. Run by `apc migrate` as a superuser, where it is missing; can be run again.
+-- A login for each agent, agent.<agent_id>, and for each host of agents, host.<host>: made and taken away by members of
+-- apc_registrar, who can make nothing else by it. Run by `apc migrate` as a superuser, where it is missing; can be run again.
 DO $$
 BEGIN
     IF to_regrole('apc_registrar') IS NULL THEN
@@ -27,10 +27,13 @@ END $$;
 
 CREATE SCHEMA IF NOT EXISTS apc_access;
 
--- The name of an agent's login; raises where it would not be one.
+-- The name of the login of an agent, or of a host, which is given as host/<host>; raises where it would not be one.
 CREATE OR REPLACE FUNCTION apc_access.login_of(agent_id text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF agent_id ~ '^host/[a-z0-9][a-z0-9_-]{0,31}$' THEN
+        RETURN 'host.' || substr(agent_id, 6);
+    END IF;
     IF agent_id !~ '^[A-Za-z0-9][A-Za-z0-9._:-]*$' OR octet_length(agent_id) > 57 THEN
         RAISE EXCEPTION 'no login can be made for agent %: its id has more than 57 characters, or others than A-Z a-z 0-9 . _ : -',
             left(agent_id, 64) USING ERRCODE = 'invalid_parameter_value';
@@ -146,7 +149,7 @@ END $$;
 CREATE OR REPLACE FUNCTION apc_access.refuse_agents() RETURNS event_trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF starts_with(session_user::text, 'agent.') THEN
+    IF starts_with(session_user::text, 'agent.') OR starts_with(session_user::text, 'host.') THEN
         RAISE EXCEPTION '% refused for %: the login of an agent makes and changes no objects of the database',
             TG_TAG, session_user USING ERRCODE = 'insufficient_privilege';
     END IF;

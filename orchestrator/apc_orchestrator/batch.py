@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
 import orjson
-from opentelemetry.trace import Span
 
 from apc_bus.port import Publication
 from apc_bus.telemetry import NO_TRACE, TraceHeaders
@@ -33,6 +33,9 @@ from apc_log.batch import (
     RegistryEntry,
     SessionUpdate,
 )
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # Turn verdicts, hops and transitions into the entries of a log batch.
 
@@ -204,7 +207,7 @@ class Batch:
     """Contract files of sessions that this batch opens: the log keeps each one once."""
     trace: TraceHeaders = field(default_factory=lambda: NO_TRACE)
     """The trace of the input that is being judged."""
-    spans: list[Span] = field(default_factory=list)
+    spans: "list[Span]" = field(default_factory=list)
     """One span per packet, while tracing is on."""
     admit_seconds: list[float] = field(default_factory=list)
     """Seconds spent judging, one value per packet."""

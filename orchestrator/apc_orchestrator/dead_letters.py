@@ -8,7 +8,6 @@ import asyncio
 from datetime import UTC, datetime
 from typing import NoReturn
 
-import structlog
 from msgspec.structs import replace
 
 from apc_bus import headers
@@ -16,8 +15,8 @@ from apc_bus.concurrency import Health, cancelled, run_until_success
 from apc_bus.errors import BusError
 from apc_bus.last_resort import ATTEMPTS, LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Publication, Subscription
-from apc_bus.telemetry import CountedWarning
-from apc_bus.topology import DEAD_QUEUE, agent_of_queue, gate_queue
+from apc_bus.telemetry import CountedWarning, get_logger
+from apc_bus.topology import DEAD_QUEUE, gate_queue, recipient_of
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.limits import DocumentLimits
@@ -32,7 +31,7 @@ RETRY_SECONDS = 1.0
 PREFETCH = 100
 DEATH_QUEUE = "x-first-death-queue"
 DEATH_REASON = "x-first-death-reason"
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 async def read_dead_letters(
@@ -114,7 +113,7 @@ def reports_of(letter: Delivery, own_user: str, shards: int, limits: DocumentLim
         return [receipts([receipt], _shard_of_delivery(letter, receipt, shards), message_id, own_user)]
     message = letter.message
     queue, reason = (str(message.headers.get(name, "unknown")) for name in (DEATH_QUEUE, DEATH_REASON))
-    if message.user_id == own_user and message.type == PacketType.NACK and agent_of_queue(queue) is not None:
+    if message.user_id == own_user and message.type == PacketType.NACK and _recipient_of(letter) is not None:
         return []
     shard = next((shard for shard in range(shards) if gate_queue(shard) == queue), 0)
     return dead_input(message, queue, reason, shard, own_user)
@@ -141,7 +140,7 @@ def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Recei
     deliveries. The orchestrator's NACKs are not entries of a session, so they are not reported.
     """
     values = letter.message.headers
-    recipient = agent_of_queue(str(values.get(DEATH_QUEUE, "")))
+    recipient = _recipient_of(letter)
     if headers.UNREADABLE in values or recipient is None:
         return None
     if letter.message.user_id != own_user or letter.message.type == PacketType.NACK:
@@ -162,3 +161,11 @@ def receipt_of(letter: Delivery, own_user: str, limits: DocumentLimits) -> Recei
         at=datetime.now(UTC),
         error=HANDLER_ERROR if reason == "rejected" else reason,
     )
+
+
+def _recipient_of(letter: Delivery) -> str | None:
+    """Return to whom a dead letter was delivered; None when it was no agent.
+
+    A dead letter keeps the routing key with which it was published.
+    """
+    return recipient_of(str(letter.message.headers.get(DEATH_QUEUE, "")), letter.routing_key)

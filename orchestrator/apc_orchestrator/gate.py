@@ -2,19 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
-import structlog
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Backoff, Health, cancelled, failure_of, reason_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
-from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnroutable
+from apc_bus.errors import BusError, BusUnavailable, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
@@ -40,7 +41,7 @@ LONGEST_LOOK_SECONDS = 0.25
 
 Read = TypeVar("Read")
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
@@ -178,7 +179,8 @@ class Gate:
                     return
                 raise ShardLost("serving it has ended without having been told to stop")
             except _LOST as error:
-                _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
+                if backoff.is_fresh or not isinstance(error, BusUnavailable):  # that is told once, of the connection
+                    _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
             except Exception as error:
                 # A fault of ours: the next lease holder starts again from the log.
                 _log.exception("gate_failed", shard=self._shard)
@@ -200,22 +202,23 @@ class Gate:
             keep_hearing(self._bus, queue, Fence.of(self._settings.heartbeat), self._health),
         ):
             _log.info("gate_stands_by", shard=self._shard)
+            since = monotonic()
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return
             lease = await _unless(stop, self._acquire(inputs))
             if lease is None:
                 return
-            resources, positions = await self._load(lease, inputs)
+            resources, positions = await self._load(lease, inputs, since)
             server = ShardServer(resources, stop)
             self.state.take(server)
-            beside = [resources.verifier.run()]
+            beside = [resources.verifier.run(), server.presence.run()]
             if self._settings.shards > 1:
                 others = OtherShards(self._pool, self._shard, resources.protocols, positions)
                 beside.append(others.follow(self._settings.other_shards_seconds))
             await self._serve(server.serve(first), beside)
 
-    async def _load(self, lease: Lease, inputs: Subscription) -> tuple[ShardResources, Positions]:
+    async def _load(self, lease: Lease, inputs: Subscription, since: float) -> tuple[ShardResources, Positions]:
         """Load what a lease works with: everything confirmed before it is in the database by now."""
         registry = await Registry.load(self._pool, self._bus.user, self._shard, self._contracts)
         for user, agents in registry.shared_users().items():
@@ -241,6 +244,7 @@ class Gate:
             protocols=protocols,
             verifier=verifier,
             unjudgeable_timers=self._unjudgeable,
+            listening_since=since,
         )
         return resources, positions
 

@@ -8,11 +8,10 @@ from datetime import timedelta
 from typing import Self
 from uuid import UUID
 
-import structlog
-
 from apc_bus.concurrency import Health, cancelled, run_until_success, unasked_cancel_fails
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
+from apc_bus.telemetry import get_logger
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Lease:
 #
 # Source: docs/specification/architecture.md section 2.
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 QUESTIONS_A_HEARTBEAT = 4
 

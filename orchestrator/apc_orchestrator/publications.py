@@ -1,6 +1,6 @@
 """The AMQP messages that the orchestrator sends (docs/specification/architecture.md section 3)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -13,6 +13,7 @@ from apc_bus.topology import (
     RECEIPTS,
     RETRY,
     SUBSTRATE,
+    host_key,
     is_urgent,
     retry_delay_ms,
     retry_key,
@@ -25,10 +26,22 @@ from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.parsing import ReceivedPacket, SealedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, encode_receipts
-from apc_log.batch import CONTENT_TYPE, EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, EpochOpen, LogBatch, encode
+from apc_log.batch import (
+    CONTENT_TYPE,
+    EPOCH_OPEN_TYPE,
+    LOG_BATCH_TYPE,
+    LOG_BATCH_VERSION,
+    SIGNS_TYPE,
+    EpochOpen,
+    LogBatch,
+    SignsOfLifeReport,
+    encode,
+)
 from apc_orchestrator.lease import Lease
 
 MILLISECOND = timedelta(milliseconds=1)
+SIGNS_IN_A_MESSAGE = 5_000
+"""Agents in one report of signs of life; an id has at most 64 characters."""
 LONGEST_SAID = 255
 """Characters of what is told of a dead letter: queue and reason, which a sender can have forged."""
 
@@ -154,6 +167,16 @@ def epoch_open(opening: EpochOpen, user: str) -> Publication:
     )
 
 
+def signs_of_life(signs: Mapping[str, datetime], lease: Lease) -> Iterator[Publication]:
+    """Yield reports of signs of life, each small enough for a message."""
+    agents = sorted(signs)
+    for first in range(0, len(agents), SIGNS_IN_A_MESSAGE):
+        part = {agent_id: signs[agent_id] for agent_id in agents[first : first + SIGNS_IN_A_MESSAGE]}
+        body = encode(SignsOfLifeReport(LOG_BATCH_VERSION, lease.shard, part))
+        message = Message(body, str(new_packet_id()), SIGNS_TYPE, user_id=lease.user, content_type=CONTENT_TYPE)
+        yield Publication(LOG, str(lease.shard), message)
+
+
 def receipts(found: list[Receipt], shard: int, message_id: str, user: str) -> Publication:
     """Return receipts of the orchestrator itself, for the same queue as everyone's."""
     body = encode_receipts(found)
@@ -189,8 +212,10 @@ def dead_input(letter: Message, queue: str, reason: str, shard: int, user: str) 
 
 
 def inbox_key(packet: Packet, recipient: Registration) -> str:
-    """Return the routing key on apc.inter_agent of a packet to a recipient."""
+    """Return the routing key on apc.inter_agent of a packet to a recipient: to its queues, or to those of its host."""
     urgent = is_urgent(packet.packet_type, packet.routing.priority)
+    if recipient.host is not None:
+        return host_key(recipient.host, recipient.agent_id, urgent)
     return routing_key(packet.packet_type, recipient.swarm_id, recipient.agent_id, urgent)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import asyncpg
-import structlog
 
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Backoff, Health, cancelled, first_of, until_stopped
@@ -11,14 +10,16 @@ from apc_bus.database import DATABASE_AWAY, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
+from apc_contracts.wire.parsing import packet_validator
 from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
 from apc_orchestrator.telemetry import ShardState, follow_gates
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 class Orchestrator:
@@ -69,6 +70,7 @@ class Orchestrator:
             TaskEnded, CallAborted, Exception: a gate or the reader of dead letters has ended before; a gate that loses
                 its shard does not end.
         """
+        packet_validator()  # the first packet does not wait for it
         await self._check_places(stop)
         gates = until_stopped(stop, {f"the gate of shard {gate.state.shard}": gate.run(stop) for gate in self._gates})
         serving = asyncio.create_task(gates)

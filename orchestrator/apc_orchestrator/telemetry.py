@@ -5,24 +5,27 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from heapq import nlargest
 from logging import DEBUG
 from typing import Protocol
 from uuid import UUID
 from weakref import WeakSet
 
 import orjson
-import structlog
-from opentelemetry.trace import SpanKind
 from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from apc_bus.gen_ai import messaging
 from apc_bus.port import Delivery, Message
 from apc_bus.telemetry import (
     NO_TRACE,
+    OTHERS,
     LogIds,
+    SpanKind,
     TraceHeaders,
-    agent_label,
+    agent_labels,
+    get_logger,
     headers_of,
     is_tracing,
     packet_attributes,
@@ -30,7 +33,7 @@ from apc_bus.telemetry import (
     start_span,
     trace_headers,
 )
-from apc_bus.topology import LOG
+from apc_bus.topology import INGRESS, LOG
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.verdict import Verdict
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet
@@ -51,7 +54,9 @@ class Serving(Protocol):
     @property
     def seconds_ahead(self) -> float: ...
     @property
-    def outstanding(self) -> Mapping[str, int]: ...
+    def outstanding(self) -> Mapping[str, tuple[int, int]]: ...
+    @property
+    def hosts(self) -> tuple[int, int] | None: ...
 
 
 class ShardState:
@@ -99,6 +104,10 @@ _EVENTS = Counter(
 _NACKS = Counter("apc_gate_nacks", "NACKs sent to the senders of refused packets.")
 _TOKENS = Counter("apc_gate_tokens", "Tokens that handlers have reported, by the agent that spent them.", ("agent",))
 _COST = Counter("apc_gate_cost", "Cost that handlers have reported, by the agent that spent it.", ("agent",))
+USAGE_SERIES = 4
+"""Of one agent: tokens and cost, each with the time at which it began."""
+SHOWN_RECIPIENTS = 100
+"""Recipients whose open deliveries are shown: those that are nearest to their bound."""
 _ADMIT_SECONDS = Histogram(
     "apc_gate_admit_seconds",
     "Time to judge one packet against its contract and its session.",
@@ -163,7 +172,7 @@ def _count_usage(recipient: str, metadata: bytes) -> None:
     said = orjson.loads(metadata)
     usage, refused = said.get("usage"), said.get("usage_refused") or {}
     if isinstance(usage, dict):
-        agent = agent_label(recipient)
+        agent = agent_labels.of(recipient, "usage", USAGE_SERIES)
         for name, counter in (("tokens", _TOKENS), ("cost", _COST)):
             counter.labels(agent).inc(max(0, (usage.get(name) or 0) - refused.get(name, 0)))
 
@@ -187,13 +196,10 @@ class _ServedShards(Collector):
             "By how much the recorded time of a shard that is held is ahead of the clock, which was set back.",
             labels=["shard"],
         )
-        outstanding = GaugeMetricFamily(
-            "apc_gate_outstanding_deliveries", "Deliveries without an end, by recipient.", labels=["agent"]
-        )
-        by_agent: Tally[str] = Tally()
         # One sample for a shard: a gate that has stopped is in the set until its memory is collected.
         states = [state for gate in list(self.gates) for state in gate.shards]
         by_shard = {state.shard: state for state in sorted(states, key=lambda state: state.server is not None)}
+        servers = [state.server for state in by_shard.values() if state.server is not None]
         for state in by_shard.values():
             shard, server = str(state.shard), state.server
             held.add_metric([shard], 0 if server is None else 1)
@@ -202,11 +208,44 @@ class _ServedShards(Collector):
             epoch.add_metric([shard], server.epoch)
             sessions.add_metric([shard], server.open_sessions)
             ahead.add_metric([shard], server.seconds_ahead)
-            for agent_id, count in server.outstanding.items():
-                by_agent[agent_label(agent_id)] += count
-        for agent, count in by_agent.items():
-            outstanding.add_metric([agent], count)
-        yield from (held, epoch, sessions, ahead, outstanding)
+        yield from (held, epoch, sessions, ahead)
+        yield from _open_deliveries([server.outstanding for server in servers])
+        yield _hosts([server.hosts for server in servers])
+
+
+def _open_deliveries(by_shard: Iterable[Mapping[str, tuple[int, int]]]) -> Iterator[Metric]:
+    """Yield the open deliveries of the recipients that are nearest to their bound, and of all others together."""
+    shares: dict[str, float] = {}
+    counts: Tally[str] = Tally()
+    for outstanding in by_shard:
+        for agent_id, (count, bound) in outstanding.items():
+            counts[agent_id] += count
+            shares[agent_id] = max(shares.get(agent_id, 0.0), count / bound)
+    deliveries = GaugeMetricFamily(
+        "apc_gate_outstanding_deliveries", "Deliveries without an end, by recipient.", labels=["agent"]
+    )
+    share = GaugeMetricFamily(
+        "apc_gate_outstanding_share",
+        "Deliveries without an end in one shard, as a share of those from which on the gate refuses more.",
+        labels=["agent"],
+    )
+    nearest = nlargest(SHOWN_RECIPIENTS, shares, key=lambda agent_id: shares[agent_id])
+    for agent_id in nearest:
+        deliveries.add_metric([agent_id], counts.pop(agent_id))
+        share.add_metric([agent_id], shares[agent_id])
+    if counts:
+        deliveries.add_metric([OTHERS], counts.total())
+    yield from (deliveries, share)
+
+
+def _hosts(counted: Iterable[tuple[int, int] | None]) -> Metric:
+    hosts = GaugeMetricFamily(
+        "apc_gate_hosts", "Hosts of agents that are here, and that were here and are gone.", labels=["state"]
+    )
+    for present, gone in filter(None, counted):
+        hosts.add_metric(["present"], present)
+        hosts.add_metric(["gone"], gone)
+    return hosts
 
 
 class Serves(Protocol):
@@ -232,7 +271,7 @@ def follow_gates(orchestrator: Serves) -> None:
 
 # What an orchestrator logs about packets: ids, never content. Shard, epoch and batch are bound already.
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 def tell_judged(entries: Iterable[Entry]) -> None:
@@ -275,6 +314,10 @@ REMEMBERED = 10_000
 """Packets whose trace is kept for later deliveries."""
 
 
+_JUDGING = messaging("process", "judge", INGRESS)
+_LOGGING = messaging("send", "log", LOG)
+
+
 class Traces:
     """The traces of the packets of one lease."""
 
@@ -289,7 +332,11 @@ class Traces:
         packet = found.packet
         if is_tracing():
             span = start_span(
-                f"judge {packet.packet_type}", SpanKind.CONSUMER, batch.trace, (), packet_attributes(packet)
+                f"judge {packet.packet_type}",
+                SpanKind.CONSUMER,
+                batch.trace,
+                (),
+                {**_JUDGING, **packet_attributes(packet)},
             )
             if span is not None:
                 batch.spans.append(span)
@@ -316,7 +363,7 @@ def note_verdict(batch: Batch, verdict: Verdict) -> None:
 def logged(batch: Batch, shard: int, epoch: int) -> Iterator[TraceHeaders]:
     """Hold the span of a log batch from its publication to its confirm; yield the headers of its message."""
     where: dict[str, str | int] = {
-        "messaging.destination.name": LOG,
+        **_LOGGING,
         "apc.shard": shard,
         "apc.epoch": epoch,
         "apc.batch": batch.number,

@@ -142,6 +142,8 @@ def _hide(value: Any, key: str) -> Any:
     match value:
         case dict() if key == "values":  # what a rule has read of the content
             return dict.fromkeys(value, HIDDEN)
+        case dict() if key == "effect":  # its key is a name: the gate, rules and workers compare it
+            return {name: item if name == "key" else _hide(item, name) for name, item in value.items()}
         case dict():
             return {name: _hide(item, name) for name, item in value.items()}
         case list():
@@ -159,6 +161,9 @@ _LOCK_HEADS = "SELECT FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _FIND = "SELECT key_id FROM apc_keys.subject_keys WHERE subject = $1"
 _DESTROY = "DELETE FROM apc_keys.subject_keys WHERE subject = ANY($1::text[]) RETURNING key_id"
 _RECORD = "SELECT apc_guard.record_erasure($1)"
+# What the follower is adding now must not come back after the rows are gone: its piece ends first.
+_HOLD_FOLLOWER = "SELECT FROM apc_log.followed WHERE projection = 'packet_search' FOR UPDATE"
+_UNLIST = "DELETE FROM apc_log.packet_search WHERE key_id = ANY($1::uuid[])"
 # Names that a session compares come from payloads. Its document is a projection, no row of the log.
 _FORGET = """
 UPDATE apc_log.sessions SET document = document - 'briefs' - 'symbolic_keys' - 'counters' WHERE session_id IN (
@@ -191,6 +196,8 @@ async def erase_subject(connection: AnyConnection, subject: str) -> Erased:
             raise SubjectUnknown(subject)
         gone = [row[0] for row in await connection.fetch(_DESTROY, [subject, UNATTRIBUTED])]
         await connection.execute(_RECORD, gone)
+        await connection.execute(_HOLD_FOLLOWER)
+        await connection.execute(_UNLIST, gone)
         marks = [MARK + key_id.bytes for key_id in gone]
         await connection.execute(_FORGET, marks, len(marks[0]))
     return Erased(tuple(gone), await _sweep(connection))

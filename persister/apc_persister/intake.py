@@ -19,6 +19,7 @@ from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
     LOG_BATCH_VERSION,
+    SIGNS_TYPE,
     ConflictEntry,
     Entry,
     EpochOpen,
@@ -27,8 +28,10 @@ from apc_log.batch import (
     PacketEntry,
     RegistryEntry,
     SessionUpdate,
+    SignsOfLifeReport,
     decode_batch,
     decode_epoch_open,
+    decode_signs,
 )
 from apc_log.entries import Placed
 from apc_persister.errors import BatchEndsWriter, BatchGap, BatchUnsupported, EpochUnknown, LogStopped, ShardMismatch
@@ -123,15 +126,17 @@ def _checked(item: Placed) -> Placed:
 
 def _check(entry: RegistryEntry) -> None:
     # Rare, and the models of the contract take a while to import.
-    from apc_contracts.identity.registry_change import parse_registry_change
+    from apc_contracts.identity.registry_change import parse_logged_change
 
     try:
-        change = parse_registry_change(entry.change)
+        change = parse_logged_change(entry.change)
     except PacketRefused as error:
         raise ValueError(str(error)) from error
     if (change.change_id, change.subject) != (entry.change_id, entry.agent_id):
         raise ValueError("the change names another agent or another change than its entry")
 
+
+Content = LogBatch | EpochOpen | SignsOfLifeReport | ConflictEntry | LogStopped
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What MessagePack that is none ends with: texts that are not UTF-8 and very deep values too."""
@@ -145,7 +150,7 @@ class Received:
     """
 
     delivery: Delivery
-    content: LogBatch | EpochOpen | ConflictEntry | LogStopped
+    content: Content
 
     @property
     def entries(self) -> int:
@@ -163,7 +168,7 @@ def read_message(shard: int, delivery: Delivery) -> Received:
     return Received(delivery, _read(shard, message.type, message.body))
 
 
-def _read(shard: int, message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEntry | LogStopped:
+def _read(shard: int, message_type: str, body: bytes) -> Content:
     try:
         content = _decode(message_type, body)
     except _NO_MESSAGE as error:
@@ -180,11 +185,13 @@ def _read(shard: int, message_type: str, body: bytes) -> LogBatch | EpochOpen | 
     return content
 
 
-def _decode(message_type: str, body: bytes) -> LogBatch | EpochOpen | ConflictEntry:
+def _decode(message_type: str, body: bytes) -> LogBatch | EpochOpen | SignsOfLifeReport | ConflictEntry:
     if message_type == LOG_BATCH_TYPE:
         return decode_batch(body)
     if message_type == EPOCH_OPEN_TYPE:
         return decode_epoch_open(body)
+    if message_type == SIGNS_TYPE:
+        return decode_signs(body)
     return whole_message(UNREADABLE, f"unknown message type {message_type!r}".replace("\0", "\\0"), body)
 
 
@@ -233,6 +240,8 @@ class BatchIntake:
     """session_id -> epoch, batch_no and the last row; an earlier one of the same transaction is overtaken."""
     contracts: set[bytes] = field(default_factory=set)
     """The contract files that the openings brought along."""
+    signs: dict[str, datetime] = field(default_factory=dict)
+    """agent_id -> its newest sign of life: no entry of the log."""
     duplicates: int = 0
     fenced: int = 0
 
@@ -243,6 +252,8 @@ class BatchIntake:
                 self._open(opening)
             case LogBatch() as batch:
                 self._take_batch(batch, received.delivery.message.body)
+            case SignsOfLifeReport() as report:
+                self.signs |= report.signs
             case ConflictEntry() as conflict:
                 self.place([conflict], self.head.epoch, self.head.batch_no, now)
             case LogStopped() as error:

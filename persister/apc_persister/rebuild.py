@@ -14,6 +14,7 @@ import orjson
 
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
+from apc_contracts.limits import DocumentLimits
 from apc_contracts.replay.entries import ReplayDiffers, ReplayImpossible, as_json
 from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import read_packet
@@ -24,11 +25,13 @@ from apc_persister.errors import TreeBroken
 from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_leaves
 from apc_persister.evidence.tree import load_tree
+from apc_persister.follower import empty_projections
 from apc_persister.verification.sessions import UNPLAYABLE, list_sessions, play_session
 from apc_persister.verification.verify import UNREADABLE
 
 # Rebuilds the rows of table sessions: each session is played again from its entries, under its contracts.
 
+_LOGGED = DocumentLimits(is_logged=True)
 _UNNAMED = "DELETE FROM apc_log.sessions WHERE session_id IS NULL"
 _DELETE = "DELETE FROM apc_log.sessions WHERE session_id = $1"
 _INSERT = """
@@ -168,6 +171,7 @@ async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Con
         ids = await _add_ids(connection)
         for table in (*COUNTS, *SUMS):
             await connection.execute(f"DELETE FROM apc_log.{table}")
+        await empty_projections(connection)
         for head in heads:
             await connection.execute("SELECT apc_log.tally($1, 1, $2)", head["shard"], head["next_seq"] - 1)
         rows = [await connection.fetchval(f"SELECT count(*) FROM apc_log.{table}") for table in COUNTS]
@@ -191,7 +195,7 @@ def _payload_hash(row: asyncpg.Record) -> bytes:
     With the latter a repeat in another envelope is taken for another packet, and refused.
     """
     try:
-        return read_packet(row["body"]).payload_hash
+        return read_packet(row["body"], _LOGGED).payload_hash
     except (PacketRefused, ValueError):
         packet_hash: bytes = row["packet_hash"]
         return packet_hash

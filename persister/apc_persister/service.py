@@ -1,4 +1,4 @@
-"""The persister: one writer a shard, until told to stop; runs are summed and the tree is completed beside them."""
+"""The persister: one writer a shard, until told to stop; sums, tree and projections follow beside them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import asyncpg
-import structlog
 
-from apc_bus.concurrency import Backoff, Health, cancelled, keep_running
+from apc_bus.concurrency import Backoff, Health, cancelled, keep_running, reason_of
 from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
@@ -21,6 +21,7 @@ from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, Tre
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.export import Exporter, publish_gauges
 from apc_persister.evidence.tree import TreeSigner
+from apc_persister.follower import Follower
 from apc_persister.transaction import lock_head
 from apc_persister.writer import Writer, follow_writers
 
@@ -32,7 +33,7 @@ _INTERVAL = timedelta(seconds=20)
 _LONGEST_PAUSE_S = 300.0
 _SUM = "SELECT apc_log.sum_runs($1, 1)"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class RunSums:
@@ -59,8 +60,9 @@ class RunSums:
                 backoff.reset()
                 pause_s = self._interval_s
             except DATABASE_AWAY as error:
+                if backoff.is_fresh:
+                    log.warning("runs_not_summed", reason=reason_of(error))
                 pause_s = backoff.take()
-                log.warning("runs_not_summed", reason=(str(error) or type(error).__name__).splitlines()[0])
             try:
                 await asyncio.wait_for(stop.wait(), pause_s)
             except TimeoutError:
@@ -105,9 +107,9 @@ class TreeBackfill:
                 log.critical("backfill_failed", reason=str(error))
                 raise
             except DATABASE_AWAY as error:
+                if backoff.is_fresh:
+                    log.warning("backfill_failed", reason=reason_of(error))
                 pause_s = backoff.take()
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                log.warning("backfill_failed", reason=reason)
             try:
                 await asyncio.wait_for(stop.wait(), pause_s)
             except TimeoutError:
@@ -125,6 +127,8 @@ class TreeBackfill:
 
 _LAST_EXPORT_SECONDS = 5.0
 """How long the last export may take: a database that is frozen never answers; the next start exports the rest."""
+_LAST_PIECES_SECONDS = 5.0
+"""How long the projections may be filled at the end; the next start fills the rest."""
 
 
 class Persister:
@@ -154,6 +158,7 @@ class Persister:
             pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
         )
         self._sums = RunSums(pool)
+        self._follower = Follower(pool)
         publish_gauges(self.exporter)
         follow_writers(self)
 
@@ -186,19 +191,28 @@ class Persister:
         exporting = asyncio.create_task(self._keep("the export of checkpoints", self.exporter.run, are_done))
         attesting = asyncio.create_task(self._keep("the backfill of the tree", self._backfill.run, stop))
         summing = asyncio.create_task(self._keep("the sums of runs at rest", self._sums.run, stop))
+        following = asyncio.create_task(self._keep("the follower of the log", self._follower.run, stop))
         try:
             writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
             results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
-            await cancelled(attesting, summing)
+            await cancelled(attesting, summing, following)
             are_done.set()
+            await self._catch_up()
             await asyncio.wait((exporting,), timeout=_LAST_EXPORT_SECONDS)
             await cancelled(exporting)
         log.info("persister_stopped")
         for result in results:
             if result is not None:
                 raise result
+
+    async def _catch_up(self) -> None:
+        """Fill the projections with what was written last, while the last checkpoints are exported."""
+        try:
+            await asyncio.wait_for(self._follower.catch_up(), _LAST_PIECES_SECONDS)
+        except DATABASE_AWAY as error:
+            log.warning("projections_lag", reason=reason_of(error))
 
     async def _keep(self, task: str, run: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
         """Keep a task at work; errors that we have a name for are an operator's to mend, and are raised."""

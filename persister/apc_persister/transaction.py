@@ -1,13 +1,14 @@
 """One transaction of the writer: messages in, rows and the moved head out, or nothing at all."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import asyncpg
 
 from apc_bus.crash_points import crash_point
+from apc_bus.telemetry import get_logger
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import EpochOpen, HopEntry, LogBatch, PacketEntry, SessionUpdate
 from apc_log.entries import Placed, Rows, leaves_of, rows_of
@@ -194,6 +195,14 @@ ON CONFLICT (session_id) DO UPDATE SET
 _TALLY = "SELECT apc_log.tally($1, $2, $3)"
 _TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 
+_NOTE_SIGNS = """
+INSERT INTO apc_log.agent_presence AS known (agent_id, last_seen)
+SELECT agent_id, least(at, now()) FROM unnest($1::text[], $2::timestamptz[]) AS sign(agent_id, at) ORDER BY agent_id
+ON CONFLICT (agent_id) DO UPDATE SET last_seen = excluded.last_seen WHERE excluded.last_seen > known.last_seen
+"""
+
+_log = get_logger(__name__)
+
 SessionState = tuple[int, int, SessionUpdate]
 """epoch, batch_no, row."""
 
@@ -224,6 +233,17 @@ async def project_sessions_carefully(connection: AnyConnection, intake: BatchInt
             epoch, batch_no, row = state
             intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
             await store(connection, intake.placed[-1:], now)
+
+
+async def note_signs(connection: AnyConnection, signs: Mapping[str, datetime]) -> None:
+    """Keep the newest sign of life of each agent, none later than now. Signs that cannot be stored are dropped."""
+    if not signs:
+        return
+    try:
+        async with connection.transaction():
+            await connection.execute(_NOTE_SIGNS, list(signs), list(signs.values()))
+    except ENTRY_ERRORS as error:
+        _log.warning("signs_of_life_dropped", agents=len(signs), reason=str(error))
 
 
 async def tally(connection: AnyConnection, placed: Sequence[Placed]) -> None:
@@ -312,6 +332,7 @@ async def _attempt(
         await tally(connection, intake.placed)
         tree = await signer.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
+        await note_signs(connection, intake.signs)
         crash_point("persister.before_commit")
     signer.confirm(tree)
     unstored = len(intake.placed) - before

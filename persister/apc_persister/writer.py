@@ -16,9 +16,7 @@ from typing import Protocol, Self
 from weakref import WeakSet
 
 import asyncpg
-import structlog
 from asyncpg.pool import PoolConnectionProxy
-from opentelemetry.trace import SpanKind
 from prometheus_client import REGISTRY, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -26,11 +24,12 @@ from structlog.contextvars import bind_contextvars
 
 from apc_bus.concurrency import Backoff, cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line, note_failure
-from apc_bus.errors import BusError
+from apc_bus.errors import BusError, BusUnavailable
+from apc_bus.gen_ai import messaging
 from apc_bus.last_resort import LastResort, taken_alone
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import PersisterSettings
-from apc_bus.telemetry import NO_TRACE, fail_span, is_tracing, start_span, trace_headers
+from apc_bus.telemetry import NO_TRACE, SpanKind, fail_span, get_logger, is_tracing, start_span, trace_headers
 from apc_bus.topology import log_queue
 from apc_log.batch import LogBatch, PacketEntry
 from apc_persister.encryption import Encryption
@@ -165,7 +164,7 @@ def _decode(value: bytes) -> bytes:
     return bytes(value[1:])
 
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @contextmanager
@@ -175,7 +174,12 @@ def in_transaction(shard: int, messages: Sequence[Received]) -> Iterator[None]:
         yield
         return
     links = [trace_headers(message.delivery.message.headers) for message in messages]
-    where: dict[str, str | int] = {"db.system.name": "postgresql", "apc.shard": shard, "apc.batches": len(messages)}
+    where: dict[str, str | int] = {
+        **messaging("process", "commit", log_queue(shard)),
+        "db.system.name": "postgresql",
+        "apc.shard": shard,
+        "apc.batches": len(messages),
+    }
     span = start_span("commit log batches", SpanKind.CONSUMER, NO_TRACE, links, where)
     assert span is not None
     try:
@@ -284,7 +288,8 @@ class Writer:
                             await self._consume(subscription, stop)
                 except BusError as error:
                     self._is_consuming = False
-                    _log.warning("log_subscription_lost", reason=str(error))
+                    if backoff.is_fresh or not isinstance(error, BusUnavailable):
+                        _log.warning("log_subscription_lost", reason=str(error))
                     await backoff.wait()
         except Exception as error:
             _log.critical("log_stopped", reason=str(error))

@@ -41,7 +41,9 @@ from apc_contracts.vocabulary import (
 )
 from apc_contracts.wire.parsing import seal
 from apc_contracts.wire.receipts import Receipt, ReceiptKind, Usage, encode_receipts
+from apc_log.queries.search import read_lag
 from apc_orchestrator import Orchestrator, OrchestratorSettings
+from apc_persister.follower import PROJECTIONS
 from apc_persister.service import Persister
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.sessions import compare_sessions
@@ -166,6 +168,14 @@ class House:
 
         await self.until(is_quiet)
         await self.until(is_quiet)
+
+    async def followed(self) -> None:
+        """What is quiet is in the projections, too, that the persister fills after commit."""
+
+        async def is_followed() -> bool:
+            return not await read_lag(self.pool, *(one.name for one in PROJECTIONS))
+
+        await self.until(is_followed)
 
     async def read(self, agent: str) -> list[Delivery]:
         """Take everything out of an agent's queues."""

@@ -10,10 +10,11 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 from tests.orchestrator.conftest import House
 
+from apc_bus.telemetry import OTHERS
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.wire.receipts import ReceiptKind, Usage
 from apc_orchestrator.shard import shard_server
-from apc_orchestrator.telemetry import Serving, ShardState, count_batch, follow_gates
+from apc_orchestrator.telemetry import SHOWN_RECIPIENTS, Serving, ShardState, count_batch, follow_gates
 
 Build = Callable[..., Packet]
 
@@ -65,6 +66,7 @@ async def test_a_gate_and_its_log_writer_count(house: House, start: Build, packe
         assert value("apc_gate_shards_held", shard="0") == 1
         assert value("apc_gate_sessions_open", shard="0") == 1
         assert value("apc_gate_outstanding_deliveries", agent="sentinel") == 2, "the IDEA and the SIGNAL of START"
+        assert value("apc_gate_outstanding_share", agent="sentinel") == 2 / 1_000
         assert value("apc_log_writer_ready", shard="0") == 1
         logged = await house.pool.fetchval("SELECT next_seq - 1 FROM apc_log.shards WHERE shard = 0")
         assert value("apc_log_entries_total", shard="0") >= logged > 0
@@ -114,12 +116,17 @@ async def test_recorded_time_that_is_ahead_of_the_clock_is_told_once(
 class Gate:
     """What the metrics read of a gate with one shard, which it holds or not."""
 
-    def __init__(self, shard: int, *, holds: bool) -> None:
+    def __init__(self, shard: int, *, holds: bool, **served: Any) -> None:
         self.shards = (ShardState(shard),)
+        fields: dict[str, Any] = {
+            "epoch": 2,
+            "open_sessions": 1,
+            "seconds_ahead": 0.0,
+            "outstanding": {},
+            "hosts": None,
+        }
         if holds:
-            self.shards[0].take(
-                cast(Serving, SimpleNamespace(epoch=2, open_sessions=1, seconds_ahead=0.0, outstanding={}))
-            )
+            self.shards[0].take(cast(Serving, SimpleNamespace(**fields | served)))
 
 
 def test_a_gate_that_has_stopped_hides_no_other() -> None:
@@ -133,6 +140,28 @@ def test_a_gate_that_has_stopped_hides_no_other() -> None:
     held = [one.value for one in samples if one.name == "apc_gate_shards_held" and one.labels["shard"] == str(shard)]
 
     assert held == [1]
+
+
+def test_of_5000_recipients_those_nearest_to_their_bound_are_shown() -> None:
+    """A hosted one has a lower bound than the others; what has no sample is counted all the same."""
+    many = {f"a-{number}": (number, 1_000) for number in range(1, 5_001)}
+    gate = Gate(976, holds=True, outstanding=many | {"hosted": (249, 250)}, hosts=(3, 1))
+    follow_gates(gate)
+    samples = [sample for metric in REGISTRY.collect() for sample in metric.samples]
+    shares = {one.labels["agent"]: one.value for one in samples if one.name == "apc_gate_outstanding_share"}
+    assert len(shares) == SHOWN_RECIPIENTS and shares["a-5000"] == 5 and "a-1" not in shares
+    open_now = {one.labels["agent"]: one.value for one in samples if one.name == "apc_gate_outstanding_deliveries"}
+    assert sum(open_now.values()) == sum(range(5_001)) + 249
+    assert open_now.keys() == shares.keys() | {OTHERS}
+    assert (value("apc_gate_hosts", state="present"), value("apc_gate_hosts", state="gone")) == (3, 1)
+    assert len(samples) < 2_000
+
+
+def test_a_hosted_agent_is_near_its_bound_with_fewer_deliveries() -> None:
+    gate = Gate(975, holds=True, outstanding={"hosted": (225, 250), "alone": (225, 1_000)})
+    follow_gates(gate)
+    assert value("apc_gate_outstanding_share", agent="hosted") == 0.9
+    assert value("apc_gate_outstanding_share", agent="alone") == 0.225
 
 
 def test_a_batch_without_inputs_is_no_batch_of_inputs() -> None:

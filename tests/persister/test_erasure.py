@@ -5,6 +5,7 @@ from base64 import b64encode
 from dataclasses import replace as replaced
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -12,9 +13,10 @@ import pytest
 from tests.support.log import LogBench, bytes_of_tables, hop, lifecycle, packet_entry
 
 from apc_bus.settings import PersisterSettings
-from apc_log.batch import ConflictEntry, LineageEntry, PacketEntry
+from apc_log.batch import ConflictEntry, HopEntry, LineageEntry, PacketEntry
 from apc_log.body_encryption import KeyRing, is_sealed, key_id_of
 from apc_log.queries import PacketRow, replay_page, trace
+from apc_log.queries.packets import session_effects
 from apc_persister.encryption import erase_subject
 from apc_persister.errors import SubjectUnknown
 from apc_persister.evidence.checkpoint import load_signer
@@ -131,6 +133,23 @@ async def test_no_table_holds_a_packets_text(encrypting: LogBench) -> None:
     kinds = await encrypting.pool.fetch("SELECT kind FROM apc_log.packet_conflicts ORDER BY seq")
     assert [row[0] for row in kinds] == ["duplicate_id", "refused", "refused", "fenced"]
     assert await verify(encrypting) == len(await encrypting.numbers())
+
+
+async def test_effects_keep_the_names_by_which_gate_and_workers_know_them(encrypting: LogBench) -> None:
+    """Else two payments are one to who reads the log, and a gate that loads the session finds neither."""
+    packet = telling()
+
+    def claimed(number: int, key: str) -> HopEntry:
+        effect = {"key": key, "claim": str(UUID(int=number)), "entry": "claimed", "attempt": 1, "note": SECRET}
+        metadata = json.dumps({"effect": effect}).encode()
+        return hop(packet, ["effect_claimed"], "", "", "alice", -number, metadata)
+
+    await encrypting.gate.open()
+    await encrypting.gate.log([packet, claimed(1, "pay the first"), claimed(2, "pay the second")])
+    await encrypting.write()
+    effects = await session_effects(encrypting.pool, packet.session_id)
+    assert [effect.key for effect in effects] == ["pay the first", "pay the second"]
+    assert {row.note for effect in effects for row in effect.entries} == {"(encrypted)"}
 
 
 async def test_an_erased_subject_is_gone_and_the_others_are_not(encrypting: LogBench) -> None:

@@ -1,48 +1,50 @@
 """Agents as the log knows them: registered, last heard, what is on its way to them, what their handlers did."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
 
 from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
 from apc_contracts.contract.contract import Contract
-from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_contracts.identity.registry_change import HOST_SUBJECT
+from apc_log.registry import ACCEPTED
 
-_NEWEST = 5_000
-"""Packets and hops of each shard in which signs of life are looked for, beside the HEARTBEATs.
-
-An agent that emits more often than every 30 s sends a HEARTBEAT each minute all the same.
-"""
+ALIVE_WITHIN = timedelta(seconds=90)
+"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
 OWN_REPORT = """
 (hop.events && '{delivery_ack,consumer_apply,consumer_reject,retry_scheduled}'
  OR hop.metadata ? 'effect' OR hop.metadata ->> 'ended' IN ('outcome', 'reject', 'retry'))
 """
 """Whether the actor of a hop has reported it itself: dead letters and expiries are mostly told by others."""
-RECENT_SIGNS = f"""
-SELECT sign.agent_id, max(sign.at) AS at FROM apc_log.shards CROSS JOIN LATERAL (
-    (SELECT sender_agent_id AS agent_id, recorded_at AS at FROM apc_log.agent_packets
-     WHERE shard = shards.shard ORDER BY seq DESC LIMIT {_NEWEST})
-    UNION ALL
-    SELECT hop.actor, hop.recorded_at FROM (
-        SELECT actor, recorded_at, events, metadata FROM apc_log.packet_events
-        WHERE shard = shards.shard ORDER BY seq DESC LIMIT {_NEWEST}
-    ) AS hop WHERE {OWN_REPORT}
-) AS sign GROUP BY sign.agent_id
-"""
+# Whether an agent of a host lives, its host says; its own sign of life, if newer than the end of the host, counts too.
 _LISTED = f"""
-WITH recent AS MATERIALIZED ({RECENT_SIGNS})
+WITH registered AS MATERIALIZED (
+    SELECT agent_id, host FROM apc_log.agents LEFT JOIN ({ACCEPTED}) AS accepted USING (agent_id)
+), hosts AS MATERIALIZED (
+    SELECT named.host, newest.is_present, newest.changed_at
+    FROM (SELECT DISTINCT host FROM registered WHERE host IS NOT NULL) AS named CROSS JOIN LATERAL (
+        SELECT event.change ->> 'presence' = 'appeared' AS is_present, event.recorded_at AS changed_at
+        FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard)
+        WHERE event.agent_id = '{HOST_SUBJECT}' || named.host AND event.shard = 0 AND event.seq <= tree.tree_size
+          AND event.change ->> 'action' = 'host'
+        ORDER BY event.seq DESC LIMIT 1
+    ) AS newest
+)
 SELECT agent_id, role, swarm_id AS swarm, rights, handles, broker_user, is_revoked,
-ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, greatest(recent.at, (
-    SELECT max(recorded_at) FROM apc_log.agent_packets
-    WHERE session_id = $1 AND sender_agent_id = agents.agent_id
-)) AS last_seen
-FROM apc_log.agents LEFT JOIN recent USING (agent_id) ORDER BY agent_id
+       ARRAY(SELECT json_object_keys(public_keys::json) ORDER BY 1) AS keys, host,
+       CASE WHEN is_present OR sign.last_seen IS NULL OR sign.last_seen <= changed_at THEN is_present END
+           AS is_host_present,
+       changed_at AS host_changed_at, greatest(sign.last_seen, changed_at) AS last_seen
+FROM apc_log.agents JOIN registered USING (agent_id) LEFT JOIN hosts USING (host)
+LEFT JOIN apc_log.agent_presence AS sign USING (agent_id) ORDER BY agent_id
 """
+_SIGNS = "SELECT agent_id, last_seen FROM apc_log.agent_presence"
+# The planner expects a few packets in each running session, and would join thousands of one with each other.
+BY_HASH = "SET LOCAL enable_nestloop = off"
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
-_OPEN = """
+OPEN = """
 WITH running AS (
     SELECT session_id FROM apc_log.sessions WHERE open_deliveries > 0
 ), own AS (
@@ -68,17 +70,84 @@ GROUP BY recipient.name
 """
 
 
-async def list_registered(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
-    """Return every agent that was ever registered, with the ids of its keys and its last sign of life.
+# As OPEN, of one agent: open deliveries that were routed before its newest change was logged.
+_LEFT_BEHIND = """
+WITH changed AS (
+    SELECT shard, max(seq) AS seq FROM apc_log.registry_events WHERE agent_id = $1 GROUP BY shard
+), running AS (
+    SELECT session_id FROM apc_log.sessions WHERE open_deliveries > 0
+), own AS (
+    SELECT session_id, packet_id, max(attempt) FILTER (WHERE attempt > 0) AS attempt,
+           max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt,
+           (array_agg(seq ORDER BY attempt DESC NULLS LAST, seq))[1] AS retried_seq
+    FROM apc_log.packet_events WHERE session_id IN (SELECT session_id FROM running) AND recipient = $1
+    GROUP BY session_id, packet_id
+), shared AS (
+    SELECT DISTINCT ON (session_id, packet_id) session_id, packet_id, to_state, seq
+    FROM apc_log.packet_events
+    WHERE session_id IN (SELECT session_id FROM running) AND recipient = '' AND to_state <> ''
+    ORDER BY session_id, packet_id, seq DESC
+)
+SELECT count(*) FROM apc_log.agent_packets AS packet
+JOIN shared USING (session_id, packet_id) JOIN changed ON changed.shard = packet.shard
+LEFT JOIN own USING (session_id, packet_id)
+WHERE $1 = ANY (packet.recipients) AND packet.verdict <> 'refused' AND packet.channel <> 'INTRA_AGENT'
+  AND shared.to_state = 'ROUTED' AND coalesce(own.ended_attempt, 0) < coalesce(own.attempt, 1)
+  AND CASE WHEN own.attempt > 1 THEN own.retried_seq ELSE shared.seq END < changed.seq
+"""
 
-    That is a HEARTBEAT, or among the newest entries a packet of any session or a receipt.
-    """
-    return await pool.fetch(_LISTED, PRESENCE_SESSION)
+
+async def count_left_behind(pool: asyncpg.Pool, agent_id: str) -> int:
+    """Return how many open deliveries to an agent were routed before its registration changed last."""
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(BY_HASH)
+        return int(await connection.fetchval(_LEFT_BEHIND, agent_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAgent:
+    """An agent that was ever registered, and when it was heard of last."""
+
+    agent_id: str
+    role: str
+    swarm: str
+    rights: list[str]
+    handles: list[str]
+    broker_user: str
+    is_revoked: bool
+    keys: list[str]
+    """The ids of its keys."""
+    host: str | None
+    """None = it has its own queues."""
+    is_host_present: bool | None
+    """Whether its host is here; None = it has none, nobody knows, or it spoke after its host had gone."""
+    host_changed_at: datetime | None
+    """When its host appeared, or was gone."""
+    last_seen: datetime | None
+    """Its newest packet or receipt, or the newest change of its host: up to 30 s old while it is heard of."""
+
+    def is_alive(self, now: datetime) -> bool:
+        """Return whether it lives: its host is here, or it was heard of lately."""
+        if self.is_host_present is not None:
+            return self.is_host_present
+        return self.last_seen is not None and now - self.last_seen < ALIVE_WITHIN
+
+
+async def list_registered(pool: asyncpg.Pool) -> list[ListedAgent]:
+    """Return every agent that was ever registered, by name, with its last sign of life."""
+    return [ListedAgent(**row) for row in await pool.fetch(_LISTED)]
+
+
+async def read_signs(pool: asyncpg.Pool) -> dict[str, datetime]:
+    """Return when each agent was heard of last, as the gates have reported it."""
+    return {row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SIGNS)}
 
 
 async def count_open_deliveries(pool: asyncpg.Pool) -> dict[str, int]:
     """Return how many deliveries are on their way to each agent; agents without one are left out."""
-    return {row["agent_id"]: row["deliveries"] for row in await pool.fetch(_OPEN)}
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        await connection.execute(BY_HASH)
+        return {row["agent_id"]: row["deliveries"] for row in await connection.fetch(OPEN)}
 
 
 # The newest causes of the agent's packets; an ACK or NACK names what it answers as its cause.

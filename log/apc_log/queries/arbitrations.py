@@ -15,7 +15,7 @@ import orjson
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.body_encryption import is_sealed
-from apc_log.queries.packets import ScopeFilters, narrowed
+from apc_log.queries.packets import FILTERS, ScopeFilters, narrowed
 
 SELECTED = "selected:"
 """Prefix of the keys of `scoring` in an arbitration of TRANSFERs; the value is the rank, from 1."""
@@ -28,6 +28,21 @@ WHERE packet.packet_type = '{PacketType.ARBITRATION}' AND packet.sender_agent_id
   AND packet.verdict = 'accepted' AND {{}}
 ORDER BY packet.judged_at DESC, packet.shard DESC, packet.seq DESC LIMIT {{}}
 """
+
+
+class ArbitrationFilters(ScopeFilters, total=False):
+    """Which arbitrations are looked at; None = any."""
+
+    since: datetime | None
+    """Judged at this time or later."""
+    until: datetime | None
+    """Judged before this time."""
+
+
+_FILTERS = {name: FILTERS[name] for name in ScopeFilters.__annotations__} | {
+    "since": "packet.judged_at >= {}",
+    "until": "packet.judged_at < {}",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +88,13 @@ async def list_arbitrations(
     *,
     before: tuple[datetime, int, int] | None = None,
     limit: int = 100,
-    **scope: Unpack[ScopeFilters],
+    **filters: Unpack[ArbitrationFilters],
 ) -> list[ArbitrationRow]:
     """Return the newest first, behind `before` (judged_at, shard, seq).
 
     Those whose bodies are encrypted or erased are left out, so that fewer than `limit` may come.
     """
-    rows = await page_of_arbitrations(pool, before=before, limit=limit, **scope)
+    rows = await page_of_arbitrations(pool, before=before, limit=limit, **filters)
     return [row for row in rows if isinstance(row, ArbitrationRow)]
 
 
@@ -88,10 +103,10 @@ async def page_of_arbitrations(
     *,
     before: tuple[datetime, int, int] | None = None,
     limit: int = 100,
-    **scope: Unpack[ScopeFilters],
+    **filters: Unpack[ArbitrationFilters],
 ) -> list[ArbitrationRow | tuple[datetime, int, int]]:
     """Return the newest first; of those that cannot be read, only judged_at, shard and seq."""
-    clauses, values = narrowed(scope)
+    clauses, values = narrowed(filters, _FILTERS)
     if before is not None:
         count = len(values)
         clauses.append(f"(packet.judged_at, packet.shard, packet.seq) < (${count + 1}, ${count + 2}, ${count + 3})")

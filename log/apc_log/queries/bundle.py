@@ -32,7 +32,7 @@ class BundleRecords:
         self.run_id = ""
         try:
             self._read(iter(lines))
-        except (KeyError, ValueError, TypeError, IndexError, StopIteration) as error:
+        except (KeyError, ValueError, TypeError, IndexError, AttributeError, StopIteration) as error:
             raise BundleUnreadable(f"this is no bundle of `apc log export`: {error!r}") from error
 
     async def sessions(self, run_id: str) -> list[str]:

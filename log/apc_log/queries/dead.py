@@ -45,6 +45,13 @@ WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 AND attempt >= 0 ORD
 """
 
 
+_PLACES = """
+SELECT given.number, ids.shard, ids.seq
+FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS given(session_id, packet_id, number)
+JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
+"""
+
+
 class DeliveryId(NamedTuple):
     """One recipient's delivery of a packet; names a session, because packet ids are unique within one."""
 
@@ -113,6 +120,12 @@ async def list_dead(
     shard, seq = after or (None, None)
     rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit, shard, seq)
     return [DeadDelivery(**row) for row in rows]
+
+
+async def packet_places(pool: asyncpg.Pool, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Position]:
+    """Return where the packets of deliveries stand in the log."""
+    rows = await pool.fetch(_PLACES, [one.session_id for one in deliveries], [one.packet_id for one in deliveries])
+    return {deliveries[row["number"] - 1]: Position(row["shard"], row["seq"]) for row in rows}
 
 
 async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dict[DeliveryId, tuple[str, int]]:

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.contract.contract import load_contract
-from apc_contracts.explanation import StaleDecision
+from apc_contracts.explanation.surroundings import StaleDecision
 from apc_contracts.vocabulary import PacketType
 from apc_log.queries.packets import PacketHead, PacketRow, Position, list_agent_packets
 

@@ -1,6 +1,6 @@
 """Packets for the web console: entries for a feed, pages without bodies, neighbours, text search, columns to draw."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -159,6 +159,17 @@ JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING} ORDER BY place.
 """
 _AT = "SELECT packet_id, session_id FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 _SESSIONS_OF = "SELECT session_id FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY shard, seq LIMIT 20"
+_BODIES = """
+SELECT packet.shard, packet.seq, packet.packet_type, packet.body_stored
+FROM unnest($1::integer[], $2::bigint[]) AS place(shard, seq) JOIN apc_log.agent_packets AS packet USING (shard, seq)
+ORDER BY packet.shard, packet.seq
+"""
+_OF_SESSION_AT = """
+SELECT shard, seq FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq = ANY ($3::bigint[])
+ORDER BY seq
+"""
+_PLACES = "SELECT packet_id, shard, seq FROM apc_log.packet_ids WHERE session_id = $1 AND packet_id = ANY ($2::uuid[])"
+_KEYS = "SELECT key_id FROM apc_keys.subject_keys WHERE key_id = ANY ($1::uuid[])"
 _BODY = """
 SELECT packet.body_stored FROM apc_log.packet_ids AS ids JOIN apc_log.agent_packets AS packet USING (shard, seq)
 WHERE ids.session_id = $1 AND ids.packet_id = $2
@@ -234,7 +245,7 @@ async def search_packets(
     looked = await pool.fetch(statement, *values, look_at, text)
     matching = [Position(row["shard"], row["seq"]) for row in looked if row["is_match"]]
     last = Position(looked[-1]["shard"], looked[-1]["seq"]) if looked else None
-    return SearchStep(await _lines_at(pool, matching), len(looked), last)
+    return SearchStep(await lines_at(pool, matching), len(looked), last)
 
 
 async def packet_at(pool: asyncpg.Pool, position: Position) -> tuple[UUID, str] | None:
@@ -264,6 +275,30 @@ async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> b
     return body
 
 
+async def bodies_at(pool: asyncpg.Pool, places: Sequence[Position]) -> dict[Position, tuple[str, bytes]]:
+    """Return type and stored bytes of the packets at these positions, in the order of the log."""
+    rows = await pool.fetch(_BODIES, [place.shard for place in places], [place.seq for place in places])
+    return {Position(shard, seq): (packet_type, body) for shard, seq, packet_type, body in rows}
+
+
+async def places_of_session(
+    pool: asyncpg.Pool, session_id: str, shard: int, positions: Collection[int]
+) -> list[Position]:
+    """Return those of these positions of a shard that are packets of a session."""
+    return [Position(*row) for row in await pool.fetch(_OF_SESSION_AT, session_id, shard, list(set(positions)))]
+
+
+async def places_of_packets(pool: asyncpg.Pool, session_id: str, packet_ids: Collection[UUID]) -> dict[UUID, Position]:
+    """Return the positions of packets of a session by their ids; those that the log does not hold are left out."""
+    rows = await pool.fetch(_PLACES, session_id, list(packet_ids))
+    return {row["packet_id"]: Position(row["shard"], row["seq"]) for row in rows}
+
+
+async def known_keys(pool: asyncpg.Pool, key_ids: Collection[UUID]) -> frozenset[UUID]:
+    """Return those of these keys of subjects that were not destroyed."""
+    return frozenset(row["key_id"] for row in await pool.fetch(_KEYS, list(key_ids)))
+
+
 def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tuple[str, list[Any]]:
     clauses, values = narrowed(given, LISTED)
     if after is not None:
@@ -273,7 +308,8 @@ def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tu
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", values
 
 
-async def _lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
+async def lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
+    """Return the packets at these places, in this order."""
     rows = await pool.fetch(_AT_PLACES, [place.shard for place in places], [place.seq for place in places])
     return [PacketLine(**row) for row in rows]
 

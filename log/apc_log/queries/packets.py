@@ -355,6 +355,7 @@ JOIN apc_log.packet_transitions AS step USING (session_id, packet_id)
 ORDER BY step.shard, step.seq, step.ordinal
 """
 
+_REFERS_TO = "SELECT refers_to FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 STALE = """
 SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
@@ -467,6 +468,11 @@ async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> li
     sessions = [packet.session_id for packet in packets]
     ids = [packet.packet_id for packet in packets]
     return [to_row(TransitionRow, record) for record in await pool.fetch(TRANSITIONS, sessions, ids)]
+
+
+async def names_cited(pool: asyncpg.Pool, place: Position) -> Sequence[str]:
+    """Return what a packet refers to: `packet:ID`, hashes of artifacts, protocols."""
+    return await pool.fetchval(_REFERS_TO, *place) or ()
 
 
 async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], Staleness]:

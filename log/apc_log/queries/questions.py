@@ -1,9 +1,9 @@
-"""Open questions to people as the projection has them, and the verdicts that others wait for; requests are none."""
+"""Questions to people, open and answered, and the verdicts that others wait for; requests are none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 import asyncpg
@@ -13,11 +13,18 @@ _OPEN = """
 SELECT session.session_id, session.run_id, session.document ->> 'task_id' AS task_id, question.key::uuid AS packet_id,
        question.value AS question, session.document ->> 'run_phase' AS run_phase,
        (session.document -> 'deadlines' ->> 'deadline')::timestamptz AS ends_at,
-       packet.packet -> 'payload' -> 'question' AS asked,
+       packet.packet -> 'payload' -> 'question' AS asked, denial.people AS denied_by,
        (packet.packet -> 'trace' ->> 'root_packet_id')::uuid AS root_packet_id
 FROM apc_log.sessions AS session
 CROSS JOIN LATERAL jsonb_each(coalesce(session.document -> 'work' -> 'questions', '{}')) AS question
 LEFT JOIN apc_log.packets AS packet ON packet.session_id = session.session_id AND packet.packet_id = question.key::uuid
+LEFT JOIN LATERAL (
+    SELECT array_agg(DISTINCT answer.answered_by) AS people FROM apc_log.answers AS answer
+    JOIN apc_log.packets AS earlier ON earlier.session_id = answer.session_id AND earlier.packet_id = answer.question_id
+    WHERE answer.session_id = session.session_id AND answer.outcome = 'denied'
+      AND coalesce(earlier.packet #> '{payload,question,content}', earlier.packet #> '{payload,question,text}')
+        = coalesce(packet.packet #> '{payload,question,content}', packet.packet #> '{payload,question,text}')
+) AS denial ON true
 WHERE NOT session.is_terminal AND ($1::uuid IS NULL OR question.key = $1::text)
   AND ($2::text IS NULL OR session.session_id = $2) AND coalesce(question.value ->> 'returns', '') = ''
 ORDER BY question.value ->> 'due_at', packet_id LIMIT $3
@@ -26,7 +33,7 @@ ORDER BY question.value ->> 'due_at', packet_id LIMIT $3
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow:
-    """An open question. `text` and `content` are None when the body is encrypted or was erased."""
+    """An open question. `text`, `content` and `answer_schema` are None when the body is encrypted or was erased."""
 
     packet_id: UUID
     session_id: str
@@ -43,6 +50,15 @@ class QuestionRow:
     due_at: datetime
     text: str | None
     content: dict[str, Any] | None
+    denied_by: tuple[str, ...] = ()
+    """Who denied the same before in this session: the same content, or without one the same text."""
+    answer_schema: dict[str, Any] | None = None
+    """JSON Schema of the fields that who approves fills in; None = it asks for none."""
+
+    @property
+    def denial(self) -> str:
+        """A sentence that says so; "" when nobody has."""
+        return f"the same was denied before by {', '.join(self.denied_by)}" if self.denied_by else ""
 
 
 async def list_questions(
@@ -71,7 +87,125 @@ def _row(record: asyncpg.Record) -> QuestionRow:
         due_at=datetime.fromisoformat(question["due_at"]),
         text=asked.get("text"),
         content=asked.get("content"),
+        denied_by=tuple(record["denied_by"] or ()),
+        answer_schema=asked.get("answer_schema"),
     )
+
+
+# Answered questions, the newest answer first, and what followed each.
+
+_ANSWERED = """
+SELECT answer.shard, answer.seq, answer.at AS answered_at, answer.session_id, answer.question_id, answer.answer_id,
+       answer.answered_by, answer.outcome, asked.run_id, asked.task_id, asked.sender_agent_id AS asker,
+       asked.recipients AS may_answer, asked.judged_at AS asked_at, asked.cause_packet_id AS handled_id,
+       apc_log.document_in(asked.body_stored) #>> '{payload,question,text}' AS text,
+       apc_log.document_in(asked.body_stored) #> '{payload,question,content}' AS content,
+       apc_log.document_in(asked.body_stored) #> '{payload,question,answer_schema}' AS answer_schema,
+       apc_log.document_in(said.body_stored) #>> '{payload,answer,note}' AS note,
+       apc_log.document_in(said.body_stored) #> '{payload,answer,content}' AS answer
+FROM (
+    SELECT * FROM apc_log.answers
+    WHERE ($1::text IS NULL OR session_id = $1) AND ($2::timestamptz IS NULL OR at >= $2)
+      AND ($3::timestamptz IS NULL OR at < $3) AND ($4::timestamptz IS NULL OR (at, shard, seq) < ($4, $5, $6))
+    ORDER BY at DESC, shard DESC, seq DESC LIMIT $7
+) AS answer
+JOIN apc_log.agent_packets AS said ON said.shard = answer.shard AND said.seq = answer.seq
+JOIN apc_log.packet_ids AS named ON named.session_id = answer.session_id AND named.packet_id = answer.question_id
+JOIN apc_log.agent_packets AS asked ON asked.shard = named.shard AND asked.seq = named.seq
+ORDER BY answer.at DESC, answer.shard DESC, answer.seq DESC
+"""
+# The handler's packets name the answer as their evidence, whatever they say.
+_FOLLOWED = """
+SELECT given.answer_id, packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender, packet.verdict,
+       packet.refusal_code, packet.at
+FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS given(session_id, answer_id, number)
+CROSS JOIN LATERAL (
+    SELECT shard, seq, packet_id, packet_type, sender_agent_id AS sender, verdict, refusal_code, judged_at AS at
+    FROM apc_log.agent_packets AS one
+    WHERE one.refers_to @> ARRAY['packet:' || given.answer_id] AND one.session_id = given.session_id
+    ORDER BY one.seq LIMIT 5
+) AS packet
+ORDER BY given.number, packet.seq
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRow:
+    """A question that has ended. Texts and documents are None when a body is encrypted or was erased."""
+
+    shard: int
+    seq: int
+    answered_at: datetime
+    session_id: str
+    question_id: UUID
+    answer_id: UUID
+    answered_by: str
+    """The person; the orchestrator when the time was over."""
+    outcome: str
+    run_id: str
+    task_id: str
+    asker: str
+    may_answer: list[str]
+    asked_at: datetime
+    handled_id: UUID | None
+    """The packet whose handler asked."""
+    text: str | None
+    content: dict[str, Any] | None
+    note: str | None
+    answer_schema: dict[str, Any] | None
+    answer: dict[str, Any] | None
+    """What was filled in, which fits `answer_schema`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRow:
+    """A packet that names an answer as its evidence."""
+
+    answer_id: UUID
+    shard: int
+    seq: int
+    packet_id: UUID
+    packet_type: str
+    sender: str
+    verdict: str
+    refusal_code: str | None
+    at: datetime
+
+
+_DOCUMENTS = ("content", "answer_schema", "answer")
+
+
+class AnsweredFilters(TypedDict, total=False):
+    """What narrows answered questions: their session, and when they were answered."""
+
+    session_id: str | None
+    since: datetime | None
+    until: datetime | None
+
+
+async def list_answered(
+    pool: asyncpg.Pool,
+    *,
+    after: tuple[datetime, int, int] | None = None,
+    limit: int = 50,
+    **filters: Unpack[AnsweredFilters],
+) -> list[AnsweredRow]:
+    """Return answered questions, the newest answer first, behind `after` (answered_at, shard, seq)."""
+    given = (filters.get("session_id"), filters.get("since"), filters.get("until"))
+    rows = await pool.fetch(_ANSWERED, *given, *(after or (None, None, None)), limit)
+    return [
+        AnsweredRow(**{**row, **{name: None if row[name] is None else orjson.loads(row[name]) for name in _DOCUMENTS}})
+        for row in rows
+    ]
+
+
+async def followed_of(pool: asyncpg.Pool, answers: Sequence[AnsweredRow]) -> dict[UUID, list[FollowedRow]]:
+    """Return the first packets that rest on each answer, at most five."""
+    found: dict[UUID, list[FollowedRow]] = {one.answer_id: [] for one in answers}
+    sessions = [one.session_id for one in answers]
+    for row in await pool.fetch(_FOLLOWED, sessions, list(found)) if answers else ():
+        found[row["answer_id"]].append(FollowedRow(**row))
+    return found
 
 
 # Whether the log holds a packet, and the gate's verdict on it.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict, Unpack
 from uuid import UUID
 
 import asyncpg
@@ -119,18 +120,27 @@ WHERE ($1::text IS NULL OR run_id = $1) AND ($2::boolean IS NULL OR is_terminal 
   AND ($3::timestamptz IS NULL OR (updated_at, session_id) < ($3, $4))
 ORDER BY updated_at DESC, session_id DESC LIMIT $5
 """
+_OF_OPENER = """
+FROM apc_log.sessions WHERE document ->> 'opener' = $1 AND ($2::text IS NULL OR run_id = $2)
+  AND ($3::timestamptz IS NULL OR updated_at >= $3) AND ($4::text[] IS NULL OR state = ANY ($4))
+  AND ($5::boolean IS NULL OR is_terminal = NOT $5)
+"""
+_PAGE_OF_OPENER = f"""
+SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document {_OF_OPENER}
+  AND ($6::timestamptz IS NULL OR (updated_at, session_id) < ($6, $7))
+ORDER BY updated_at DESC, session_id DESC LIMIT $8
+"""
+_COUNT_OF_OPENER = f"SELECT count(*) {_OF_OPENER}"
+_OTHER_OPENER = """
+SELECT EXISTS (SELECT FROM apc_log.sessions WHERE run_id = $1 AND document ->> 'opener' <> $2)
+"""
 _ONE = """
 SELECT session_id, shard, is_terminal, open_deliveries, updated_at, document FROM apc_log.sessions WHERE session_id = $1
 """
 _RUNS = """
-WITH counted AS (
-    SELECT run_id, count(*) AS sessions, count(*) FILTER (WHERE NOT is_terminal) AS running,
-           sum(open_deliveries)::bigint AS open_deliveries, max(updated_at) AS updated_at
-    FROM apc_log.sessions GROUP BY run_id
-)
-SELECT * FROM counted
-WHERE ($1::timestamptz IS NULL OR (updated_at, run_id) < ($1, $2)) AND ($3::text IS NULL OR run_id = $3)
-ORDER BY updated_at DESC, run_id DESC LIMIT $4
+SELECT run_id, count(*) AS sessions, count(*) FILTER (WHERE NOT is_terminal) AS running,
+       sum(open_deliveries)::bigint AS open_deliveries, max(updated_at) AS updated_at
+FROM apc_log.sessions WHERE run_id = ANY ($1) GROUP BY run_id
 """
 _OF_RUNS = """
 SELECT run_id, session_id, state, document FROM apc_log.sessions WHERE run_id = ANY ($1)
@@ -225,18 +235,54 @@ async def page_of_sessions(
     return [_place(row) for row in await pool.fetch(_SESSIONS, run_id, only_running, at, name, limit)]
 
 
+class OpenerFilters(TypedDict, total=False):
+    """What narrows the sessions of an opener: their run, when they changed last, their states, whether they go on."""
+
+    run_id: str | None
+    since: datetime | None
+    states: Sequence[str] | None
+    running: bool | None
+
+
+async def sessions_of_opener(
+    pool: asyncpg.Pool,
+    opener: str,
+    *,
+    before: tuple[datetime, str] | None = None,
+    limit: int = 100,
+    **filters: Unpack[OpenerFilters],
+) -> list[SessionPlace]:
+    """Return the sessions that an agent has opened, those that changed last first, behind `before`."""
+    rows = await pool.fetch(_PAGE_OF_OPENER, opener, *_given(filters), *(before or (None, None)), limit)
+    return [_place(row) for row in rows]
+
+
+async def count_of_opener(pool: asyncpg.Pool, opener: str, **filters: Unpack[OpenerFilters]) -> int:
+    """Return how many sessions an agent has opened."""
+    found: int = await pool.fetchval(_COUNT_OF_OPENER, opener, *_given(filters))
+    return found
+
+
+async def has_other_opener(pool: asyncpg.Pool, run_id: str, opener: str) -> bool:
+    """Return whether somebody else has opened a session of a run."""
+    return bool(await pool.fetchval(_OTHER_OPENER, run_id, opener))
+
+
+def _given(filters: OpenerFilters) -> tuple[str | None, datetime | None, list[str] | None, bool | None]:
+    states = filters.get("states")
+    listed = None if states is None else list(states)
+    return filters.get("run_id"), filters.get("since"), listed, filters.get("running")
+
+
 async def find_session(pool: asyncpg.Pool, session_id: str) -> SessionPlace | None:
     """Return a session; None when the log knows none of that name."""
     row = await pool.fetchrow(_ONE, session_id)
     return None if row is None else _place(row)
 
 
-async def page_of_runs(
-    pool: asyncpg.Pool, *, before: tuple[datetime, str] | None = None, run_id: str | None = None, limit: int = 50
-) -> list[RunFigures]:
-    """Return the runs that changed last first, behind `before`, with at most 2,000 sessions of them together."""
-    at, name = before or (None, None)
-    rows = await pool.fetch(_RUNS, at, name, run_id, limit)
+async def figures_of_runs(pool: asyncpg.Pool, run_ids: Sequence[str]) -> list[RunFigures]:
+    """Return these runs as far as the log knows them, with at most 2,000 sessions of them together."""
+    rows = await pool.fetch(_RUNS, list(run_ids))
     latest: dict[str, list[tuple[str, str, SessionDocument]]] = {row["run_id"]: [] for row in rows}
     for row in await pool.fetch(_OF_RUNS, list(latest), _MOST_SESSIONS):
         latest[row["run_id"]].append((row["session_id"], row["state"], decode_document(row["document"])))

@@ -137,7 +137,7 @@ GROUP BY protocol_id
 # Sums over tens of thousands of tasks: in memory, by hash, compiled by nobody. The planner expects too few rows to hash
 # them, sorts or spills them, and would compile what runs for a tenth of a second.
 IN_MEMORY = """
-SET LOCAL enable_mergejoin = off; SET LOCAL work_mem = '32MB'; SET LOCAL jit = off;
+SET LOCAL enable_mergejoin = off; SET LOCAL work_mem = '32MB';
 SET LOCAL plan_cache_mode = force_custom_plan
 """
 QUALITY_OF_ALL = """

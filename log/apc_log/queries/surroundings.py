@@ -1,12 +1,13 @@
 """`apc session explain`: what the log knows around a session: agents, deliveries, held packets, refusals."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import asyncpg
 import orjson
 
-from apc_contracts.explanation import (
+from apc_contracts.explanation.surroundings import (
     UNSETTLED_EFFECTS,
     AgentPresence,
     Doubts,
@@ -19,9 +20,10 @@ from apc_contracts.explanation import (
     UnsettledEffect,
 )
 from apc_contracts.identity.registry import Registration
-from apc_contracts.vocabulary import ORCHESTRATOR, PRESENCE_SESSION
-from apc_log.queries.agents import OWN_REPORT, RECENT_SIGNS
+from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_log.queries.agents import OWN_REPORT, ListedAgent, list_registered
 from apc_log.queries.dead import list_dead
+from apc_log.queries.failures import failures_of, halting_failure
 from apc_log.queries.lineage import list_stale_decisions
 from apc_log.queries.packets import session_effects
 from apc_log.queries.sessions import list_held_packets
@@ -29,16 +31,14 @@ from apc_log.registry import read_registry
 from apc_log.session_loading import ERASED
 
 _NOW = "SELECT clock_timestamp()"
-# A live worker emits, reports receipts, or sends a HEARTBEAT into the presence session.
+# What the session itself says is newer than the last report of signs of life may be.
 _SEEN = f"""
 SELECT agent_id, max(at) AS last_seen FROM (
     SELECT sender_agent_id AS agent_id, max(recorded_at) AS at FROM apc_log.agent_packets
-    WHERE session_id = ANY ($1) GROUP BY sender_agent_id
+    WHERE session_id = $1 GROUP BY sender_agent_id
     UNION ALL
     SELECT actor, max(recorded_at) FROM apc_log.packet_events AS hop
-    WHERE session_id = $2 AND {OWN_REPORT} GROUP BY actor
-    UNION ALL
-    {RECENT_SIGNS}
+    WHERE session_id = $1 AND {OWN_REPORT} GROUP BY actor
 ) AS heard GROUP BY agent_id
 """
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
@@ -129,22 +129,35 @@ GROUP BY 1, 2, 3 ORDER BY refused DESC, 1, 2, 3 LIMIT $2
 """
 
 
+_HALTED = """
+SELECT document ->> 'halt_reason' FROM apc_log.sessions WHERE session_id = $1 AND document ->> 'state' = 'HALTED'
+"""
+
+
 async def read_refused_usage(pool: asyncpg.Pool, session_id: str) -> tuple[RefusedUsage, ...]:
     """Return what was reported as spent in a session and not charged, the largest parts first; at most 100."""
     return tuple(RefusedUsage(**row) for row in await pool.fetch(_REFUSED_USAGE, session_id, _MOST))
 
 
 async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
-    """Return why what came of a session is open to doubt."""
+    """Return why what came of a session is open to doubt; encrypted ERRORs are read with the master key."""
+    doubts = await read_log_doubts(pool, session_id)
+    dead = await list_dead(pool, session_id=session_id, limit=_MOST)
+    reason = await pool.fetchval(_HALTED, session_id)
+    return replace(
+        doubts,
+        dead=tuple(await failures_of(pool, dead, opens=True)),
+        halted_by=await halting_failure(pool, session_id, reason, opens=True),
+    )
+
+
+async def read_log_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
+    """Return what is open to doubt beside failures."""
     failed = await pool.fetch(_FAILED, session_id, _MOST, ERASED)
     return Doubts(
         await list_stale_decisions(pool, session_id),
         tuple(FailedVerification(**row) for row in failed),
-        tuple(
-            OpenDelivery(one.packet_id, one.packet_type, one.recipient, one.attempt, is_dead=True, error=one.reason)
-            for one in await list_dead(pool, session_id=session_id, limit=_MOST)
-        ),
-        await read_refused_usage(pool, session_id),
+        usage=await read_refused_usage(pool, session_id),
     )
 
 
@@ -164,18 +177,17 @@ async def _shared_user(pool: asyncpg.Pool, session_id: str, registry: Mapping[st
 
 async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
     """Return what an explanation of this session needs; `silence` is the workers' setting heartbeat_silence."""
-    seen: dict[str, datetime] = {
-        row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, [session_id, PRESENCE_SESSION], session_id)
-    }
+    seen: dict[str, datetime] = {row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, session_id)}
     registry = await read_registry(pool)
+    listed = {one.agent_id: one for one in await list_registered(pool)}
     doubts = await read_doubts(pool, session_id)
     held = await list_held_packets(pool, session_id)
     opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
     gone = {(one.packet_id, one.recipient) for one in doubts.dead}
     return Surroundings(
         now=await pool.fetchval(_NOW),
-        agents={name: _presence(one, seen.get(name)) for name, one in registry.items()},
-        deliveries=(*(one for one in opened if (one.packet_id, one.recipient) not in gone), *doubts.dead),
+        agents={name: _presence(one, listed.get(name), seen.get(name)) for name, one in registry.items()},
+        deliveries=tuple(one for one in opened if (one.packet_id, one.recipient) not in gone),
         held=tuple(HeldNote(one.packet_id, one.packet_type, one.sender_agent_id) for one in held),
         doubts=doubts,
         refusals=await count_refusals(pool, session_id),
@@ -189,5 +201,13 @@ async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timede
     )
 
 
-def _presence(registration: Registration, last_seen: datetime | None) -> AgentPresence:
-    return AgentPresence(registration.is_revoked, last_seen, registration.rights, registration.swarm_id)
+def _presence(registration: Registration, listed: ListedAgent | None, here: datetime | None) -> AgentPresence:
+    """Return what is known of an agent; `here`: when it was heard of last in the session."""
+    reported = None if listed is None else listed.last_seen
+    last_seen = max((at for at in (here, reported) if at is not None), default=None)
+    is_host_present = None if listed is None else listed.is_host_present
+    if is_host_present is False and last_seen != reported:
+        is_host_present = None  # it spoke after its host had gone
+    return AgentPresence(
+        registration.is_revoked, last_seen, registration.rights, registration.swarm_id, is_host_present
+    )

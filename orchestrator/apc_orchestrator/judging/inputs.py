@@ -109,7 +109,7 @@ def is_authentic(receipt: Receipt, user_id: str | None, registry: Registry, own_
     if receipt.by is not None:
         return False
     recipient = registry.by_id.get(receipt.recipient)
-    return recipient is not None and user_id is not None and recipient.broker_user == user_id
+    return recipient is not None and recipient.speaks_as(user_id)
 
 
 def why_not_authentic(receipt: Receipt, user_id: str | None) -> str:

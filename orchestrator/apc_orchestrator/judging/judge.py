@@ -13,7 +13,8 @@ from apc_bus import headers
 from apc_bus.port import Message
 from apc_contracts.admission.admit import judge_held
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.registry_change import AnyChange
+from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.registry_change import AnyChange, HostChanged, HostPresence, encode_registry_change
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.packet import Packet
 from apc_contracts.session.advance import advance, confirm_substrate
@@ -154,6 +155,8 @@ class Judge:
         facts = self._facts.of_message(received, message, batch.now)
         asks = message.headers.get(headers.ASKS_VERDICT) is True
         verdict = self._verdicts.decide(batch, received, facts, signature_of(message), asks=asks)
+        if verdict.refusal is None:
+            self._memory.signs.note(received.packet.sender.agent_id, batch.now)
         self._finish(batch)
         note_verdict(batch, verdict)
 
@@ -174,6 +177,9 @@ class Judge:
             body = b"[" + b",".join(encode_receipt(receipt) for receipt in group) + b"]"
             self._quarantine_receipts(batch, first, reason, body, message.user_id)
         if session is not None and known:
+            recipient = memory.registry.by_id.get(first.recipient)
+            if recipient is not None and recipient.speaks_as(message.user_id):
+                memory.signs.note(first.recipient, batch.now)
             self.take_receipts(batch, session, known, message.user_id)
 
     def take_receipts(
@@ -210,6 +216,11 @@ class Judge:
             self._quarantine.record(batch, "refused", objection, body, user_id=message.user_id)
         elif self._memory.registry.apply(change):
             batch.entries.append(RegistryEntry(change.change_id, change.subject, body))
+
+    def note_host(self, batch: Batch, host: str, presence: HostPresence) -> None:
+        """Log that a host appeared, or is gone. The gate knows it from the broker: nobody can send it."""
+        change = HostChanged(change_id=new_packet_id(), host=host, presence=presence)
+        batch.entries.append(RegistryEntry(change.change_id, change.subject, encode_registry_change(change)))
 
     # Verdicts
 

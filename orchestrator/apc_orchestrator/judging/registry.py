@@ -5,18 +5,27 @@ from dataclasses import replace
 from uuid import UUID
 
 import asyncpg
-import structlog
 
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import Contracts, stored_contract
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractInvalid
-from apc_contracts.identity.registry import ANY_SCHEMA, SPEAKS_ALL, Kind, Registration, voice_objection
+from apc_contracts.identity.registry import (
+    ANY_SCHEMA,
+    SPEAKS_ALL,
+    Kind,
+    Neighbours,
+    Registration,
+    host_objection,
+    move_objection,
+    voice_objection,
+)
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, ContractAdded, SchemaAdded
 from apc_contracts.schemas import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Right
-from apc_log.registry import read_changes, read_contracts, read_registry, read_schemas
+from apc_log.registry import read_changes, read_contracts, read_hosts, read_registry, read_schemas
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Registry:
@@ -31,6 +40,7 @@ class Registry:
         contracts: Contracts | None = None,
         *,
         decides: bool = True,
+        logged_hosts: Mapping[str, bool] | None = None,
     ) -> None:
         self.by_id: dict[str, Registration] = dict(registrations)
         self.by_id[ORCHESTRATOR] = Registration(
@@ -47,6 +57,9 @@ class Registry:
         """schema_id -> the schema of that name and version; a version never changes."""
         self.contracts = contracts or Contracts(load_contract())
         """The contracts that a START may name; this registry adds to them."""
+        self.logged_hosts = dict(logged_hosts or {})
+        """Whether each host was here at the beginning of the lease, by the log: shard 0 alone knows it."""
+        self._neighbours = Neighbours(registrations.values())
         self._changes = changes
         self._decides = decides
 
@@ -65,7 +78,8 @@ class Registry:
             else:
                 known.register(contract, one.revision)
         schemas = await read_schemas(pool)
-        return cls(broker_user, registrations, changes, schemas, known, decides=shard == 0)
+        hosts = await read_hosts(pool) if shard == 0 else None
+        return cls(broker_user, registrations, changes, schemas, known, decides=shard == 0, logged_hosts=hosts)
 
     def objection(self, change: AnyChange, trusted: Collection[str] = ()) -> str | None:
         """Return why a change cannot be applied; None when it can, or was.
@@ -82,8 +96,13 @@ class Registry:
             except ContractInvalid as error:
                 return f"contract {change.name} at {error.place}: {error.message}"
         if isinstance(change, AgentAdded):
-            others = [one for one in self.by_id.values() if one.agent_id != ORCHESTRATOR]
-            return voice_objection(change.registration(), others, trusted)
+            added = change.registration()
+            others = self._neighbours.of_other_kind(added)
+            return (
+                voice_objection(added, others, trusted)
+                or host_objection(added, self._neighbours)
+                or move_objection(added, self.by_id.get(added.agent_id))
+            )
         return None
 
     def _objection_to_schema(self, change: SchemaAdded) -> str | None:
@@ -106,16 +125,28 @@ class Registry:
         elif isinstance(change, ContractAdded):
             self.contracts.register(change.contract(), change.revision)
         elif isinstance(change, AgentAdded):
-            self.by_id[change.agent_id] = change.registration()
+            self._put(change.registration())
         elif change.agent_id in self.by_id:
-            self.by_id[change.agent_id] = replace(self.by_id[change.agent_id], is_revoked=True)
+            self._put(replace(self.by_id[change.agent_id], is_revoked=True))
         return True
 
+    def _put(self, registration: Registration) -> None:
+        self.by_id[registration.agent_id] = registration
+        self._neighbours.put(registration)
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts on which agents are registered that are not revoked."""
+        return self._neighbours.hosts
+
     def shared_users(self) -> dict[str, list[str]]:
-        """Return broker user -> its agents, where there are several: each of them can speak as the others."""
+        """Return broker user -> its agents, where there are several: each of them can speak as the others.
+
+        Not the user of a host, which is meant to be shared.
+        """
         sharing: dict[str, list[str]] = {}
         for one in self.by_id.values():
-            if not one.is_revoked and one.kind is Kind.AGENT:
+            if not one.is_revoked and one.kind is Kind.AGENT and one.broker_user != f"host.{one.host}":
                 sharing.setdefault(one.broker_user, []).append(one.agent_id)
         return {user: agents for user, agents in sharing.items() if len(agents) > 1}
 
@@ -127,7 +158,7 @@ class Registry:
         agent = self.by_id.get(claimed) if claimed else None
         if agent is not None and agent.kind is Kind.PERSON:
             return None  # a person has no inbox: it reads the verdict in the log
-        if agent is not None and agent.broker_user == user_id:
+        if agent is not None and agent.speaks_as(user_id):
             return agent
         agents = [known for known in self.by_id.values() if known.has_inbox and known.agent_id != ORCHESTRATOR]
         having = [known for known in agents if known.broker_user == user_id]

@@ -10,6 +10,7 @@ from apc_bus import headers
 from apc_bus.port import Message
 from apc_contracts.admission.admit import admit
 from apc_contracts.admission.record import note_place
+from apc_contracts.admission.rules.newness import is_same
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import SignatureInvalid
 from apc_contracts.identity.ids import is_key_of_another, shard_of
@@ -186,17 +187,29 @@ class Repeats:
         for recipient, progress in deliveries_to_repeat(opened, batch.now, self._interval):
             self._routing.redeliver(batch, session, opened, recipient, progress)
 
-    def repeat_unknown(self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts) -> None:
-        """Answer a packet that was refused before its session began: with its recorded refusal, or as a conflict."""
-        if not self._draw(batch, received.packet):
-            return
-        refusal = known.refusal
-        if refusal is None or known.packet_hash != received.packet_hash:
+    def repeat_without_session(
+        self, batch: Batch, received: ReceivedPacket, known: Identity, facts: Facts, *, asks: bool = False
+    ) -> Verdict:
+        """Return the verdict on a packet whose id is taken without a session, and answer it.
+
+        A repeat gets its recorded refusal, or an acceptance if it `asks`; another packet under this id is a conflict.
+        """
+        refusal, verdict = known.refusal, Verdict(VerdictKind.REPEAT)
+        is_repeat = known.packet_hash == received.packet_hash
+        if refusal is None:
+            is_repeat = is_same(known, received.packet, facts)
+        if not is_repeat:
             message = "another packet has this packet_id in the session and stands: send a new packet with a new id"
             refusal = Refusal("DUPLICATE_CONFLICT", "identity_is_free", "packet_id", message)
-            if not self.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
-                return
-        self._answers.refusal(batch, received, refusal, facts.user_id)
+            verdict = Verdict(VerdictKind.REFUSED, refusal)
+        if not self._draw(batch, received.packet):
+            return verdict
+        if refusal is None:
+            if asks:
+                self._answers.acceptance(batch, received, facts.user_id)
+        elif is_repeat or self.record_conflict(batch, received, facts, "refused", refusal.code, refusal.reason):
+            self._answers.refusal(batch, received, refusal, facts.user_id)
+        return verdict
 
     def record_conflict(
         self, batch: Batch, received: ReceivedPacket, facts: Facts, kind: str, code: str | None, reason: str
@@ -260,12 +273,12 @@ class Verdicts:
         verdict = admit(packet, session, facts, contract)
         batch.admit_seconds.append(perf_counter() - began)
         refusal, repeats = verdict.refusal, self._repeats
-        known = (
-            None if session is not None else self._sessions.refused_packet(packet.trace.session_id, packet.packet_id)
-        )
+        known = None
+        if session is None:
+            known = self._sessions.packet_without_session(packet.trace.session_id, packet.packet_id)
         if known is not None and (refusal is None or refusal.code not in self._id_codes):
-            repeats.repeat_unknown(batch, received, known, facts)
-        elif verdict.kind is VerdictKind.REPEAT:
+            return repeats.repeat_without_session(batch, received, known, facts, asks=asks)
+        if verdict.kind is VerdictKind.REPEAT:
             repeats.repeat(batch, received, session, facts, asks=asks)
         elif verdict.kind is VerdictKind.RERUN:
             repeats.record_conflict(batch, received, facts, "rerun", None, "another payload for the same cause")
@@ -303,6 +316,9 @@ class Verdicts:
     ) -> None:
         """Log a verdict that takes an id: the packet's row first, then everything that it caused."""
         packet, refusal = received.packet, verdict.refusal
+        if self._is_passed_over(packet, verdict, facts):
+            known = identity_without_session(received, None, facts.proven_cause)
+            return self._sessions.remember_without_session(PRESENCE_SESSION, packet.packet_id, known)
         if refusal is not None and facts.is_received:
             if not self._quarantine.has_room(batch, received.body, facts.user_id):
                 return
@@ -329,6 +345,15 @@ class Verdicts:
         else:
             self._following.apply(batch, session, advanced, packet.packet_id)
 
+    def _is_passed_over(self, packet: Packet, verdict: Verdict, facts: Facts) -> bool:
+        """Return whether a packet is a HEARTBEAT that says what is known already: its sender was heard of lately."""
+        memory = self._memory
+        if packet.packet_type is not PacketType.HEARTBEAT or packet.trace.session_id != PRESENCE_SESSION:
+            return False
+        if verdict.refusal is not None or memory.logs_heartbeats:
+            return False
+        return not memory.signs.is_silent(packet.sender.agent_id, facts.now)
+
     def _session_for(self, batch: Batch, packet: Packet, verdict: Verdict, contract: Contract) -> Session | None:
         """Return the packet's session. An admitted packet draws its sender's quota, and a START opens its session."""
         sender, session_id = packet.sender, packet.trace.session_id
@@ -351,9 +376,8 @@ class Verdicts:
         session_id = packet.trace.session_id
         hops = hops_without_session(packet, refusal, batch.now)
         batch.entries.extend(hop_entry(session_id, hop) for hop in hops)
-        if refusal is not None and session_id != PRESENCE_SESSION:
-            known = identity_without_session(received, refusal, facts.proven_cause)
-            self._sessions.remember_refused(session_id, packet.packet_id, known)
+        known = identity_without_session(received, refusal, facts.proven_cause)
+        self._sessions.remember_without_session(session_id, packet.packet_id, known)
 
 
 def _codes_without_id(contract: Contract) -> list[str]:

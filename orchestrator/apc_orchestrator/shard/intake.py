@@ -6,22 +6,22 @@ import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal
 
 import asyncpg
-import structlog
 
 from apc_bus.concurrency import cancelled
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_contracts.session.lifecycle import verification_again
 from apc_contracts.session.movement import Hop
 from apc_contracts.session.session import Session
-from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import KeyRing
 from apc_log.heads import read_head
 from apc_log.session_loading import load_session
@@ -39,7 +39,7 @@ from apc_orchestrator.verification import Verifier
 KEPT = 10_000
 """Tags that are remembered; the oldest is forgotten first, and its timer fails once more."""
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 class UnjudgeableTimers:
@@ -75,6 +75,8 @@ class ShardResources:
     protocols: ProtocolLedger
     verifier: Verifier
     unjudgeable_timers: UnjudgeableTimers
+    listening_since: float = -inf
+    """When the subscription of the inputs began, seconds of the monotonic clock: a standby has had it for long."""
 
     @property
     def contract(self) -> Contract:
@@ -228,7 +230,7 @@ class SessionLoader:
         Raises:
             SessionUnloadable: the database is away.
         """
-        if session_id == PRESENCE_SESSION or self._sessions.is_known(session_id):
+        if self._sessions.is_known(session_id):
             return self._sessions.get(session_id)
         try:
             erased: list[Hop] = []

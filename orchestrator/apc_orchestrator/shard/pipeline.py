@@ -1,16 +1,15 @@
 """The stages of a judged batch: it is logged, then delivered, then its inputs are acknowledged."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, perf_counter
-
-import structlog
 
 from apc_bus.concurrency import cancelled, failure_of
 from apc_bus.crash_points import crash_point
 from apc_bus.errors import BusError, PublishNotTaken, PublishRefused, PublishUnknown, PublishUnroutable
 from apc_bus.port import Bus, Delivery, Publication, Subscription
-from apc_bus.topology import agent_queue, inbox_capacity
+from apc_bus.telemetry import get_logger
+from apc_bus.topology import HOST_MAX_MESSAGES, agent_queue, host_queue_of_key, inbox_capacity
 from apc_contracts.session.receipts import OVERFLOW
 from apc_orchestrator import publications
 from apc_orchestrator.batch import Batch, Outgoing
@@ -26,7 +25,7 @@ LEADER_SECONDS = 10.0
 """How long a queue may refuse everything without being full: electing a leader takes less."""
 NO_ROUTE = "no_route"
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 Report = Callable[[Outgoing, str | None], None]
 """Called for each delivery that was confirmed (None) or that the broker refused (the reason)."""
@@ -46,12 +45,12 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asy
     while todo:
         results = await bus.publish_all([sending.publication for sending in todo])
         unheard = {
-            sending.recipient
+            sending.recipient: sending.publication.routing_key
             for sending, error in zip(todo, results, strict=True)
             if isinstance(error, PublishNotTaken)
         }
         is_late = monotonic() - began > LEADER_SECONDS
-        full = unheard if is_late else await _full_inboxes(bus, unheard, bound)
+        full = set(unheard) if is_late else await _full_inboxes(bus, unheard, bound)
         again = []
         for sending, error in zip(todo, results, strict=True):
             if error is None:
@@ -70,18 +69,20 @@ async def send(bus: Bus, outgoing: Sequence[Outgoing], report: Report, stop: asy
         todo = again
 
 
-async def _full_inboxes(bus: Bus, refused: set[str], bound: int) -> set[str]:
+async def _full_inboxes(bus: Bus, refused: Mapping[str, str], bound: int) -> set[str]:
     """Return which recipients have a full inbox, of those whose queues have not been checked yet.
 
-    Deliveries to the others are sent again.
+    Deliveries to the others are sent again. `refused`: recipient -> routing key of a delivery.
     """
     full = set()
-    for recipient in refused:
+    for recipient, key in refused.items():
+        shared = host_queue_of_key(key)
+        own = [agent_queue(recipient, urgent) for urgent in (True, False)]
         try:
-            depths = [(await bus.depth(agent_queue(recipient, urgent))).messages for urgent in (True, False)]
+            depths = [(await bus.depth(queue)).messages for queue in ([shared] if shared else own)]
         except BusError:
             continue
-        if max(depths) >= inbox_capacity(bound):
+        if max(depths) >= (HOST_MAX_MESSAGES if shared else inbox_capacity(bound)):
             full.add(recipient)
     return full
 

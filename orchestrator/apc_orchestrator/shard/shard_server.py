@@ -9,20 +9,21 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-import structlog
 from structlog.contextvars import bind_contextvars
 
 from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
 from apc_bus.last_resort import taken_alone
 from apc_bus.port import Delivery
-from apc_bus.telemetry import NO_TRACE, CountedWarning
+from apc_bus.telemetry import NO_TRACE, CountedWarning, get_logger
+from apc_contracts.admission.rules.capacity import bound_of
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.vocabulary import SUBSTRATE_RECIPIENT
 from apc_contracts.wire.parsing import ReceivedPacket
 from apc_contracts.wire.receipts import Receipt, ReceiptKind
 from apc_log.body_encryption import KeyRing
-from apc_log.session_loading import open_sessions, unanswered_denials
+from apc_log.queries.agents import read_signs
+from apc_log.session_loading import newest_presence, open_sessions, unanswered_denials
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import SessionUnloadable, ShardLost
 from apc_orchestrator.judging.inputs import Input, is_probe, read_inputs, session_ids
@@ -30,12 +31,13 @@ from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.shard.intake import InputIntake, SessionLoader, ShardResources, Stopping
 from apc_orchestrator.shard.pipeline import Pipeline
+from apc_orchestrator.shard.presence import PresenceWatch
 from apc_orchestrator.shard.timers import RETRY_SECONDS, Timers
 from apc_orchestrator.telemetry import count_batch, ids_of
 
 # The outcome of the orchestrator's own deliveries: confirmed by the broker, or refused.
 
-_log = structlog.get_logger("apc_orchestrator")
+_log = get_logger("apc_orchestrator")
 
 
 class Reports:
@@ -123,9 +125,9 @@ class ShardServer:
         self._intake = InputIntake(resources)
         self._reports = Reports(self._judge, self._loader, self._intake)
         self._pipeline = Pipeline(resources, self._intake, self._reports.note, stop)
-        self._timers = Timers(
-            resources, self._loader, self._judge, self._memory.contract_of, self._memory.outstanding.totals
-        )
+        self._timers = Timers(resources, self._loader, self._judge, self._memory)
+        self.presence = PresenceWatch(resources, self._memory, self._intake.wake)
+        """Runs beside the serving."""
         self._waiting: list[Delivery] = []
         self._open: set[str] = set()
         self._now = utc_now()
@@ -152,9 +154,16 @@ class ShardServer:
         return max(0.0, (self._now - utc_now()).total_seconds())
 
     @property
-    def outstanding(self) -> Mapping[str, int]:
-        """Open deliveries by recipient; a copy, for readers in other threads."""
-        return dict(self._memory.outstanding.totals)
+    def outstanding(self) -> Mapping[str, tuple[int, int]]:
+        """Open deliveries by recipient, and from how many on it gets no more; a copy, for readers in other threads."""
+        most, known = self._resources.contract.limits.outstanding_deliveries, self._resources.registry.by_id
+        counts = dict(self._memory.outstanding.totals)
+        return {one: (count, bound_of(known[one], most) if one in known else most) for one, count in counts.items()}
+
+    @property
+    def hosts(self) -> tuple[int, int] | None:
+        """How many hosts are here, and how many are gone; None in another shard than the one that looks."""
+        return self.presence.hosts if self._resources.lease.shard == 0 else None
 
     async def serve(self, first: list[Delivery]) -> None:
         """Serve until the stop, then drain: what the broker has sent is judged, logged, delivered and acknowledged.
@@ -192,11 +201,21 @@ class ShardServer:
             self._judge.redeliver(batch, session)
             await asyncio.sleep(0)  # give the connection time to read: silence would count as a lost shard
         ring = KeyRing.of(resources.settings)
+        await self._recall_presence(ring)
+        self._memory.signs.recall(await read_signs(pool))
         for denial in await unanswered_denials(pool, shard, batch.now, self._limits, ring):
             self._judge.answer_denial(batch, denial)
         batch.outgoing = [outgoing.repeated() for outgoing in batch.outgoing]
         await self._pipeline.deliver(batch)
         _log.info("shard_recovered", shard=shard, deliveries=len(batch.outgoing))
+
+    async def _recall_presence(self, ring: KeyRing | None) -> None:
+        """Know the newest packets of the presence session: a repeat may be among the first inputs."""
+        resources, presence = self._resources, self._memory.sessions.presence
+        most = presence.most_at_takeover(resources.settings.gate_prefetch, len(resources.registry.by_id))
+        newest = await newest_presence(resources.pool, resources.lease.shard, most, ring)
+        for packet_id, identity in newest.items():
+            presence.remember(packet_id, identity)
 
     async def _take_turn(self, received: Sequence[Delivery]) -> None:
         """Run a batch; one input that has to be alone ends before anything else is done."""
@@ -225,6 +244,7 @@ class ShardServer:
         if not is_alone:
             await self._reports.judge(batch)
             await self._timers.fire(batch)
+            self.presence.judge(batch, self._judge)
         self._loader.end_erased(batch)
         await self._log(batch, len(done))
         await self._pipeline.send(batch, done, is_everything=is_everything)
@@ -336,4 +356,5 @@ def _memory_of(resources: ShardResources) -> ShardMemory:
         operator=settings.operator_user or resources.bus.user,
         registry=resources.registry,
         protocols=resources.protocols,
+        logs_heartbeats=settings.log_heartbeats == "all",
     )

@@ -1,11 +1,11 @@
 """Deadlines of the shard's sessions: each one that passes becomes a packet of the orchestrator."""
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from apc_bus.crash_points import crash_point
-from apc_contracts.contract.contract import Contract
+from apc_contracts.admission.rules.capacity import bound_of
 from apc_contracts.session.emissions import timer
 from apc_contracts.session.events import ends_what_may_come
 from apc_contracts.session.session import Session
@@ -13,6 +13,7 @@ from apc_contracts.session.task import wake_of_timer
 from apc_orchestrator.batch import Batch
 from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.judge import Judge
+from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.shard.intake import EVICTION_SECONDS, SessionLoader, ShardResources
 
 OUTDATED_KEPT = 1024
@@ -72,11 +73,11 @@ class Timers:
         resources: ShardResources,
         loader: SessionLoader,
         judge: Judge,
-        contract_of: Callable[[Session], Contract],
-        open_deliveries: Mapping[str, int],
+        memory: ShardMemory,
     ) -> None:
-        self._contract_of = contract_of
-        self._open_deliveries = open_deliveries
+        self._contract_of = memory.contract_of
+        self._open_deliveries = memory.outstanding.totals
+        self._registered = memory.registry.by_id
         self._bound = resources.contract.limits.outstanding_deliveries
         self._loader = loader
         self._judge = judge
@@ -154,7 +155,9 @@ class Timers:
         """Return whether the agent whose timer this is has room in its inbox; other timers are the orchestrator's."""
         packet_id, work = wake_of_timer(kind), session.work
         wake = None if packet_id is None or work is None else work.wakes.get(packet_id)
-        return wake is None or self._open_deliveries.get(wake.agent, 0) < self._bound
+        if wake is None:
+            return True
+        return self._open_deliveries.get(wake.agent, 0) < bound_of(self._registered.get(wake.agent), self._bound)
 
 
 def _due(session: Session, batch: Batch) -> Iterator[str]:

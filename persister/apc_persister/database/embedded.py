@@ -21,14 +21,14 @@ from typing import Any
 from urllib.parse import quote
 
 import asyncpg
-import structlog
 
-from apc_bus.folders import is_open_to_others, make_private_folder
+from apc_bus.folders import is_open_to_others, make_private_file, make_private_folder, refuse_of_another
+from apc_bus.telemetry import get_logger
 from apc_persister.database.postmaster import PATIENCE_S, PORT, SERVER_USER, Postmaster
 from apc_persister.database.programs import programs_for
 from apc_persister.errors import EmbeddedUnavailable
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ class _Users:
     def __init__(self, data: Path) -> None:
         from fasteners import InterProcessLock
 
-        self.lock: Any = InterProcessLock(data.with_suffix(".lock"))
+        lock = data.with_suffix(".lock")
+        make_private_file(lock)
+        self.lock: Any = InterProcessLock(lock)
         self._file = data.with_suffix(".users")
 
     def with_us(self) -> None:
@@ -84,6 +86,7 @@ class _Users:
     def _put(self, pids: list[int]) -> None:
         """Replace the file as a whole: a process that is killed here leaves the old one."""
         new = self._file.with_suffix(".users.new")
+        make_private_file(new)
         new.write_text(json.dumps(pids))
         new.replace(self._file)
 
@@ -127,6 +130,7 @@ def _prepare(folder: Path) -> tuple[Postmaster, _Users]:
             f"the data folder {str(folder)!r} has a control character in its path: choose another"
         )
     make_private_folder(data.parent)
+    refuse_of_another(data.parent)
     if is_open_to_others(data.parent):
         log.warning("data_folder_open", folder=str(data.parent), hint="other users may look into it: chmod 700")
     account = server_account()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
-import structlog
 
+from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection
 
 ROLES = ("apc_owner", "apc_writer", "apc_reader", "apc_agent", "apc_recorder")
@@ -86,7 +86,7 @@ BEGIN
 END $$
 """
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
-import structlog
 
 from apc_bus.database import connect
+from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.database.logins import complete_logins
@@ -20,7 +20,7 @@ from apc_persister.errors import SchemaRetired, SchemaUnknown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0113"
+SCHEMA_REVISION = "0119"
 """The revision that this release needs; the newest file of migrations/versions."""
 _FIRST_REVISION = "0101"
 _JOINED, _JOINED_AS = "0025", "0108"
@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS packet_conflicts_session ON apc_log.packet_conflicts 
 """
 _RENAME = "UPDATE apc_guard.alembic_version SET version_num = $2 WHERE version_num = $1"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 _one_at_a_time = threading.Lock()
 
 

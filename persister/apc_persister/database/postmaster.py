@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CalledProcessError
 
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import make_private_file, make_private_folder
 from apc_persister.errors import EmbeddedUnavailable
 
 # Which process `postmaster.pid` names, and whether that is the server of this data folder.
@@ -244,6 +244,7 @@ class Postmaster:
         with self._folder(self.data) as (data, first), self._folder(place) as (sockets, second):
             # pg_ctl puts its options into a command of the shell. The data folder is not among them.
             options = f"-p {PORT} -h '' -k {shlex.quote(_listed(sockets))} {_OPTIONS}"
+            make_private_file(self._socket_note)
             self._socket_note.write_bytes(b"%b\0%d" % (os.fsencode(place), self.data.stat().st_ino))
             self._call("pg_ctl", ("-w", "-t", str(PATIENCE_S), "-o", options, "start"), data, first + second)
 

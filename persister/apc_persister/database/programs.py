@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import structlog
-
+from apc_bus.telemetry import get_logger
 from apc_persister.database.postmaster import SERVER_USER
 from apc_persister.errors import EmbeddedUnavailable
 
@@ -36,7 +35,7 @@ _PATIENCE_S = 60
 _READ_BY_SHELL = frozenset('"$`\\\n')
 
 # A level apart from that of the process: a command that is silent below errors says this too, once.
-log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger("INFO"))
+log = get_logger(__name__, level="INFO")
 
 
 def programs_for(account: pwd.struct_passwd | None, wheel: Path) -> Path:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-import structlog
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from apc_bus.folders import create_private_file
 from apc_bus.settings import LogKeySettings
+from apc_bus.telemetry import get_logger
 from apc_contracts.identity.signing import pem_of, private_key_of
 from apc_log.offline_verifier import CheckFailed, Checkpoint, Contents, PublicKey, parse_key
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
@@ -20,7 +20,7 @@ KEY_FILE = "log-key.pem"
 
 _LOG_NAME = "apc-log"
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Signer:

@@ -15,15 +15,15 @@ from urllib.request import Request, url2pathname, urlopen
 
 import asyncpg
 import obstore
-import structlog
 from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import ObjectStore, from_url
 from prometheus_client import Gauge
 
-from apc_bus.concurrency import Backoff
+from apc_bus.concurrency import Backoff, reason_of
 from apc_bus.crash_points import crash_point
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.folders import make_private_folder
+from apc_bus.telemetry import get_logger
 from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import ExportFailed
 
@@ -197,7 +197,7 @@ _DONE = """
 UPDATE apc_log.checkpoint_exports SET tree_size = $3, exported_at = now() WHERE shard = $1 AND target = $2
 """
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Exporter:
@@ -234,9 +234,9 @@ class Exporter:
                 pause_s = self._interval_s
             except (*DATABASE_AWAY, ExportFailed) as error:
                 self.failures += 1
+                if backoff.is_fresh:
+                    log.warning("checkpoints_not_exported", target=self._target_name, reason=reason_of(error))
                 pause_s = backoff.take()
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                log.warning("checkpoints_not_exported", target=self._target_name, reason=reason)
             if is_last:
                 return
             try:

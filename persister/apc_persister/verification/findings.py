@@ -58,16 +58,26 @@ class Report:
 # List what neither the tree covers nor `apc log verify` compares (`--uncovered`, docs/reference/log-format.md).
 
 UNCOVERED: Mapping[str, str] = {
+    "agent_days.*": "what agents did by day: counted from the log after commit",
+    "agent_latencies.*": "how long deliveries took: counted from the log after commit",
+    "agent_presence.*": "when agents were heard of last: reported by gates beside the log",
+    "answers.*": "answers of people, for lists: filled from the log after commit",
     "checkpoint_exports.*": "the newest checkpoint at each export place; exported checkpoints are compared",
     "contracts.recorded_at": "when a contract was stored",
+    "followed.*": "how far the tables that are filled after commit follow the log",
     "log_checkpoints.recorded_at": "when a checkpoint was stored",
     "log_tiles.recorded_at": "when a tile was stored",
     "packet_ids.payload_hash": "distinguishes a repeat in another envelope from another packet",
+    "packet_minutes.*": "packets by minute: counted from the log after commit",
+    "packet_search.*": "the words of packets, for search: filled from the log after commit",
+    "run_cards.*": "names and figures of runs, for lists: filled from the log after commit",
     "sessions.batch_no": "the batch that last wrote the session's state",
     "sessions.epoch": "the epoch of that batch",
     "sessions.updated_at": "when the session's state was stored",
     "shard_epochs.holder": "earlier holders of a shard; the current holder is compared",
     "shard_epochs.opened_at": "when an epoch was opened",
+    "trouble_minutes.*": "refusals and failures by minute: counted from the log after commit",
+    "troubles.*": "refusals and failures, for lists: filled from the log after commit",
 }
 """table.column, or table.*, of schema apc_log -> what it is."""
 

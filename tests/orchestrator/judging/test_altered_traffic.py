@@ -5,16 +5,18 @@ each ten alterations. All of it is 99,856 packets, a third of them refused.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 from tests.orchestrator.judging.altered_traffic import Step, altered
 from tests.orchestrator.judging.test_recorded_traffic import Gate, leases
 
-from apc_log.batch import ConflictEntry, Entry, decode_batch, encode
+from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.batch import ConflictEntry, Entry, HopEntry, PacketEntry, decode_batch, encode
 
 DIGESTS = Path(__file__).parent / "altered-1.0.txt"
 ALTERATIONS = 10
@@ -28,13 +30,28 @@ OTHER_ON_PURPOSE = {("a search of the reference swarm", 257)}
 def entries_of(steps: list[Step], number: int) -> Iterator[bytes]:
     """Yield each log batch of an altered lease, without the documents of its sessions."""
     gate = Gate(steps[0])
+    present: set[UUID] = set()
     for step in altered(steps, number)[1:]:
         if step["op"] != "sealed":
             gate.take(step)
         elif gate.batch is not None:
             batch = decode_batch(gate.sealed())
             rows = [replace(row, document=b"") for row in batch.sessions]
-            yield encode(replace(batch, entries=[without_new_words(one) for one in batch.entries], sessions=rows))
+            entries = [without_new_words(one) for one in without_repeated_presence(batch.entries, present)]
+            yield encode(replace(batch, entries=entries, sessions=rows))
+
+
+def without_repeated_presence(entries: Iterable[Entry], present: set[UUID]) -> Iterator[Entry]:
+    """Leave out what the gate once made of a HEARTBEAT that came again: the log writer refused it as known."""
+    repeated: set[UUID] = set()
+    for entry in entries:
+        match entry:
+            case ConflictEntry(session_id=session_id, code="DUPLICATE_CONFLICT") if session_id == PRESENCE_SESSION:
+                continue
+            case PacketEntry(session_id=session_id, packet_id=packet_id) if session_id == PRESENCE_SESSION:
+                (repeated if packet_id in present else present).add(packet_id)
+        if not (isinstance(entry, PacketEntry | HopEntry) and entry.packet_id in repeated):
+            yield entry
 
 
 def without_new_words(entry: Entry) -> Entry:

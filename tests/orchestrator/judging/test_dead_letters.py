@@ -11,7 +11,7 @@ from tests.contracts.session.conftest import REGISTRY
 
 from apc_bus import headers
 from apc_bus.port import Delivery, Message, SetAside
-from apc_bus.topology import agent_queue
+from apc_bus.topology import agent_queue, host_key, host_queue
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.identity.ids import shard_of
 from apc_contracts.limits import DEFAULT_LIMITS
@@ -36,6 +36,20 @@ def test_a_delivery_of_the_gate_that_expired(packet: Build, idea: IdeaPayload) -
     found = receipt_of(letter(packet("red-1", idea, ("sentinel",))), "orchestrator", DEFAULT_LIMITS)
     assert found is not None
     assert (found.recipient, found.kind, found.attempt) == ("sentinel", "expired", 2)
+
+
+def test_a_delivery_from_the_queue_of_a_host_names_its_recipient_by_the_key(packet: Build, idea: IdeaPayload) -> None:
+    dead = letter(packet("red-1", idea, ("sentinel",)), headers={DEATH_QUEUE: host_queue("h0", urgent=False)})
+    hosted = replace(dead, routing_key=host_key("h0", "sentinel", urgent=False))
+    found = receipt_of(hosted, "orchestrator", DEFAULT_LIMITS)
+    assert found is not None and found.recipient == "sentinel"
+    assert receipt_of(dead, "orchestrator", DEFAULT_LIMITS) is None, "without that key nobody knows"
+
+
+def test_the_nack_of_a_gate_in_the_queue_of_a_host_says_nothing(packet: Build, idea: IdeaPayload) -> None:
+    dead = letter(packet("red-1", idea), type="NACK", headers={DEATH_QUEUE: host_queue("h0", urgent=True)})
+    hosted = replace(dead, routing_key=host_key("h0", "red-1", urgent=True))
+    assert reports_of(hosted, "orchestrator", 1, DEFAULT_LIMITS) == []
 
 
 @pytest.mark.parametrize("told", [0, 1, 2, -1, True, "1", None])

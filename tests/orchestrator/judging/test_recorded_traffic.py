@@ -63,7 +63,9 @@ class Gate:
         registry = Registry(held.user, known, set())
         protocols = ProtocolLedger(contract.effectiveness)
         contracts = Contracts(contract, [task_contract()])
-        self.memory = ShardMemory(contracts, held, lease["shards"], lease["operator"], registry, protocols)
+        where = lease["shards"], lease["operator"]
+        # The gate that was recorded logged every HEARTBEAT.
+        self.memory = ShardMemory(contracts, held, *where, registry, protocols, logs_heartbeats=True)
         self.judge = Judge(self.memory)
         self.batch: Batch | None = None
 

@@ -160,6 +160,10 @@ async def test_transfers_from_their_hold_to_the_list_of_arbitrations(
     assert len(candidates.selected) == 1
     assert [row.packet_id for row in await list_arbitrations(house.pool, limit=1)] == [candidates.packet_id]
     assert await list_arbitrations(house.pool, session_id="another") == []
+    began, ended = first.judged_at, candidates.judged_at
+    in_time = await list_arbitrations(house.pool, run_id="run-1", since=second.judged_at, until=ended)
+    assert [row.packet_id for row in in_time] == ([second.packet_id] if second.judged_at < ended else [])
+    assert await list_arbitrations(house.pool, until=began) == []
     lineage = await house.pool.fetchrow(
         "SELECT protocol_id, to_swarm FROM apc_log.packet_lineage WHERE packet_id = $1", first.packet_id
     )

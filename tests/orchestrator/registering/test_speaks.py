@@ -28,15 +28,14 @@ OPEN = "SELECT session_id FROM apc_log.sessions ORDER BY 1"
 
 async def register(house: House, agent_id: str, **fields: Any) -> None:
     swarm, rights = AGENTS[agent_id]
+    described = {"broker_user": f"agent.{agent_id}", "rights": rights} | fields
     change = AgentAdded(
         change_id=uuid4(),
         agent_id=agent_id,
-        broker_user=f"agent.{agent_id}",
         role="role",
         swarm_id=swarm,
-        rights=rights,
         handles=tuple(PacketType),
-        **fields,
+        **described,
     )
     sent = Message(encode_registry_change(change), str(uuid4()), type=headers.TYPE_REGISTRY, user_id="operator")
     await house.client("operator").publish(Publication(RECEIPTS, "0", sent))

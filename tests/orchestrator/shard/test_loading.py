@@ -172,6 +172,7 @@ def as_seen(session: Session) -> dict[str, Any]:
             )
             for packet_id, opened in session.open.items()
         },
+        "answer_schemas": session.answer_schemas,
         "held": [(packet_id, held.recipients, held.round, held.is_paused) for packet_id, held in session.held.items()],
         "claims": session.claims,
         "grounds": asdict(session.grounds),

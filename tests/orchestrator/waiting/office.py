@@ -132,7 +132,9 @@ class Office:
         """Send an answer, whether anybody judges it or not."""
         role = change.pop("role", "release-manager")
         registration = Registration(person, user, role, change.pop("swarm", "people"), kind=Kind.PERSON)
-        packet = answer_packet(question, registration, AnswerOutcome(outcome), "go").model_copy(update=change)
+        content = change.pop("content", None)
+        packet = answer_packet(question, registration, AnswerOutcome(outcome), "go", content=content)
+        packet = packet.model_copy(update=change)
         await self.house.publish(packet, user=user)
         return packet
 

@@ -68,7 +68,7 @@ async def test_two_people_approve_each_a_question_over_restarts(office: Office) 
         await office.hire("bob")
         async with office.worker(agent):
             first = await office.question()
-            assert first.content == {"schema": "plan/1", "content": {"version": 2}}
+            assert first.content == {"schema": "plan/1", "content": {"version": 2}, "recommendation": "ship"}
             assert await office.answer("alice", first) == ("accepted", None, None)
     async with office.house.gate(), office.worker(agent):
         second = await office.question()

@@ -14,13 +14,13 @@ from tests.support.traffic.packets import make_packet
 
 from apc_agents import AgentInvalid, AgentTestClient, HandlerFailed, message
 from apc_agents.effects import InMemoryEffectStore
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.pydantic_ai import Approvers, PydanticAgent, ToolRule
 from apc_agents.typed import document_of, payload_of, schema_of
 from apc_contracts import Packet
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries.questions import QuestionRow, list_questions
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.pydantic_ai import Approvers, PydanticAgent, ToolRule
 
 from ..judging.test_content import register
 from .office import MANAGERS, Office

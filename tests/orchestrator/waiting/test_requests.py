@@ -14,10 +14,10 @@ from tests.support.traffic.packets import make_packet, make_start
 
 from apc_agents import Agent, AgentError, AskTimeout, HandlerContext, Reject, RequestFailed, Role, message
 from apc_agents.handling.inquiry import Pending, PeopleAsked
-from apc_agents.pydantic_ai import PydanticAgent
 from apc_agents.typed import document_of, schema_of
 from apc_contracts import DecisionPayload, IdeaPayload, Packet, PacketType, TaskIrPayload
 from apc_contracts.payloads.by_type import OnTimeout
+from apc_minds.pydantic_ai import PydanticAgent
 
 from ..judging.test_content import register
 from .office import HOUR, MANAGERS, Office, done

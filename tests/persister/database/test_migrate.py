@@ -28,7 +28,39 @@ SINCE_0110 = (
     "CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, shard, seq)",
     "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
 )
+_OF_AGENTS = "agent_tasks agent_effects agent_task_events agent_task_effects schedules schedule_turns agent_state_store"
+SINCE_0117 = (
+    "DROP INDEX apc_log.sessions_opener",
+    "DROP TABLE apc_app.a2a_push",
+    "DROP INDEX apc_log.registry_events_host",
+    "DROP TABLE apc_log.agent_presence",
+)
+SINCE_0116 = (
+    *SINCE_0117,
+    "DROP INDEX apc_log.registry_events_agent",
+    *(
+        f"ALTER POLICY agents ON apc_app.{table} USING ((SELECT apc_app.writing_agent()) IN ('', {column}))"
+        for table, column in (*((one, "agent_id") for one in _OF_AGENTS.split()), ("conversation_history", "made_by"))
+    ),
+    "DROP FUNCTION apc_app.runs_here",
+)
 SINCE_0111 = (
+    *SINCE_0116,
+    "DROP FUNCTION apc_log.count_days",
+    "DROP TABLE apc_log.packet_minutes, apc_log.agent_days, apc_log.agent_latencies",
+    "DROP POLICY settlers ON apc_app.agent_effects",
+    "DROP INDEX apc_log.log_events_acknowledged",
+    "DROP FUNCTION apc_guard.record_acknowledgement, apc_log.note_troubles, apc_log.note_answers",
+    "DROP VIEW apc_log.trouble_rows, apc_log.answer_rows",
+    "DROP TABLE apc_log.troubles, apc_log.trouble_minutes, apc_log.answers",
+    "DROP FUNCTION apc_log.exception_in",
+    "DROP FUNCTION apc_log.write_cards, apc_log.write_card, apc_log.index_packets",
+    "DROP VIEW apc_log.packet_words, apc_log.packet_names, apc_log.run_figures",
+    "CREATE OR REPLACE VIEW apc_log.packets AS SELECT shard, seq, session_id, packet_id, packet_type, verdict,"
+    " judged_at, convert_from(body_stored, 'UTF8')::jsonb AS packet FROM apc_log.agent_packets",
+    "DROP TABLE apc_log.followed, apc_log.packet_search, apc_log.run_cards",
+    "DROP FUNCTION apc_log.key_in, apc_log.document_in, apc_log.said_in, apc_log.words_of, apc_log.end_of",
+    "DROP FUNCTION apc_log.divided, apc_log.name_in, apc_log.tags_in",
     "DROP INDEX apc_log.packet_lineage_measured, apc_log.packet_lineage_measured_parents",
     "DROP TABLE apc_app.schedule_turns",
     "DROP FUNCTION apc_app.remove_marked CASCADE",

@@ -12,11 +12,12 @@ import apc_bus
 import apc_cli
 import apc_client
 import apc_log
+import apc_minds
 import apc_orchestrator
 import apc_persister
 import apc_web
 
-PACKAGES = (apc_agents, apc_bus, apc_cli, apc_client, apc_log, apc_orchestrator, apc_persister, apc_web)
+PACKAGES = (apc_agents, apc_bus, apc_cli, apc_client, apc_log, apc_minds, apc_orchestrator, apc_persister, apc_web)
 _STATEMENT = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\s")
 _UNFILLED = re.compile(r"\{\w*\}")
 
@@ -25,7 +26,7 @@ def _statements() -> Iterator[tuple[str, str]]:
     """Yield every module-level string that is a whole statement: `module.name`, and its text."""
     for package in PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith("__main__"):
+            if module.name.endswith(("__main__", "sqlite_effects")):  # the latter's are for SQLite
                 continue
             for name, value in vars(importlib.import_module(module.name)).items():
                 if isinstance(value, str) and _STATEMENT.match(value) and not _UNFILLED.search(value):

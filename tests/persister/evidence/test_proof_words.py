@@ -76,6 +76,20 @@ def test_nothing_in_it_acts_on_a_terminal(tmp_path: Path, capsys: pytest.Capture
     assert "by j?[31m?udge to" in out
 
 
+def test_half_a_character_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed file is not proven; it is not one that cannot be read."""
+    whole = json.loads(proof(b"{}"))
+    file = tmp_path / "packet.proof"
+    for member in ("entry", "checkpoint", "key", "body"):
+        file.write_text(json.dumps(whole | {member: whole[member] + "\ud800"}), encoding="utf-8")
+        assert main([str(file), "--no-key"]) == 1, member
+        assert f"NOT PROVEN: {member} holds half a character" in capsys.readouterr().err
+    head = {"format": "apc-log-bundle", "version": 3, "run_id": "r-1", "checkpoints": [], "contracts": ["\ud800"]}
+    file.write_text(json.dumps(head), encoding="utf-8")
+    assert main([str(file), "--no-key"]) == 1
+    assert "NOT PROVEN: a contract in the bundle holds half a character" in capsys.readouterr().err
+
+
 def told(body: bytes, **values: Any) -> list[str]:
     """Return what the check of a proof says."""
     return check_file([proof(body, **values)], [SIGNER.public_key(0)])

@@ -52,6 +52,7 @@ async def test_what_is_not_there(written: WrittenLog, port: int) -> None:
         *("/tile/0/0", "/tile/0/x000/000", "/tile/0/1000", "/tile/0/x999/x999/x999/x999/x999/x999/999"),
         *("/tile/9/000", "/tile/1/000", "/tile/entries/000", "/tile/-1/000", "/tile/0/000.p/1/x", "/1/checkpoint"),
         *("/99999999999/checkpoint", "/99999999999/tile/0/000", "/"),
+        *(f"/{'9' * 5000}/checkpoint", f"/tile/{'9' * 5000}/000", "/+0/checkpoint"),
     )
     for path in wrong:
         status, _ = await asyncio.to_thread(monitor.get, path)

@@ -16,12 +16,17 @@ from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, hop, lifecycle, packet_entry, session_row
 
 from apc_contracts.contract.contract import task_contract
+from apc_contracts.identity.registry_change import HostChanged, HostPresence, encode_registry_change
 from apc_contracts.judging.verdict import REMEDIES
 from apc_contracts.session.document import SessionDocument, TaskDocument, Work
-from apc_contracts.vocabulary import PRESENCE_SESSION, RunPhase
+from apc_contracts.vocabulary import RunPhase
 from apc_log.batch import RegistryEntry
-from apc_log.queries.agents import list_registered
+from apc_log.queries.agents import ALIVE_WITHIN, BY_HASH, OPEN, count_open_deliveries, list_registered
 from apc_log.queries.surroundings import read_surroundings
+from apc_log.registry import read_hosts
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.log_ends import check_registry
+from apc_persister.verification.verify import verify_shard
 
 
 def document(**changes: Any) -> SessionDocument:
@@ -50,7 +55,7 @@ def document(**changes: Any) -> SessionDocument:
     return SessionDocument(**fields | changes)
 
 
-def added(agent: str) -> RegistryEntry:
+def added(agent: str, **fields: str) -> RegistryEntry:
     change_id = uuid4()
     change = {
         "change_id": str(change_id),
@@ -60,7 +65,12 @@ def added(agent: str) -> RegistryEntry:
         "role": "reviewer",
         "swarm_id": "alpha",
     }
-    return RegistryEntry(change_id, agent, orjson.dumps(change))
+    return RegistryEntry(change_id, agent, orjson.dumps(change | fields))
+
+
+def host_change(host: str, presence: HostPresence) -> RegistryEntry:
+    change = HostChanged(change_id=uuid4(), host=host, presence=presence)
+    return RegistryEntry(change.change_id, change.subject, encode_registry_change(change))
 
 
 def task_document(**changes: Any) -> SessionDocument:
@@ -89,9 +99,6 @@ async def explained(tmp_path: Path, postgres_url: str) -> Any:
 async def test_it_says_who_is_missing_and_what_is_on_its_way(
     bench: LogBench, postgres_url: str, tmp_path: Path
 ) -> None:
-    heartbeat = msgspec.structs.replace(
-        packet_entry(packet_type="HEARTBEAT", session_id=PRESENCE_SESSION), sender_agent_id="reviewer-1"
-    )
     sent = packet_entry(packet_type="TASK_IR", recipients=("reviewer-1", "reviewer-2"))
     routed = lifecycle(sent)[0]
     due = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
@@ -108,9 +115,10 @@ async def test_it_says_who_is_missing_and_what_is_on_its_way(
     died = msgspec.structs.replace(died, actor="orchestrator")
     await bench.gate.open()
     await bench.gate.log(
-        [added("reviewer-1"), added("reviewer-2"), heartbeat, sent, routed, again, died],
+        [added("reviewer-1"), added("reviewer-2"), sent, routed, again, died],
         [session_row(state="DIFFERENTIATED_RESEARCH", document=document().encode())],
     )
+    await bench.gate.hear("reviewer-1")
     await bench.write()
     told = await explained(tmp_path, postgres_url)
     sentences = [wait["sentence"] for wait in told["waits"]]
@@ -121,23 +129,23 @@ async def test_it_says_who_is_missing_and_what_is_on_its_way(
     assert len(sentences) == 3
     retry = f"On its way: a retry of reviewer-1 to handle TASK_IR {sent.packet_id} (attempt 2). It is delivered again"
     assert told["remarks"][0].startswith(retry) and "The last attempt: model is away." in told["remarks"][0]
-    assert told["remarks"][1].startswith(f"TASK_IR {sent.packet_id} is a dead letter of reviewer-2: x.")
+    assert told["remarks"][1].startswith(
+        f"reviewer-2 could not handle TASK_IR of sender-1 (packet {sent.packet_id}) in 1 attempt: x."
+    )
 
 
 async def test_a_task_names_its_open_deliveries_and_who_is_silent(
     bench: LogBench, postgres_url: str, tmp_path: Path
 ) -> None:
     """Not a SIGNAL of the orchestrator: nothing follows from it, and the task does not wait for it."""
-    heartbeat = msgspec.structs.replace(
-        packet_entry(packet_type="HEARTBEAT", session_id=PRESENCE_SESSION), sender_agent_id="critic-1"
-    )
     idea = packet_entry(packet_type="IDEA", recipients=("critic-1", "critic-2"))
     notice = msgspec.structs.replace(
         packet_entry(packet_type="SIGNAL", recipients=("critic-1",)), sender_agent_id="orchestrator"
     )
     agents = (added("critic-1"), added("critic-2"), added("editor"))
-    sent = (heartbeat, idea, notice, lifecycle(idea)[0], lifecycle(notice)[0])
+    sent = (idea, notice, lifecycle(idea)[0], lifecycle(notice)[0])
     await bench.gate.open()
+    await bench.gate.hear("critic-1")
     await bench.gate.log([*agents, *sent], [session_row(state="WORKING", document=task_document().encode())])
     await bench.write()
     told = await explained(tmp_path, postgres_url)
@@ -235,8 +243,9 @@ async def test_what_is_open_to_doubt_did_not_end_as_planned(bench: LogBench, pos
     told = await explained(tmp_path, postgres_url)
     doubts = [
         f"The verification of ARTIFACT {report.packet_id} of sender-1 failed: no such bytes.",
-        f"TASK_IR {sent.packet_id} is a dead letter of receiver-1: x. "
-        f"`apc dead-letter show {sent.packet_id}` tells more.",
+        f"receiver-1 could not handle TASK_IR of sender-1 (packet {sent.packet_id}) in 1 attempt: x. "
+        f"Mend the cause, then `apc dead-letter requeue {sent.packet_id}` delivers it again; "
+        "`apc dead-letter discard` gives it up.",
         "receiver-2 reported 9 tokens, of which 8 were refused as too large and not charged: task task-1 may have "
         "spent more than its budget shows.",
     ]
@@ -292,7 +301,7 @@ async def test_an_unknown_effect_is_settled_before_its_dead_letter_is_requeued(
     settling, requeueing = [one for one in told["remarks"] if "cashier" in one and "apc " in one]
     assert f"`apc effect settle {first.packet_id} cashier 'pay it'` with `--result JSON` if it has" in settling
     assert settling.endswith(f"then `apc dead-letter requeue {answer.packet_id}`.")
-    assert f"Settle the effect of cashier first; then `apc dead-letter requeue {answer.packet_id}`" in requeueing
+    assert "Settle the effect of cashier first. Mend the cause, then" in requeueing
 
 
 async def test_a_halted_session_says_what_becomes_of_its_dead_letters(
@@ -312,20 +321,81 @@ async def test_a_halted_session_says_what_becomes_of_its_dead_letters(
 
 
 async def test_an_agent_that_works_is_heard_of(bench: LogBench) -> None:
-    """By a packet in any session, or by a receipt; not by what the orchestrator says of a delivery to it."""
+    """As the gates report it; in its session also by what is newer than the report."""
     sent = packet_entry(recipients=("busy", "dead", "silent"))
     hops = [
         hop(sent, ["delivery_ack", "consumer_apply"], "ROUTED", "APPLIED", "busy", 1, b'{"ended": "outcome"}'),
         hop(sent, ["dead_lettered"], "ROUTED", "DEAD_LETTERED", "dead", 1, b'{"error": "delivery_limit"}'),
     ]
     await bench.gate.open()
-    await bench.gate.log([added(name) for name in ("sender-1", "busy", "dead", "silent")], [])
+    await bench.gate.log([added(name) for name in ("sender-1", "busy", "dead", "silent", "late")], [])
     await bench.gate.log([sent, *hops], [session_row()])
+    await bench.gate.hear("sender-1")
+    await bench.gate.hear("late", at=datetime.now(UTC) - ALIVE_WITHIN)
     await bench.write()
-    seen = {row["agent_id"]: row["last_seen"] for row in await list_registered(bench.pool)}
-    assert {name for name, at in seen.items() if at is not None} == {"sender-1", "busy"}
-    around = await read_surroundings(bench.pool, "another-session", timedelta(seconds=30))
-    assert {name for name in seen if around.is_live(name)} == {"sender-1", "busy"}
+    listed = {one.agent_id: one for one in await list_registered(bench.pool)}
+    assert {name for name, one in listed.items() if one.last_seen is not None} == {"sender-1", "late"}
+    assert {name for name, one in listed.items() if one.is_alive(datetime.now(UTC))} == {"sender-1"}
+    elsewhere = await read_surroundings(bench.pool, "another-session", timedelta(seconds=30))
+    assert {name for name in listed if elsewhere.is_live(name)} == {"sender-1"}
+    around = await read_surroundings(bench.pool, sent.session_id, timedelta(seconds=30))
+    assert {name for name in listed if around.is_live(name)} == {"sender-1", "busy"}
+
+
+async def test_an_agent_of_a_host_lives_as_long_as_its_host(bench: LogBench) -> None:
+    """Or when it has spoken since: another process of it may be there."""
+    await bench.gate.open()
+    await bench.gate.log([added("desk", broker_user="host.h0", host="h0"), added("alone")])
+    await bench.gate.hear("desk", at=datetime.now(UTC) - ALIVE_WITHIN)
+
+    async def desk() -> tuple[bool | None, bool, bool]:
+        await bench.write()
+        (one,) = (one for one in await list_registered(bench.pool) if one.agent_id == "desk")
+        around = await read_surroundings(bench.pool, "session", timedelta(seconds=30))
+        return one.is_host_present, one.is_alive(datetime.now(UTC)), around.is_live("desk")
+
+    assert await desk() == (None, False, False), "nobody has looked for its host"
+    await bench.gate.log([host_change("h0", HostPresence.APPEARED)])
+    assert await desk() == (True, True, True)
+    await bench.gate.log([host_change("h0", HostPresence.GONE), host_change("h1", HostPresence.APPEARED)])
+    assert await desk() == (False, False, False), "and at once"
+    assert await read_hosts(bench.pool) == {"h0": False, "h1": True}
+    await bench.gate.hear("desk", at=datetime.now(UTC) + timedelta(hours=1))
+    assert await desk() == (None, True, True)
+    (seen,) = (one.last_seen for one in await list_registered(bench.pool) if one.agent_id == "desk")
+    assert seen is not None and seen <= datetime.now(UTC), "no clock of a gate reaches into the future"
+    async with bench.pool.acquire() as connection:
+        assert (await verify_shard(connection, 0, load_signer(bench.settings).public_key(0))).findings == []
+        assert await check_registry(connection) == []
+    assert await bench.count("packet_conflicts") == 0
+
+
+async def test_open_deliveries_of_a_long_session_are_counted_in_one_pass(bench: LogBench) -> None:
+    """The planner takes a running session for a short one, and would look through all of it for each of its packets."""
+    sent = [packet_entry(recipients=("busy",)) for _ in range(200)]
+    routed = [hop(one, ["emit", "route_selected"], "DRAFT", "ROUTED", attempt=1) for one in sent]
+    ended = [
+        hop(one, ["consumer_apply"], "ROUTED", "APPLIED", "busy", 1, b'{"ended": "outcome"}') for one in sent[:150]
+    ]
+    short = [packet_entry(session_id=f"short-{number}") for number in range(60)]
+    others = [hops for one in short for hops in lifecycle(one)]
+    ends = [msgspec.structs.replace(session_row(one.session_id, state="CLOSED"), open_deliveries=0) for one in short]
+    await bench.gate.open()
+    await bench.gate.log([*sent, *routed, *ended, *short, *others], [session_row(), *ends])
+    await bench.write()
+    await bench.pool.execute("ANALYZE apc_log.agent_packets, apc_log.packet_events, apc_log.sessions")
+
+    assert await count_open_deliveries(bench.pool) == {"busy": 50}
+    async with bench.pool.acquire() as connection, connection.transaction():
+        await connection.execute(BY_HASH)
+        plan = json.loads(await connection.fetchval(f"EXPLAIN (ANALYZE, FORMAT JSON) {OPEN}"))[0]["Plan"]
+    assert max(scans_of_a_table(plan)) == 1
+
+
+def scans_of_a_table(node: dict[str, Any]) -> list[int]:
+    """Return how often each part of a plan looked through a table."""
+    below = [times for one in node.get("Plans", ()) for times in scans_of_a_table(one)]
+    return [*below, node["Actual Loops"]] if "Relation Name" in node or "Subplan Name" in node else below
 
 
 async def test_it_is_told_where_one_user_speaks_for_every_agent(bench: LogBench) -> None:

@@ -1,0 +1,177 @@
+"""Fills the projections that may lag behind the log: after commit, in pieces, each from its own place in each shard.
+
+A projection is a function of the database that takes the entries of a shard from one seq to another. Its place moves in
+the transaction that fills it, so that each entry counts once, whatever ends in between. One process at a time fills a
+projection; the writers wait for none of it. Its commits do not wait for the disk: a crash of the server takes back
+the rows together with the place, and they are filled again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+import asyncpg
+
+from apc_bus.concurrency import Backoff, reason_of
+from apc_bus.database import DATABASE_AWAY, is_away
+from apc_bus.telemetry import get_logger
+from apc_log.heads import AnyConnection, read_ends
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Tables of schema apc_log that follow from the log alone, and the function that fills them."""
+
+    name: str
+    """In table `followed`; another name is filled from the first entry on."""
+    tables: tuple[str, ...]
+    """What a rebuild empties."""
+    fill: str
+    """The call: $1 the shard, $2 and $3 the first and the last seq."""
+
+
+PROJECTIONS = (
+    Projection("packet_search", ("packet_search",), "SELECT apc_log.index_packets($1, $2, $3)"),
+    Projection("run_cards", ("run_cards",), "SELECT apc_log.write_cards($1, $2, $3)"),
+    Projection("troubles", ("troubles", "trouble_minutes"), "SELECT apc_log.note_troubles($1, $2, $3)"),
+    Projection("answers", ("answers",), "SELECT apc_log.note_answers($1, $2, $3)"),
+    Projection(
+        "agent_days",
+        ("packet_minutes", "agent_days", "agent_latencies"),
+        "SELECT apc_log.count_days($1, $2, $3)",
+    ),
+)
+"""Everything that is filled after commit (migrations/sql/0114_search.sql to 0116_agent_days.sql)."""
+PIECE = 5_000
+"""Entries that one transaction takes at most."""
+INTERVAL = timedelta(seconds=1)
+"""How far the projections lag while the follower keeps up. A look costs much the same for one entry as for hundreds."""
+_LONG_S = 2.0
+"""After a piece that took so long the next ones are smaller: a transaction has to end long before its timeout."""
+_LONGEST_PAUSE_S = 30.0
+
+_PLACES = "SELECT projection, shard, seq FROM apc_log.followed"
+_BEGIN = """
+INSERT INTO apc_log.followed (projection, shard, seq) SELECT $1, $2, 0
+WHERE NOT EXISTS (SELECT FROM apc_log.followed WHERE projection = $1 AND shard = $2)
+ON CONFLICT (projection, shard) DO NOTHING
+"""
+# A lock of a row, which no agent's login can take: one on a number anybody can hold.
+_PLACE = """
+WITH alone AS MATERIALIZED (
+    SELECT FROM apc_log.followed WHERE projection = $1
+    AND shard = (SELECT min(shard) FROM apc_log.followed WHERE projection = $1) FOR UPDATE SKIP LOCKED
+)
+SELECT seq, set_config('synchronous_commit', 'off', true) FROM apc_log.followed
+WHERE projection = $1 AND shard = $2 AND EXISTS (SELECT FROM alone) FOR UPDATE
+"""
+_MOVE = "UPDATE apc_log.followed SET seq = $3 WHERE projection = $1 AND shard = $2"
+_FORGET = "DELETE FROM apc_log.followed"
+
+log = get_logger(__name__)
+
+
+class Follower:
+    """Looks at every interval for entries that a projection has not taken, and takes them piece by piece.
+
+    Between two pieces it rests for as long as the last one took: the writers of a busy log come first.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, *, interval: timedelta = INTERVAL) -> None:
+        self._pool = pool
+        self._interval_s = interval.total_seconds()
+        self._piece = PIECE
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow until `stop` is set."""
+        backoff = Backoff(2 * self._interval_s, _LONGEST_PAUSE_S)
+        while not stop.is_set():
+            try:
+                took_s = await self.take_piece()
+                pause_s = self._interval_s if took_s is None else min(took_s, self._interval_s)
+                backoff.reset()
+            except DATABASE_AWAY as error:
+                if backoff.is_fresh:
+                    log.warning("projections_lag", reason=reason_of(error))
+                pause_s = backoff.take()
+            try:
+                await asyncio.wait_for(stop.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def take_piece(self) -> float | None:
+        """Take a piece of each projection and shard that is behind.
+
+        A piece that cannot be taken holds up its own projection and shard alone; its error is raised at the end.
+
+        Returns the seconds it took when a projection is still behind, None when none is.
+        """
+        clock = asyncio.get_running_loop().time
+        began, is_behind = clock(), False
+        failed: asyncpg.PostgresError | None = None
+        async with self._pool.acquire() as connection:
+            ends, places = await read_ends(connection), await _read_places(connection)
+            for projection in PROJECTIONS:
+                for shard, end in ends.items():
+                    if places.get((projection.name, shard), 0) < end:
+                        try:
+                            is_behind |= await self._take(connection, projection, shard, end)
+                        except asyncpg.PostgresError as error:
+                            if is_away(error):
+                                raise
+                            failed = failed or error
+        if failed is not None:
+            raise failed
+        return clock() - began if is_behind else None
+
+    async def _take(self, connection: AnyConnection, projection: Projection, shard: int, end: int) -> bool:
+        """Take a piece; return whether there is more. The next piece is smaller when this one took long."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with connection.transaction():
+                taken = await fill(connection, projection, shard, end, self._piece)
+        except DATABASE_AWAY:
+            self._piece = max(1, self._piece // 4)
+            raise
+        if clock() - began > _LONG_S:
+            self._piece = max(1, self._piece // 2)
+        elif taken is not None:
+            self._piece = min(PIECE, 2 * self._piece)
+        return taken is not None and taken < end
+
+    async def catch_up(self) -> None:
+        """Take everything that is in the log now, without a pause."""
+        while await self.take_piece() is not None:
+            pass
+
+
+async def _read_places(connection: AnyConnection) -> Mapping[tuple[str, int], int]:
+    return {(row["projection"], row["shard"]): row["seq"] for row in await connection.fetch(_PLACES)}
+
+
+async def fill(
+    connection: AnyConnection, projection: Projection, shard: int, end: int, piece: int = PIECE
+) -> int | None:
+    """Take the next piece of a shard, at most up to `end`, in the transaction of the connection.
+
+    Returns the last seq that was taken; None when there was nothing, or while another process fills the projection.
+    """
+    place: int | None = await connection.fetchval(_PLACE, projection.name, shard)
+    if place is None and await connection.execute(_BEGIN, projection.name, shard) == "INSERT 0 1":
+        place = await connection.fetchval(_PLACE, projection.name, shard)
+    if place is None or place >= end:
+        return None
+    last = min(place + piece, end)
+    await connection.execute(projection.fill, shard, place + 1, last)
+    await connection.execute(_MOVE, projection.name, shard, last)
+    return last
+
+
+async def empty_projections(connection: AnyConnection) -> None:
+    """Empty every projection: the follower fills it again from the first entry. Needs the rights of apc_owner."""
+    await connection.execute(_FORGET)
+    for projection in PROJECTIONS:
+        for table in projection.tables:
+            await connection.execute(f"DELETE FROM apc_log.{table}")

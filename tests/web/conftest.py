@@ -88,4 +88,5 @@ async def told(bench: WebBench, idea: IdeaPayload) -> AsyncIterator[WebBench]:
             make_packet("blue-1", idea, ("sentinel",), phase=RunPhase.PROMOTION, parent=opening, keys=("other",))
         )
         await bench.house.quiet()
+        await bench.house.followed()
         yield bench

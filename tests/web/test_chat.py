@@ -11,12 +11,12 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from tests.web.conftest import SERVER, TOKEN
 
-from apc_agents.actions import ToolRegistry
-from apc_agents.context import SessionConfig
-from apc_agents.llm import LLMAgent
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import InMemoryTaskStore
-from apc_agents.text import response_of
+from apc_minds.actions import ToolRegistry
+from apc_minds.context import SessionConfig
+from apc_minds.llm import LLMAgent
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.tasks.in_memory import InMemoryTaskStore
+from apc_minds.text import response_of
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
 from apc_web.chat_routes import chat_stream

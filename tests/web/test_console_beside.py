@@ -45,6 +45,24 @@ def runs_at(line: str) -> list[str]:
     return [run["run_id"] for run in asked(line, "/runs")["items"]]
 
 
+def listed_at(line: str) -> list[str]:
+    """Return the runs of a console once there are some: the list is filled once a second."""
+    while not (found := runs_at(line)):
+        pass
+    return found
+
+
+def lines_with(running: subprocess.Popen[str], *texts: str) -> list[str]:
+    """Return the first line on stderr that holds each of these texts, which come in any order."""
+    assert running.stderr is not None
+    found: dict[str, str] = {}
+    for line in running.stderr:
+        found |= {text: line for text in texts if text in line and text not in found}
+        if len(found) == len(texts):
+            break
+    return [found[text] for text in texts]
+
+
 def printed(running: subprocess.Popen[str]) -> Any:
     """Return the JSON on stdout, as soon as all of it is there."""
     assert running.stdout is not None
@@ -69,7 +87,7 @@ def test_a_finished_run_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
     try:
         line = wait_for(running, "it has the token")
         result = printed(running)
-        assert len(runs_at(line)) == 1, "the database of the run serves the console, too"
+        assert len(listed_at(line)) == 1, "the database of the run serves the console, too"
         children = psutil.Process(running.pid).children()
         running.send_signal(signal.SIGINT)
         said, _ = running.communicate(timeout=60)
@@ -92,10 +110,8 @@ def test_a_run_that_halts_stays_visible_until_ctrl_c(apc: ApcCommand) -> None:
     (apc.folder / "pr.json").write_text(FOREIGN)
     running = apc.start("run", TEAM, "--input", "pr.json", "--ui")
     try:
-        line = wait_for(running, "it has the token")
-        while not (sessions := asked(line, "/sessions")["items"]) or not all(one["is_terminal"] for one in sessions):
-            pass
-        assert len(runs_at(line)) == 1
+        line, _ = lines_with(running, "it has the token", "HANDLER_FAILED lead")
+        assert len(listed_at(line)) == 1
         assert running.poll() is None
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)

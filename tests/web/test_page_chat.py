@@ -5,8 +5,8 @@ from tests.support.web.browser import browse, require_page, served
 from tests.web.conftest import TOKEN, WebBench
 from tests.web.test_chat import Scripted, make_agent
 
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import InMemoryTaskStore
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.tasks.in_memory import InMemoryTaskStore
 from apc_web.access import LOCAL_USER
 from apc_web.app import make_app
 from apc_web.chats import Chats

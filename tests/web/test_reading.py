@@ -182,7 +182,7 @@ async def test_the_log_the_agents_and_the_empty_lists(told: WebBench) -> None:
     assert (await told.get("/about"))["can_act"] is False
     for path in ("/dead", "/arbitrations", "/protocols", "/tasks", "/effects"):
         assert (await told.get(path))["items"] == []
-    statistics = await told.get("/arbitrations/stats")
+    statistics = await told.get("/arbitrations/stats?since=2026-01-01T00:00:00Z&until=2026-01-02T00:00:00Z")
     assert statistics["looked_at"] == 0 and statistics["diversity"] == []
 
 

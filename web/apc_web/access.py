@@ -1,11 +1,10 @@
-"""Who asks, and what they may: callers and their roles, the token of a loopback server, accounts.
+"""Who asks, and what they may: callers, their roles, and accounts; the token of a loopback server is beside it.
 
 The guard finds out once who sent a request, and routes read it here.
 """
 
 import asyncio
 import functools
-import hmac
 import os
 import re
 import secrets
@@ -16,12 +15,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import orjson
-import structlog
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,6 +26,7 @@ from starlette.datastructures import Headers
 
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import sources
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import InputUnusable
 from apc_web.errors import ApiError
 from apc_web.throttle import LoginThrottle
@@ -98,14 +96,7 @@ def require(role: AccountRole) -> None:
         raise ApiError(403, "NO_ROLE", f"this needs the role {role}; yours is {caller().role}")
 
 
-# The token of a loopback server: made at each start, kept in a file of mode 0600, sent by the page as Bearer.
-
-RANDOM_BYTES = 32
-
-
-def make_token() -> str:
-    """Return a new random token."""
-    return secrets.token_urlsafe(RANDOM_BYTES)
+# Files for their owner alone.
 
 
 def write_private(file: Path, text: str) -> None:
@@ -118,10 +109,25 @@ def write_private(file: Path, text: str) -> None:
     new.replace(file)
 
 
-def is_bearer(header: str | None, token: str) -> bool:
-    """Return whether an Authorization header has this token; takes the same time for every wrong one."""
-    scheme, _, given = (header or "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+def read_private(file: Path, most: int) -> str:
+    """Return a text that its owner alone can read and write, and whose owner we are.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputUnusable: another user owns it or can read it, it is a link or no file, or it has more than `most` bytes.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputUnusable(f"{file}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as opened:
+        state = os.fstat(descriptor)
+        is_own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
+        if not is_own or state.st_size > most:
+            raise InputUnusable(f"{file}: must be a file of this user that nobody else can read (chmod 600)")
+        return opened.read(most).decode(errors="replace")
 
 
 # The file of the accounts: names, roles, argon2id hashes of passwords, hashes of API tokens. `apc user` writes it. The
@@ -134,7 +140,7 @@ MOST_PASSWORD = 1_024
 """Characters: hashing a longer one would cost more than it gives."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$"
 _hasher = PasswordHasher()
-_log = structlog.get_logger("apc_web")
+_log = get_logger("apc_web")
 
 
 class UserRecord(BaseModel):
@@ -248,7 +254,7 @@ def is_password(user: UserRecord | None, password: str) -> bool:
     known = None if user is None else user.password
     try:
         _hasher.verify(known or _nobody(), password)
-    except (VerificationError, InvalidHashError):
+    except (VerificationError, InvalidHashError, UnicodeEncodeError):  # the last: half a surrogate pair is no text
         return False
     return known is not None
 
@@ -299,7 +305,7 @@ class Accounts:
         self._logins: dict[str, _Login] = {}
         self._throttle = throttle or LoginThrottle(clock)
 
-    def caller_of(self, headers: Headers) -> Caller | None:
+    def caller_of(self, headers: Headers, port: int | None = None) -> Caller | None:
         """Return who sent a request: by API token, else by cookie."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme:
@@ -330,6 +336,10 @@ class Accounts:
     def refusal(self) -> ApiError:
         """Return the error that says to log in."""
         return ApiError(401, "LOGIN", "log in: nobody is logged in here, or not any more")
+
+    def challenge(self) -> str | None:
+        """Return None: who logs in sends a password."""
+        return None
 
     async def login(self, name: str, password: str, source: str = "") -> str:
         """Return the cookie of a new login.
@@ -378,13 +388,12 @@ class Accounts:
 
 
 def _cookie_of(headers: Headers) -> str | None:
-    """Return the login's cookie; None when it is not there, or there twice."""
-    cookies = []
-    for header in headers.getlist("cookie"):
-        try:
-            cookies += [morsel.value for name, morsel in SimpleCookie(header).items() if name == COOKIE]
-        except CookieError:
-            return None
+    """Return the login's cookie; None when it is not there, or there twice.
+
+    What `login` sets needs no quotes: none are taken off, which takes Python time by the square of the length.
+    """
+    parts = (part.partition("=") for header in headers.getlist("cookie") for part in header.split(";"))
+    cookies = [value.strip() for name, _, value in parts if name.strip() == COOKIE]
     return cookies[0] if len(cookies) == 1 else None
 
 
@@ -395,8 +404,8 @@ def _digest(secret: str) -> str:
 class Authority(Protocol):
     """Tells who sent a request."""
 
-    def caller_of(self, headers: Headers) -> Caller | None:
-        """Return who sent a request with these headers; None = nobody who is known."""
+    def caller_of(self, headers: Headers, port: int | None = None) -> Caller | None:
+        """Return who sent a request with these headers to this port of ours; None = nobody who is known."""
         ...
 
     def is_still(self, caller: Caller) -> bool:
@@ -407,27 +416,6 @@ class Authority(Protocol):
         """Return the error for a request of somebody unknown."""
         ...
 
-
-class LocalToken:
-    """One token for everybody of this machine who can read a file of its user.
-
-    Args:
-        token: what `/api` wants as Bearer.
-    """
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def caller_of(self, headers: Headers) -> Caller | None:
-        """Return the local user when the request has the token."""
-        return LOCAL if is_bearer(headers.get("authorization"), self._token) else None
-
-    def is_still(self, caller: Caller) -> bool:
-        """Return True: the token lives as long as the server."""
-        return True
-
-    def refusal(self) -> ApiError:
-        """Return the error that says where the token is."""
-        return ApiError(
-            401, "UNAUTHORIZED", "the token is missing or old: open the link that `apc ui` printed", "Authorization"
-        )
+    def challenge(self) -> str | None:
+        """Return the WWW-Authenticate of such an error: what a proof has to begin with."""
+        ...

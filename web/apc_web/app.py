@@ -9,7 +9,20 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from apc_web import acts, chat_routes, decisions, health, inbox, log_routes, login, packets, sessions
+from apc_web import (
+    activity,
+    acts,
+    chat_routes,
+    decisions,
+    health,
+    inbox,
+    issues,
+    log_routes,
+    login,
+    packets,
+    search,
+    sessions,
+)
 from apc_web.models import ProblemDocument
 from apc_web.problems import add_failures
 from apc_web.roles import RoleRoute
@@ -68,7 +81,11 @@ class PageFiles:
 API = "/api/v1"
 STATIC = Path(__file__).parent / "static"
 ROUTERS = tuple(
-    module.router for module in (sessions, packets, decisions, inbox, log_routes, health, login, chat_routes, acts)
+    module.router
+    for module in (
+        *(sessions, packets, search, decisions, inbox, issues, log_routes),
+        *(health, activity, login, chat_routes, acts),
+    )
 )
 """The routes of the API, in the order of its document."""
 _PROBLEM = {"description": "A problem.", "content": {"application/problem+json": {}}, "model": ProblemDocument}

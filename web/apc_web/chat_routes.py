@@ -19,7 +19,7 @@ from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Serving
 
 if TYPE_CHECKING:  # a server without the extra `llm` has these routes too
-    from apc_agents.llm import Dialogue
+    from apc_minds.llm import Dialogue
     from apc_web.chats import Answering, Chats
 
 MOST_STREAMS = 64

@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import structlog
-
-from apc_agents.context import ContextError, ContextPressureError, ContextStale, InvalidTransition
-from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, Props
-from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable
-from apc_agents.tasks.store import TaskStore
-from apc_agents.text import ActionProgress, ResponseText
+from apc_agents.task_port import TaskStore
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
 from apc_contracts.identity.ids import new_packet_id
+from apc_minds.context import ContextError, ContextPressureError, ContextStale, InvalidTransition
+from apc_minds.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, Props
+from apc_minds.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable
+from apc_minds.text import ActionProgress, ResponseText
 from apc_web.chat_models import (
     ChatAction,
     ChatAnswer,
@@ -31,7 +30,7 @@ from apc_web.errors import ApiError
 
 # The answer to one message, made by the server: leaving the page does not end it, coming back shows it.
 
-_log = structlog.get_logger("apc_web")
+_log = get_logger("apc_web")
 MOST_ACTIONS = 200
 """Actions of one answer that are shown."""
 
@@ -66,7 +65,7 @@ class Answering:
         except asyncio.CancelledError:
             self._end("stopped")
         except Exception as error:
-            self.error = words_of(error)
+            self.error = told_of(error)
             self._end("failed")
             if not isinstance(error, ApcError):
                 _log.error("chat_answer_failed", error=f"{type(error).__name__}: {error}")
@@ -92,7 +91,7 @@ class Answering:
         self.changed = asyncio.Event()
 
 
-def words_of(error: Exception) -> str:
+def told_of(error: Exception) -> str:
     """Return what a user is told of a failed answer; what failed behind the server is in its log."""
     match error:
         case DialogueBusy():

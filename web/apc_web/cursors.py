@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import Path, Query
+from pydantic import AfterValidator, AwareDatetime
 
 from apc_web.errors import ApiError
 
@@ -17,6 +18,7 @@ LARGEST_SEQ = (1 << 63) - 1
 _LONGEST = 2_000
 """Characters of a cursor; the longest that is written is shorter."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def write_cursor(query: str, filters: Mapping[str, object], *values: int | str | float) -> str:
@@ -74,20 +76,28 @@ def time_of(value: int) -> datetime:
         raise _unusable() from None
 
 
-_NAME = r"^[^\x00]{1,256}$"
+NAME = r"^[^\x00]{1,256}$"
 _PACKET = r"^([0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9]{1,9}-[0-9]{1,18})$"
 _CODE = r"^[A-Z_]{1,64}$"
 
-SessionName = Annotated[str, Path(pattern=_NAME, description="A session.")]
+SessionName = Annotated[str, Path(pattern=NAME, description="A session.")]
 PacketName = Annotated[
     str, Path(pattern=_PACKET, description="A packet_id, or SHARD-SEQ: the position of a packet in the log.")
 ]
-InSession = Annotated[str | None, Query(alias="session", pattern=_NAME, description="The packet's session.")]
-OfRun = Annotated[str | None, Query(pattern=_NAME, description="Only of this run.")]
-OfSession = Annotated[str | None, Query(pattern=_NAME, description="Only of this session.")]
-OfTask = Annotated[str | None, Query(pattern=_NAME, description="Only of this task.")]
-OfAgent = Annotated[str | None, Query(pattern=_NAME, description="Only of this agent.")]
+InSession = Annotated[str | None, Query(alias="session", pattern=NAME, description="The packet's session.")]
+OfRun = Annotated[str | None, Query(pattern=NAME, description="Only of this run.")]
+OfSession = Annotated[str | None, Query(pattern=NAME, description="Only of this session.")]
+OfTask = Annotated[str | None, Query(pattern=NAME, description="Only of this task.")]
+OfAgent = Annotated[str | None, Query(pattern=NAME, description="Only of this agent.")]
+SearchText = Annotated[
+    str | None,
+    Query(pattern=r"^[^\x00]{1,200}$", description="Words, each may be the beginning of one, or ends of ids."),
+]
 Code = Annotated[str | None, Query(pattern=_CODE, description="Only with this code.")]
+Time = Annotated[AwareDatetime, AfterValidator(lambda at: max(_EPOCH, min(at, _LAST)))]
+"""A time that the database holds and one can reckon with: earlier and later ones find the same."""
+Since = Annotated[Time | None, Query(description="Only from this time on.")]
+Until = Annotated[Time | None, Query(description="Only before this time.")]
 After = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=500, description="At most this many.")]
 Order = Annotated[Literal["oldest", "newest"], Query(description="Which end of the log comes first.")]
@@ -103,5 +113,9 @@ __all__ = [
     "OfTask",
     "Order",
     "PacketName",
+    "SearchText",
     "SessionName",
+    "Since",
+    "Time",
+    "Until",
 ]

@@ -12,8 +12,7 @@ from fastapi import APIRouter
 
 from apc_log.queries import ArbitrationRow
 from apc_log.queries import list_protocols as logged_protocols
-from apc_log.queries.arbitrations import CandidateOrigin, candidate_origins, page_of_arbitrations
-from apc_log.queries.packets import ScopeFilters
+from apc_log.queries.arbitrations import ArbitrationFilters, CandidateOrigin, candidate_origins, page_of_arbitrations
 from apc_web.access import AccountRole
 from apc_web.cursors import (
     LARGEST_SHARD,
@@ -22,6 +21,8 @@ from apc_web.cursors import (
     OfRun,
     OfSession,
     OfTask,
+    Since,
+    Until,
     microseconds,
     read_cursor,
     time_of,
@@ -158,7 +159,9 @@ _MOST_LOOKED_AT = 5_000
 _MOST_MARGINS = 1_000
 
 
-async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str | None, limit: int) -> ArbitrationPage:
+async def arbitrations_page(
+    pool: asyncpg.Pool, given: ArbitrationFilters, after: str | None, limit: int
+) -> ArbitrationPage:
     """Return arbitrations, newest first. Raises ApiError for a bad cursor."""
     behind = read_cursor(after, "arbitrations", given, int, int, int)
     before = None
@@ -179,7 +182,7 @@ async def arbitrations_page(pool: asyncpg.Pool, given: ScopeFilters, after: str 
     return ArbitrationPage(items=[_summary(row) for row in shown if isinstance(row, ArbitrationRow)], next=cursor)
 
 
-async def statistics(pool: asyncpg.Pool, given: ScopeFilters) -> ArbitrationStatistics:
+async def statistics(pool: asyncpg.Pool, given: ArbitrationFilters) -> ArbitrationStatistics:
     """Return figures over the newest arbitrations."""
     rows = await page_of_arbitrations(
         pool,
@@ -313,24 +316,32 @@ router = APIRouter(tags=["decisions"], route_class=RoleRoute)
 @needs(AccountRole.VIEWER)
 async def list_arbitrations(
     services: Serving,
+    *,
     run_id: OfRun = None,
     session_id: OfSession = None,
     task_id: OfTask = None,
+    since: Since = None,
+    until: Until = None,
     after: After = None,
     limit: Limit = 50,
 ) -> ArbitrationPage:
     """Return arbitrations with their candidates, newest first."""
-    given = ScopeFilters(run_id=run_id, session_id=session_id, task_id=task_id)
+    given = ArbitrationFilters(run_id=run_id, session_id=session_id, task_id=task_id, since=since, until=until)
     return await arbitrations_page(services.pool, given, after, limit)
 
 
 @router.get("/arbitrations/stats", response_model=ArbitrationStatistics)
 @needs(AccountRole.VIEWER)
 async def get_statistics(
-    services: Serving, run_id: OfRun = None, session_id: OfSession = None, task_id: OfTask = None
+    services: Serving,
+    run_id: OfRun = None,
+    session_id: OfSession = None,
+    task_id: OfTask = None,
+    since: Since = None,
+    until: Until = None,
 ) -> ArbitrationStatistics:
     """Return figures over arbitrations, by swarm, protocol, code, generation and run."""
-    given = ScopeFilters(run_id=run_id, session_id=session_id, task_id=task_id)
+    given = ArbitrationFilters(run_id=run_id, session_id=session_id, task_id=task_id, since=since, until=until)
     return await statistics(services.pool, given)
 
 

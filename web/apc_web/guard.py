@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from apc_web.access import NOBODY, Authority, Caller, LocalToken, say_caller
+from apc_web.access import NOBODY, Authority, Caller, say_caller
 from apc_web.errors import ApiError
+from apc_web.local_token import LocalToken
 from apc_web.problems import problem_response
 
 # What comes through a proxy that ends TLS: from a trusted one alone, and only what reached it by https.
@@ -101,7 +103,7 @@ class AccessGuard:
 
     def __init__(self, app: ASGIApp, authority: Authority | str, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
-        self._authority = LocalToken(authority) if isinstance(authority, str) else authority
+        self._authority = LocalToken(partial(str, authority)) if isinstance(authority, str) else authority
         self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,12 +114,18 @@ class AccessGuard:
         sending = _Guarded(scope["path"], send, is_https=scope.get("scheme") == "https")
         error, caller = self._judged(scope)
         if error is not None:
-            await problem_response(error)(scope, receive, sending)
+            response = problem_response(error)
+            challenge = self._authority.challenge()
+            if error.status == 401 and challenge is not None:
+                response.headers["WWW-Authenticate"] = challenge
+            await response(scope, receive, sending)
             return
         say_caller(caller or NOBODY)
         if caller is not None:
             sending.looks_again(self._authority, caller, self._clock)
-        await self._app(scope, _Limited(receive), sending)
+        # FastAPI reads every cookie, before any route asks for one (CVE-2024-7592).
+        kept = [header for header in scope["headers"] if header[0] != b"cookie"]
+        await self._app({**scope, "headers": kept}, _Limited(receive), sending)
 
     def _judged(self, scope: Scope) -> tuple[ApiError | None, Caller | None]:
         """Return why a request is refused, or who sent it."""
@@ -128,7 +136,8 @@ class AccessGuard:
         path = scope["path"]
         if not (path == "/api" or path.startswith("/api/")):
             return None, None
-        caller = self._authority.caller_of(headers)
+        server = scope.get("server")
+        caller = self._authority.caller_of(headers, None if server is None else server[1])
         if caller is None:
             is_login = path == LOGIN and scope["method"] == "POST" and not isinstance(self._authority, LocalToken)
             return (None if is_login else self._authority.refusal()), None

@@ -1,20 +1,22 @@
 """The running system, from log and queues alone: services, agents, what waits for them, and alerts that fire."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Annotated
 
-import asyncpg
 from fastapi import APIRouter, Query
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import gate_queue, log_queue
+from apc_contracts.admission.rules.capacity import bound_of
 from apc_contracts.contract.file import Limits
-from apc_contracts.identity.registry import Kind
+from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.quotas import quota_of
 from apc_contracts.text import numbered
-from apc_log.queries.agents import count_open_deliveries, list_registered
+from apc_log.queries.agents import ListedAgent, count_open_deliveries, list_registered
 from apc_log.queries.health import RecentWork, recent_work
 from apc_log.registry import read_registry
 from apc_web.access import AccountRole
@@ -22,9 +24,6 @@ from apc_web.models import AgentList, AgentQuota, AgentSummary, FiringAlert, Ser
 from apc_web.queue_looks import MOST_INBOXES, NO_WAY, Depths
 from apc_web.roles import RoleRoute, needs
 from apc_web.route_services import Services, Serving
-
-ALIVE_WITHIN = timedelta(seconds=90)
-"""Three missed heartbeats (docs/specification/agents.md section 1: one after 30 s of silence)."""
 
 
 async def agent_list(services: Services) -> AgentList:
@@ -34,9 +33,9 @@ async def agent_list(services: Services) -> AgentList:
     rows = await list_registered(services.pool)
     return AgentList(
         items=[
-            _agent(row, registry[row["agent_id"]].kind, opened, services.contract.limits, now)
+            _agent(row, registry[row.agent_id], opened, services.contract.limits, now)
             for row in rows
-            if row["agent_id"] in registry
+            if row.agent_id in registry
         ]
     )
 
@@ -46,15 +45,27 @@ async def agents_with_queues(services: Services) -> AgentList:
     agents, registry = await agent_list(services), await read_registry(services.pool)
     reading = {agent_id for agent_id, one in registry.items() if one.has_inbox and not one.is_revoked}
     have_inbox = [one for one in agents.items if one.agent_id in reading]
-    asked = sorted(have_inbox, key=lambda one: not one.is_alive)[:MOST_INBOXES]
+    asked = _with_few_inboxes(sorted(have_inbox, key=lambda one: not one.is_alive))
     if services.probe is None:
         return agents.model_copy(update={"is_complete": not have_inbox, "words": NO_WAY})
-    depths = await services.probe.inboxes(tuple(one.agent_id for one in asked))
+    depths = await services.probe.inboxes({one.agent_id: one.host for one in asked})
     if isinstance(depths, str):
         return agents.model_copy(update={"is_complete": not have_inbox, "words": depths})
     words = _gaps(len(have_inbox), len(asked), [one.agent_id for one in asked if one.agent_id not in depths])
     items = [_with_depth(one, depths) for one in agents.items]
     return AgentList(items=items, is_complete=words is None, words=words)
+
+
+def _with_few_inboxes(agents: list[AgentSummary]) -> list[AgentSummary]:
+    """Return the agents of the first inboxes; those of a host share one."""
+    asked: set[tuple[str | None, str]] = set()
+    chosen = []
+    for one in agents:
+        inbox = (one.host, "" if one.host is not None else one.agent_id)
+        if inbox in asked or len(asked) < MOST_INBOXES:
+            asked.add(inbox)
+            chosen.append(one)
+    return chosen
 
 
 def _gaps(agents: int, asked: int, missing: list[str]) -> str | None:
@@ -71,15 +82,16 @@ def _with_depth(agent: AgentSummary, depths: Mapping[str, QueueDepth]) -> AgentS
     return agent.model_copy(update={"waiting": depth.messages, "consumers": depth.consumers})
 
 
-def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: Limits, now: datetime) -> AgentSummary:
-    last_seen, agent_id = row["last_seen"], row["agent_id"]
-    quota = None if limits.quota is None else quota_of(limits.quota, agent_id, row["role"])
+def _agent(
+    listed: ListedAgent, registered: Registration, opened: Mapping[str, int], limits: Limits, now: datetime
+) -> AgentSummary:
+    quota = None if limits.quota is None else quota_of(limits.quota, listed.agent_id, listed.role)
     return AgentSummary(
-        **row,
-        kind=kind.value,
-        is_alive=last_seen is not None and now - last_seen < ALIVE_WITHIN,
-        open_deliveries=opened.get(agent_id, 0),
-        most_open=limits.outstanding_deliveries,
+        **{name: value for name, value in asdict(listed).items() if name in AgentSummary.model_fields},
+        kind=registered.kind.value,
+        is_alive=listed.is_alive(now),
+        open_deliveries=opened.get(listed.agent_id, 0),
+        most_open=bound_of(registered, limits.outstanding_deliveries),
         quota=None if quota is None else AgentQuota.of(quota),
     )
 
@@ -87,7 +99,8 @@ def _agent(row: asyncpg.Record, kind: Kind, opened: Mapping[str, int], limits: L
 # From here on an alert fires.
 LATE_SECONDS = 5.0
 MOST_WAITING = 10_000
-MOST_OPEN = 800
+MOST_OPEN = 0.8
+"""Of the open deliveries from which on the gate refuses more."""
 MOST_REFUSED = 0.2
 _LEAST_PACKETS = 20
 """A share of refused packets says nothing while there are fewer."""
@@ -115,6 +128,7 @@ async def system_health(services: Services) -> SystemHealth:
             *_of_services(parts),
             *_of_work(recent),
             *_of_agents(agents, opened),
+            *_of_hosts(agents),
         ],
     )
 
@@ -188,9 +202,18 @@ def _of_work(recent: list[RecentWork]) -> Iterator[FiringAlert]:
 def _of_agents(agents: list[AgentSummary], opened: Mapping[str, int]) -> Iterator[FiringAlert]:
     for agent in agents:
         number = opened.get(agent.agent_id, 0)
-        if number > MOST_OPEN:
-            words = f"{agent.agent_id} has {number:,} deliveries open; from 1,000 on the gate refuses more"
+        if number > MOST_OPEN * agent.most_open:
+            most = f"from {agent.most_open:,} on the gate refuses more"
+            words = f"{agent.agent_id} has {number:,} deliveries open; {most}"
             yield FiringAlert(name="ApcAgentSlow", severity="warning", words=words)
+
+
+def _of_hosts(agents: list[AgentSummary]) -> Iterator[FiringAlert]:
+    """Yield an alert for each host that was here and is gone."""
+    gone = Counter(agent.host for agent in agents if agent.is_host_present is False)
+    for host, count in sorted(gone.items(), key=str):
+        words = f"host {host} is gone, and with it {numbered(count, 'agent')}"
+        yield FiringAlert(name="ApcHostGone", severity="critical", words=words)
 
 
 # Routes of the running system: its health, its agents.

@@ -70,7 +70,8 @@ def _listeners(stack: ExitStack, host: str, port: int) -> list[socket.socket]:
     ]
 
 
-_MEDIA_TYPE = "application/json"
+JSON = "application/json"
+_BUSY = b"too many clients: come again\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,9 @@ class HttpLimits:
     """Limits of a service's clients."""
 
     connections: int = 128
-    """Connections at the same time; further ones are closed at once."""
+    """Connections at the same time; further ones are told to come again, and closed."""
+    connections_of_one_address: int | None = None
+    """The same for one client; none = no other limit."""
     header_seconds: float = 10.0
     """Seconds from the beginning of a connection or request to the end of its header."""
     body_seconds: float = 30.0
@@ -104,7 +107,9 @@ def make_server(
     lifespan: bool = False,
     graceful_seconds: int = 15,
     hosts: Collection[str] = (),
+    media_type: str | None = JSON,
     tls: TlsFiles | None = None,
+    takes_signals: bool = True,
 ) -> "StoppableServer":
     """Return the server of an application; port 0 takes a free one.
 
@@ -116,11 +121,13 @@ def make_server(
         lifespan: whether the application has startup and shutdown hooks.
         graceful_seconds: how long running requests may go on after SIGTERM; streams are cut then.
         hosts: further names that the server answers to, without ports; beyond loopback none = any.
+        media_type: what bodies must be; none = anything.
         tls: speak TLS.
+        takes_signals: whether SIGTERM and SIGINT end it; else its caller sets `should_exit`.
     """
     names = frozenset(hosts) | (LOOPBACK_NAMES if is_loopback(host) else frozenset())
     config = uvicorn.Config(
-        CheckedRequests(app, names or None),
+        CheckedRequests(app, names or None, media_type),
         host=host,
         port=port,
         http=_bounded(limits or HttpLimits()),
@@ -133,14 +140,22 @@ def make_server(
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
     )
-    return StoppableServer(config)
+    return StoppableServer(config, takes_signals=takes_signals)
 
 
 class StoppableServer(uvicorn.Server):
     """Serves until SIGTERM, SIGINT or `should_exit`, then returns: uvicorn would raise the signal again and die of it.
 
     What its caller has opened is then closed, and the process ends with 0.
+
+    Args:
+        config: of the server.
+        takes_signals: whether the signals are for it.
     """
+
+    def __init__(self, config: uvicorn.Config, *, takes_signals: bool = True) -> None:
+        super().__init__(config)
+        self._takes_signals = takes_signals
 
     async def serve(self, sockets: "Sequence[socket.socket] | None" = None) -> None:
         """Serve. Raises TaskEnded when it ends without having been told to."""
@@ -151,7 +166,7 @@ class StoppableServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take the signals that tell a service to stop; elsewhere than in the main thread there are none."""
-        if threading.current_thread() is not threading.main_thread():
+        if not self._takes_signals or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -163,16 +178,18 @@ class StoppableServer(uvicorn.Server):
 
 
 class CheckedRequests:
-    """Refuses requests that a foreign page makes a browser send, and bodies that are not JSON.
+    """Refuses requests that a foreign page makes a browser send, and bodies of another type.
 
     Args:
         app: receives the requests that pass.
         hosts: allowed values of Host; None = any, where a token decides.
+        media_type: of a body; None = any, where no page can send the method without asking first.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, media_type: str | None = JSON) -> None:
         self._app = app
         self._hosts = hosts
+        self._media_type = media_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -191,8 +208,9 @@ class CheckedRequests:
         origins = headers.getlist("origin")
         if len(origins) > 1 or not own.issuperset(origin.lower() for origin in origins):
             return _refuse(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
-        if _has_body(headers) and _media_types(headers) != {_MEDIA_TYPE}:
-            return _refuse(415, "NOT_JSON", f"send Content-Type: {_MEDIA_TYPE}", "Content-Type")
+        wanted = self._media_type
+        if wanted is not None and _has_body(headers) and _media_types(headers) != {wanted}:
+            return _refuse(415, "NOT_JSON", f"send Content-Type: {wanted}", "Content-Type")
         return None
 
 
@@ -229,10 +247,23 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and begin to wait for its first request."""
         super().connection_made(transport)
-        if len(self.connections) > self.http_limits.connections:
-            self._cut()
+        if self._is_one_too_many:
+            head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(_BUSY)}\r\nConnection: close\r\n\r\n"
+            transport.write(head.encode() + _BUSY)
+            transport.close()
         else:
             self._wait_for_header()
+
+    @property
+    def _is_one_too_many(self) -> bool:
+        limits, address = self.http_limits, self.client[0] if self.client else None
+        if len(self.connections) > limits.connections:
+            return True
+        if limits.connections_of_one_address is None or address is None:
+            return False
+        others = (getattr(one, "client", None) for one in self.connections)
+        here = sum(1 for other in others if other is not None and other[0] == address)
+        return here > limits.connections_of_one_address
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timers."""

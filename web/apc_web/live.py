@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-import structlog
 from sse_starlette import EventSourceResponse
 from starlette.types import Receive, Scope, Send
 
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.contract import Contract
 from apc_log.queries.health import read_heads
 from apc_log.queries.packet_pages import entries_of_shard
@@ -125,7 +125,7 @@ _AWAY_SECONDS = 1.0
 """Between two looks at the heads, and while the database does not answer."""
 _SHARED = 512
 """Ranges of entries that are kept for the streams that read the same ones."""
-_log = structlog.get_logger("apc_web")
+_log = get_logger("apc_web")
 
 
 class Feed:

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from typing import Annotated
 
-import asyncpg
 import orjson
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from apc_bus.database import DATABASE_AWAY
+from apc_log.offline_verifier import PublicKey
 from apc_log.queries.health import ShardEnd, list_shard_ends
 from apc_log.queries.session_pages import page_of_sessions
 from apc_web.access import AccountRole, caller
@@ -28,15 +28,16 @@ from apc_web.models import (
     StreamReset,
     StreamState,
 )
-from apc_web.packets import consistency_of
+from apc_web.packets import InclusionProof, consistency_of, entry_proof_of
 from apc_web.roles import RoleRoute, narrowed, needs
-from apc_web.route_services import Services, Serving
+from apc_web.route_services import Reading, Services, Serving
 from apc_web.verification_job import verifier_of
 
 
-async def checkpoint_list(pool: asyncpg.Pool) -> CheckpointList:
+async def checkpoint_list(reading: Reading) -> CheckpointList:
     """Return heads, newest checkpoints and exports, by shard."""
-    return CheckpointList(items=[_checkpoint(row) for row in await list_shard_ends(pool)])
+    rows = await list_shard_ends(reading.pool)
+    return CheckpointList(items=[_checkpoint(row, reading.key_of(row.shard)) for row in rows])
 
 
 async def about(services: Services) -> ServerAbout:
@@ -61,8 +62,9 @@ async def about(services: Services) -> ServerAbout:
     )
 
 
-def _checkpoint(row: ShardEnd) -> ShardCheckpoint:
-    return ShardCheckpoint.of(row, root_hash=None if row.root_hash is None else b64encode(row.root_hash).decode())
+def _checkpoint(row: ShardEnd, key: PublicKey | None) -> ShardCheckpoint:
+    root_hash = None if row.root_hash is None else b64encode(row.root_hash).decode()
+    return ShardCheckpoint.of(row, root_hash=root_hash, public_key=None if key is None else str(key))
 
 
 # One stream: entries behind a position as server-sent events; the id of each event lists the heads it ends at.
@@ -240,7 +242,18 @@ async def get_about(services: Serving) -> ServerAbout:
 @needs(AccountRole.VIEWER)
 async def list_checkpoints(services: Serving) -> CheckpointList:
     """Return heads, newest checkpoints and exports, by shard."""
-    return await checkpoint_list(services.pool)
+    return await checkpoint_list(services)
+
+
+@router.get("/log/entries/{shard}/{seq}/proof", response_model=InclusionProof, response_model_exclude_unset=True)
+@needs(AccountRole.READER)
+async def get_entry_proof(
+    services: Serving,
+    shard: Annotated[int, Path(ge=0, le=LARGEST_SHARD)],
+    seq: Annotated[int, Path(ge=1, le=_LARGEST)],
+) -> InclusionProof:
+    """Return the proof that an entry of any kind is in the log, as `apc log check` reads it."""
+    return await entry_proof_of(services, shard, seq)
 
 
 @router.get("/log/checkpoints/{shard}/consistency", response_model=ConsistencyProof)

@@ -218,6 +218,8 @@ class ShardCheckpoint(ApiModel):
     exported: Shown[int | None]
     """Size of the newest checkpoint at an export place."""
     exported_at: Shown[datetime | None]
+    public_key: Shown[str | None] = None
+    """With what its checkpoints are signed, as `apc log key` prints it; null where this server knows none."""
 
 
 class CheckpointList(ApiModel):
@@ -348,20 +350,26 @@ class AgentSummary(ApiModel):
     rights: Shown[list[str]]
     handles: Shown[list[str]]
     broker_user: Shown[str | None]
+    host: Shown[str | None] = None
+    """The host in whose process it runs, with an inbox that its agents share; null = it has its own queues."""
+    is_host_present: Shown[bool | None] = None
+    """Whether its host is here; null = it has none, nobody knows, or it spoke after its host had gone."""
     is_revoked: Shown[bool]
     keys: Shown[list[str]]
     last_seen: Shown[datetime | None]
+    """Its newest packet or receipt, or the newest change of its host; up to 30 s old while it is heard of."""
     is_alive: Shown[bool]
-    """It was heard of within 90 s: by a packet, a receipt or a HEARTBEAT."""
+    """Its host is here; without a host, it was heard of within 90 s: by a packet, a receipt or a HEARTBEAT."""
     open_deliveries: Shown[int]
     most_open: Shown[int]
     """Open deliveries from which on the gate refuses more."""
     quota: Shown[AgentQuota | None]
     """null = no quota."""
     waiting: Shown[int | None] = None
-    """Messages in its two queues that no process has taken; null when not asked for, or unknown."""
+    """Messages in its two queues, or those of its host, that no process has taken; null when not asked for, or
+    unknown."""
     consumers: Shown[int | None] = None
-    """Consumers of its two queues; null when not asked for, or unknown."""
+    """Consumers of its two queues, or those of its host; null when not asked for, or unknown."""
 
 
 class AgentList(ApiModel):

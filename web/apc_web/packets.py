@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import asyncpg
-import orjson
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Path, Query, Response
 
+from apc_contracts.content import natural_text
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
 from apc_log.offline_verifier import PublicKey
-from apc_log.queries import PacketRow, get_packet_impact, get_packet_tree, list_agent_packets
+from apc_log.queries import get_packet_impact, get_packet_tree, list_agent_packets
 from apc_log.queries.health import list_shard_ends
 from apc_log.queries.packet_pages import (
     SCOPES,
@@ -32,6 +32,7 @@ from apc_log.queries.packets import Position, list_packet_events, stale_packets
 from apc_log.session_loading import contract_of_session
 from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
 from apc_web.access import AccountRole
+from apc_web.contents import Said, SchemaDocument, Spoken, document_of, payload_of, said_at, spoken
 from apc_web.cursors import (
     LARGEST_SEQ,
     LARGEST_SHARD,
@@ -48,15 +49,16 @@ from apc_web.cursors import (
     write_cursor,
 )
 from apc_web.errors import ApiError, invalid, not_found
+from apc_web.evidence import EvidenceAnswer, evidence_of
 from apc_web.models import NEXT, ApiModel, ConsistencyProof, LogPlace, Sender, Shown, column
 from apc_web.roles import RoleRoute, needs
-from apc_web.route_services import Services, Serving
+from apc_web.route_services import Reading, Serving
 from apc_web.runs import SessionMachine
 from apc_web.sessions import PACKET_MACHINE, machine_of
 from apc_web.verdict_words import VerdictWords, ruling_of
 
 
-class PacketSummary(ApiModel):
+class PacketSummary(Spoken):
     """One packet in a list."""
 
     shard: Shown[int]
@@ -112,7 +114,7 @@ class PacketHop(ApiModel):
     metadata: dict[str, Any] | None
 
 
-class PacketLink(ApiModel):
+class PacketLink(Spoken):
     """A neighbour in the causal graph."""
 
     shard: Shown[int]
@@ -141,6 +143,8 @@ class PacketDetail(PacketSummary):
     """The packet as JSON; null when its body is sealed or cannot be read."""
     is_sealed: Shown[bool]
     """The body is encrypted: this server has no key."""
+    said: str
+    """What it says in its own words, with line breaks; '' of typed data, which is fields."""
     body_bytes: Shown[int]
     packet_hash: Shown[str]
     user_id: Shown[str]
@@ -158,7 +162,7 @@ class PacketDetail(PacketSummary):
     """Sessions with another packet of this id; name one with `?session=`."""
 
 
-class TreeNode(ApiModel):
+class TreeNode(Spoken):
     """A packet of a causal tree."""
 
     shard: Shown[int]
@@ -188,7 +192,7 @@ class CausalTree(ApiModel):
     """There is more than `limit`."""
 
 
-class RestingPacket(ApiModel):
+class RestingPacket(Spoken):
     """A packet that rests on another."""
 
     shard: Shown[int]
@@ -265,8 +269,14 @@ class PacketQuery:
         return {**self.given, "text": self.text, "newest": self.newest}
 
 
-async def packets_page(pool: asyncpg.Pool, query: PacketQuery, after: str | None, limit: int) -> PacketPage:
-    """Return one page of packets. Raises ApiError for a bad cursor."""
+async def packets_page(reading: Reading, query: PacketQuery, after: str | None, limit: int) -> PacketPage:
+    """Return one page of packets, each with what it says. Raises ApiError for a bad cursor."""
+    page = await _page(reading.pool, query, after, limit)
+    said = await said_at(reading.pool, reading.schemas, page.items)
+    return page.model_copy(update={"items": spoken(PacketSummary, page.items, said)})
+
+
+async def _page(pool: asyncpg.Pool, query: PacketQuery, after: str | None, limit: int) -> PacketPage:
     last = read_cursor(after, "packets", query.filters, int, int)
     place = None if last is None else _position(last)
     if query.text is not None:
@@ -324,28 +334,28 @@ class PacketKey:
     session_id: str
 
 
-async def find_key(services: Services, name: str, session: str | None) -> PacketKey:
+async def find_key(reading: Reading, name: str, session: str | None) -> PacketKey:
     """Return the packet that a name means; of several sessions the oldest. Raises ApiError when there is none."""
     shard, _, seq = name.partition("-")
     if seq.isdecimal() and name.count("-") == 1:
         if int(shard) > LARGEST_SHARD or int(seq) > LARGEST_SEQ:
             raise not_found(f"packet at {name}", _HINT, "packet_id")
-        ids = await packet_at(services.pool, Position(int(shard), int(seq)))
+        ids = await packet_at(reading.pool, Position(int(shard), int(seq)))
         if ids is None or session not in (None, ids[1]):
             raise not_found(f"packet at {name}", _HINT, "packet_id")
         return PacketKey(*ids)
     packet_id = UUID(name)
-    sessions = await sessions_of_packet(services.pool, packet_id)
+    sessions = await sessions_of_packet(reading.pool, packet_id)
     named = [one for one in sessions if session in (None, one)]
     if not named:
         raise not_found(f"packet {packet_id}", _HINT, "packet_id")
     return PacketKey(packet_id, named[0])
 
 
-async def packet_detail(services: Services, name: str, session: str | None) -> PacketDetail:
+async def packet_detail(reading: Reading, name: str, session: str | None) -> PacketDetail:
     """Return one packet. Raises ApiError when there is none."""
-    pool = services.pool
-    key = await find_key(services, name, session)
+    pool = reading.pool
+    key = await find_key(reading, name, session)
     row = (await list_agent_packets(pool, packet_id=key.packet_id, session_id=key.session_id, limit=1))[0]
     line = (
         await page_of_packets(
@@ -354,99 +364,109 @@ async def packet_detail(services: Services, name: str, session: str | None) -> P
     )[0]
     hops = await list_packet_events(pool, key.packet_id, session_id=key.session_id)
     stale = (await stale_packets(pool, [row])).get((key.session_id, key.packet_id))
-    sealed = is_sealed(row.body)
-    contract = await contract_of_session(pool, row.contract_hash.hex(), services.contract)
+    causes = await links_above(pool, key.session_id, key.packet_id)
+    effects = await links_below(pool, key.session_id, key.packet_id)
+    said = await said_at(pool, reading.schemas, [row, *causes, *effects])
+    own, document = said.get(row.position, Said()), document_of(row.body)
+    contract = await contract_of_session(pool, row.contract_hash.hex(), reading.contract)
     return PacketDetail.of(
         line,
         row,
         ruling=ruling_of(row, hops),
-        document=None if sealed else _document(row),
-        is_sealed=sealed,
+        line=own.line,
+        body=own.body,
+        said="" if document is None else natural_text(row.packet_type, payload_of(row.body) or {}),
+        document=document,
+        is_sealed=is_sealed(row.body),
         body_bytes=len(row.body),
         packet_hash=row.packet_hash.hex(),
         has_signature=row.signature is not None,
         hops=hops,
         lifecycle=machine_of(contract, PACKET_MACHINE),
-        causes=await links_above(pool, key.session_id, key.packet_id),
-        effects=await links_below(pool, key.session_id, key.packet_id),
+        causes=spoken(PacketLink, causes, said),
+        effects=spoken(PacketLink, effects, said),
         stale_because=None if stale is None else stale.because_packet_id,
         other_sessions=[one for one in await sessions_of_packet(pool, key.packet_id) if one != key.session_id],
     )
 
 
-async def packet_body(services: Services, name: str, session: str | None) -> bytes:
+async def packet_body(reading: Reading, name: str, session: str | None) -> bytes:
     """Return the bytes of a packet as they are stored. Raises ApiError when there is none."""
-    key = await find_key(services, name, session)
-    body = await stored_body(services.pool, key.session_id, key.packet_id)
+    key = await find_key(reading, name, session)
+    body = await stored_body(reading.pool, key.session_id, key.packet_id)
     if body is None:
         raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
     return body
 
 
-def _document(row: PacketRow) -> dict[str, Any] | None:
-    try:
-        document = orjson.loads(row.body)
-    except orjson.JSONDecodeError:
-        return None
-    return document if isinstance(document, dict) else None
-
-
-async def causal_tree(services: Services, name: str, session: str | None, limit: int) -> CausalTree:
+async def causal_tree(reading: Reading, name: str, session: str | None, limit: int) -> CausalTree:
     """Return what a packet has caused. Raises ApiError when there is none."""
-    key = await find_key(services, name, session)
-    tree = await get_packet_tree(services.pool, key.packet_id, session_id=key.session_id, limit=limit)
+    key = await find_key(reading, name, session)
+    tree = await get_packet_tree(reading.pool, key.packet_id, session_id=key.session_id, limit=limit)
     if tree is None:
         raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    said = await said_at(reading.pool, reading.schemas, tree.rows)
     depths: dict[UUID, int] = {}
     nodes = []
     for row in tree.rows:
         depths[row.packet_id] = 0 if row.above is None else depths[row.above] + 1
-        nodes.append(TreeNode.of(row, depth=depths[row.packet_id]))
+        nodes.append(TreeNode.of(said.get(Position(row.shard, row.seq), Said()), row, depth=depths[row.packet_id]))
     return CausalTree(items=nodes, is_cut=tree.is_cut)
 
 
-async def impact_of(services: Services, name: str, session: str | None, limit: int) -> ImpactAnswer:
+async def impact_of(reading: Reading, name: str, session: str | None, limit: int) -> ImpactAnswer:
     """Return what rests on a packet. Raises ApiError when there is none."""
-    key = await find_key(services, name, session)
-    rests_on_nothing = services.contract.retraction.rests_on_nothing
+    key = await find_key(reading, name, session)
+    rests_on_nothing = reading.contract.retraction.rests_on_nothing
     impact = await get_packet_impact(
-        services.pool, key.packet_id, session_id=key.session_id, rests_on_nothing=rests_on_nothing
+        reading.pool, key.packet_id, session_id=key.session_id, rests_on_nothing=rests_on_nothing
     )
     if impact is None:
         raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
-    return ImpactAnswer.of(impact, items=impact.resting[:limit], total=len(impact.resting))
+    resting = impact.resting[:limit]
+    said = await said_at(reading.pool, reading.schemas, resting)
+    return ImpactAnswer.of(impact, items=spoken(RestingPacket, resting, said), total=len(impact.resting))
 
 
 # Proofs as files: that a packet is in the log, and that the log extends an earlier checkpoint of it.
 
 
-async def proof_of(services: Services, name: str, session: str | None) -> InclusionProof:
+async def proof_of(reading: Reading, name: str, session: str | None) -> InclusionProof:
     """Return the proof that a packet is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
-    key = await find_key(services, name, session)
-    async with services.pool.acquire() as connection:
+    key = await find_key(reading, name, session)
+    async with reading.pool.acquire() as connection:
         shard, seq = await find_packet(connection, key.packet_id, key.session_id)
-        document = await prove_entry(connection, _key(services, shard), shard, seq)
+        document = await prove_entry(connection, _key(reading, shard), shard, seq)
     return InclusionProof.model_validate(document)
 
 
-async def consistency_of(services: Services, shard: int, old: int | None, new: int | None) -> ConsistencyProof:
+async def entry_proof_of(reading: Reading, shard: int, seq: int) -> InclusionProof:
+    """Return the proof that an entry of any kind is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
+    if all(one.shard != shard for one in await list_shard_ends(reading.pool)):
+        raise not_found(f"shard {shard}", "take one that `GET /log/checkpoints` lists", "shard")
+    async with reading.pool.acquire() as connection:
+        document = await prove_entry(connection, _key(reading, shard), shard, seq)
+    return InclusionProof.model_validate(document)
+
+
+async def consistency_of(reading: Reading, shard: int, old: int | None, new: int | None) -> ConsistencyProof:
     """Return the proof that the log of a shard extends an earlier one.
 
     By default the newest checkpoint extends the exported one. Raises ApiError, ProofImpossible, TreeBroken.
     """
-    end = next((one for one in await list_shard_ends(services.pool) if one.shard == shard), None)
+    end = next((one for one in await list_shard_ends(reading.pool) if one.shard == shard), None)
     if end is None:
         raise not_found(f"shard {shard}", "take one that `GET /log/checkpoints` lists", "shard")
     first, last = old or end.exported, new or end.tree_size
     if not first or last is None:  # 0: an export has begun
         raise ApiError(409, "NO_CHECKPOINT", "no checkpoint was exported yet: name an `old` size", "old")
-    async with services.pool.acquire() as connection:
-        document = await prove_consistency(connection, _key(services, shard), shard, first, last)
+    async with reading.pool.acquire() as connection:
+        document = await prove_consistency(connection, _key(reading, shard), shard, first, last)
     return ConsistencyProof.model_validate(document)
 
 
-def _key(services: Services, shard: int) -> PublicKey:
-    key = services.key_of(shard)
+def _key(reading: Reading, shard: int) -> PublicKey:
+    key = reading.key_of(shard)
     if key is None:
         words = "this server does not know the log's public key: set APC_LOG_KEY_FILE, or use `apc log prove --key`"
         raise ApiError(409, "NO_LOG_KEY", words)
@@ -507,7 +527,7 @@ async def list_packets(
         "round": round,
     }
     query = PacketQuery.of(given, text=text, newest=order == "newest")
-    return await packets_page(services.pool, query, after, limit)
+    return await packets_page(services, query, after, limit)
 
 
 @router.get("/packets/{packet_id}", response_model=PacketDetail)
@@ -528,6 +548,32 @@ async def get_body(services: Serving, packet_id: PacketName, session: InSession 
     body = await packet_body(services, packet_id, session)
     headers = {"Content-Disposition": "attachment", "X-Content-Type-Options": "nosniff"}
     return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/packets/{packet_id}/evidence", response_model=EvidenceAnswer)
+@needs(AccountRole.VIEWER)
+async def get_evidence(services: Serving, packet_id: PacketName, session: InSession = None) -> EvidenceAnswer:
+    """Return what a packet rests on: packets that it cites or answers, artifacts, approvals, effects."""
+    key = await find_key(services, packet_id, session)
+    found = await evidence_of(services, key.packet_id, key.session_id)
+    if found is None:
+        raise not_found(f"packet {key.packet_id}", _HINT, "packet_id")
+    return found
+
+
+@router.get("/schemas/{name}/{version}", response_model=SchemaDocument)
+@needs(AccountRole.READER)
+async def get_schema(
+    services: Serving,
+    name: Annotated[str, Path(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,63}$", description="As in `finding/1`.")],
+    version: Annotated[int, Path(ge=1, le=999_999_999, description="Its version.")],
+) -> SchemaDocument:
+    """Return the JSON Schema of typed content: titles, kinds, and the order of its fields."""
+    schema_id = f"{name}/{version}"
+    found = (await services.schemas.of(services.pool, [schema_id])).get(schema_id)
+    if found is None:
+        raise not_found(f"schema {schema_id}", "`apc schema list` lists them", "name")
+    return SchemaDocument(schema_id=schema_id, document=dict(found.document))
 
 
 @router.get("/packets/{packet_id}/tree", response_model=CausalTree)

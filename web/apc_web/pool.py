@@ -1,4 +1,4 @@
-"""The pool of the web server: a role that may only read, and a limit for each statement."""
+"""The pools of the web server: roles that may only read, one that settles, and a limit for each statement."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,11 +9,14 @@ from apc_bus.database import open_pool
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
+SETTLER = "apc_settler"
+"""Settles effects whose outcome is unknown and acknowledges issues, and can write nothing else."""
 _IS_MEMBER = "SELECT pg_has_role(to_regrole($1)::oid, 'MEMBER')"
 STATEMENT_SECONDS = 5
 """A page that takes longer is refused: it would hold a connection that other pages wait for."""
 _CONNECTIONS = 8
 _STATE_CONNECTIONS = 2
+_SETTLER_CONNECTIONS = 2
 _SETTINGS = {
     "statement_timeout": f"{STATEMENT_SECONDS}s",
     "default_transaction_read_only": "on",
@@ -34,6 +37,17 @@ async def open_state_reader(url: str, wait: timedelta) -> asyncpg.Pool:
     """
     role = {"role": STATE_READER} if await _may_be(url, wait, STATE_READER) else {}
     return await _open(url, wait, _STATE_CONNECTIONS, {**role, **_SETTINGS})
+
+
+async def open_settler(url: str, wait: timedelta) -> asyncpg.Pool | None:
+    """Return a pool that writes as `apc_settler`; None where the user of the URL is no member of it.
+
+    It connects with the first act. Raises DatabaseUnavailable.
+    """
+    if not await _may_be(url, wait, SETTLER):
+        return None
+    writing = {name: value for name, value in _SETTINGS.items() if name != "default_transaction_read_only"}
+    return await _open(url, wait, _SETTLER_CONNECTIONS, {"role": SETTLER, "lock_timeout": "2s", **writing})
 
 
 async def _may_be(url: str, wait: timedelta, role: str) -> bool:

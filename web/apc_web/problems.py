@@ -3,7 +3,6 @@
 from http import HTTPStatus
 
 import asyncpg
-import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -12,7 +11,9 @@ from starlette.responses import Response
 
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, DatabaseUnavailable
+from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
+from apc_log.errors import SearchUnusable
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_web.errors import ApiError
 from apc_web.models import ProblemDocument
@@ -40,7 +41,7 @@ _KINDS: tuple[type[Exception], ...] = (
     RequestValidationError,
     *DATABASE_AWAY,
 )
-_log = structlog.get_logger("apc_web")
+_log = get_logger("apc_web")
 
 
 def add_failures(app: FastAPI) -> None:
@@ -72,6 +73,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(404, "NO_SUCH_PATH", said)
         case HTTPException():
             return ApiError(error.status_code, "REFUSED", str(error.detail))
+        case SearchUnusable():
+            return ApiError(422, "INVALID", str(error), "text")
         case InputUnusable():
             return ApiError(409, "NOT_POSSIBLE", str(error))
         case ServiceAway():

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from apc_bus.concurrency import unasked_cancel_fails
@@ -14,7 +14,7 @@ KEPT_SECONDS = 3.0
 LONGEST_SECONDS = 10.0
 """That a look takes before everybody who waits for it is told that nobody knows."""
 MOST_INBOXES = 200
-"""Agents whose queues are looked at: each needs two questions to the broker."""
+"""Agents and hosts whose queues are looked at: each needs two questions to the broker."""
 NO_WAY = "this server has no way to the queues"
 Depths = Mapping[str, QueueDepth]
 """Queue, or agent -> messages and consumers."""
@@ -27,8 +27,11 @@ class SystemProbe(Protocol):
         """Return queue -> depth, for orchestrators and persisters. Raises InputUnusable, ServiceAway, BusError."""
         ...
 
-    async def inboxes(self, agents: Sequence[str]) -> Depths:
+    async def inboxes(self, agents: Mapping[str, str | None]) -> Depths:
         """Return agent -> messages and consumers of its two queues together; an agent without queues is left out.
+
+        Args:
+            agents: agent -> its host, whose queues it shares; None = it has its own.
 
         Raises InputUnusable, ServiceAway, BusError.
         """
@@ -49,9 +52,9 @@ class CachedProbe:
 
     async def depths(self) -> Depths | str:
         """Return the depths of orchestrators and persisters, or one sentence that says why nobody knows them."""
-        return await self._services.get((), self._probe.depths)
+        return await self._services.get({}, self._probe.depths)
 
-    async def inboxes(self, agents: Sequence[str]) -> Depths | str:
+    async def inboxes(self, agents: Mapping[str, str | None]) -> Depths | str:
         """Return the depths of agents, or one sentence that says why nobody knows them."""
         if not agents:
             return {}
@@ -64,10 +67,10 @@ class _Kept:
     def __init__(self) -> None:
         self._asking = asyncio.Lock()
         self._asked = -KEPT_SECONDS
-        self._of: Sequence[str] = ()
+        self._of: Mapping[str, str | None] = {}
         self._found: Depths | str = ""
 
-    async def get(self, of: Sequence[str], ask: Callable[[], Awaitable[Depths]]) -> Depths | str:
+    async def get(self, of: Mapping[str, str | None], ask: Callable[[], Awaitable[Depths]]) -> Depths | str:
         async with self._asking:
             if time.monotonic() - self._asked >= KEPT_SECONDS or of != self._of:
                 try:

@@ -17,6 +17,8 @@ from apc_web.models import VIEWER_SEES, ApiModel
 Model = TypeVar("Model", bound=ApiModel)
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _MARK = "apc_role"
+_OF_BODIES = ("text", "tag")
+"""Parameters of which the answer tells what bodies hold: a tag of a run stands in its START."""
 
 
 @cache
@@ -84,7 +86,7 @@ def _asking(role: AccountRole) -> Callable[[], Any]:
 def _narrowed(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
     async def shown(*arguments: Any, **named: Any) -> Any:
-        if caller().role is AccountRole.VIEWER and named.get("text") is not None:
+        if caller().role is AccountRole.VIEWER and any(named.get(name) is not None for name in _OF_BODIES):
             require(AccountRole.READER)  # whether a text is found tells what the bodies hold
         answer = await endpoint(*arguments, **named)
         return narrowed(answer) if caller().role is AccountRole.VIEWER and isinstance(answer, ApiModel) else answer

@@ -1,9 +1,10 @@
 """Runs and sessions as the API returns them, and lists of both."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import asyncpg
@@ -13,7 +14,9 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.contract.omissions import omissions
 from apc_contracts.payloads.budget_expression import RESOURCES
 from apc_contracts.session.document import SessionDocument
-from apc_log.queries.session_pages import RunFigures, SessionPlace, find_session, page_of_runs, page_of_sessions
+from apc_log.queries.run_cards import SORTS, AfterRun, Outcome, RunCard, RunsWanted, cards_of, key_type, page_of_cards
+from apc_log.queries.search import read_lag
+from apc_log.queries.session_pages import RunFigures, SessionPlace, figures_of_runs, find_session, page_of_sessions
 from apc_log.session_loading import contract_of_session
 from apc_web.cursors import microseconds, read_cursor, time_of, write_cursor
 from apc_web.errors import not_found
@@ -21,9 +24,22 @@ from apc_web.models import NEXT, ApiModel, NamedCount, Sender, Shown, column
 
 
 class RunSummary(ApiModel):
-    """One run: what its sessions add up to."""
+    """One run: what it is called, and what its sessions add up to."""
 
     run_id: Shown[str]
+    team: Shown[str | None]
+    """The team that it was started with; null where its START names none."""
+    title: str | None
+    """One line of its input; null where it has none, or it is encrypted."""
+    tags: list[str]
+    """What it was given at its start, as KEY=VALUE."""
+    contract: Shown[str | None]
+    outcome: Shown[Outcome]
+    """running until every session has ended; halted when one of them was."""
+    opened_at: Shown[datetime]
+    ended_at: Shown[datetime | None]
+    agents: Shown[int]
+    """Members of its sessions."""
     sessions: Shown[int]
     running: Shown[int]
     """Sessions that have not ended."""
@@ -38,10 +54,12 @@ class RunSummary(ApiModel):
 
 
 class RunPage(ApiModel):
-    """Runs, the one that changed last first."""
+    """Runs as they are sorted; those that are equal in it by their id."""
 
     items: Shown[list[RunSummary]]
     next: Shown[str | None] = NEXT
+    behind: Shown[int]
+    """Entries of the log that the list does not know yet: runs that began with them are missing."""
 
 
 class SessionSummary(ApiModel):
@@ -157,35 +175,6 @@ class SessionMachine(ApiModel):
     edges: Shown[list[MachineEdge]]
 
 
-class SessionDetail(SessionSummary):
-    """Everything about one session but its packets."""
-
-    step: Shown[int]
-    generation_limit: Shown[int]
-    max_rounds: Shown[int]
-    opener: Shown[str]
-    paused_at: Shown[datetime | None]
-    first_seq: Shown[int]
-    """Position of its first packet in the log of its shard."""
-    last_seq: Shown[int]
-    """Position of its last entry."""
-    packets: Shown[int]
-    verdicts: Shown[list[NamedCount]]
-    """Packets by verdict on arrival."""
-    refusals: Shown[list[NamedCount]]
-    """Refused packets by code, the most frequent first."""
-    dead: Shown[int]
-    """Deliveries that are dead letters now."""
-    waits: Shown[list[SessionWait]]
-    budgets: Shown[list[BudgetPart]]
-    members: Shown[list[SessionMember]]
-    deadlines: Shown[list[SessionDeadline]]
-    held: Shown[list[HeldPacketSummary]]
-    stale_decisions: list[StaleDecisionSummary]
-    """The newest, at most 5."""
-    machine: Shown[SessionMachine]
-
-
 class SessionMove(ApiModel):
     """A transition or a barrier that happened."""
 
@@ -247,28 +236,73 @@ class SessionScores(ApiModel):
     is_cut: Shown[bool]
 
 
+RunSort = Literal[
+    "changed",
+    "-changed",
+    "started",
+    "-started",
+    "duration",
+    "-duration",
+    "cost",
+    "-cost",
+    "tokens",
+    "-tokens",
+    "packets",
+    "-packets",
+    "agents",
+    "-agents",
+    "team",
+    "-team",
+    "outcome",
+    "-outcome",
+]
+"""What runs are sorted by; the minus is downwards."""
 _SHOWN_SESSIONS = 20
 """Sessions that a run names: the newest ones."""
 
 
-async def runs_page(pool: asyncpg.Pool, after: str | None, limit: int) -> RunPage:
-    """Return runs, the one that changed last first. Raises ApiError for a bad cursor."""
-    last = read_cursor(after, "runs", {}, int, str)
-    before = None if last is None else (time_of(last[0]), last[1])
-    rows = await page_of_runs(pool, before=before, limit=limit + 1)
-    shown = rows[:limit]
+async def runs_page(pool: asyncpg.Pool, wanted: RunsWanted, sort: RunSort, after: str | None, limit: int) -> RunPage:
+    """Return the runs that fit, sorted. Raises ApiError for a bad cursor, SearchUnusable for a bad text."""
+    descending = sort.startswith("-")
+    sorted_by = next(one for one in SORTS if one == sort.removeprefix("-"))
+    filters = {**asdict(wanted), "sort": sort}
+    place = _run_place(read_cursor(after, "runs", filters, _WRITTEN[key_type(sorted_by)], str))
+    cards = await page_of_cards(pool, wanted, sorted_by=sorted_by, descending=descending, after=place, limit=limit + 1)
+    shown = cards[:limit]
     cursor = None
-    if len(rows) > limit:
-        cursor = write_cursor("runs", {}, microseconds(shown[-1].updated_at), shown[-1].run_id)
-    return RunPage(items=[_run(row) for row in shown], next=cursor)
+    if len(cards) > limit:
+        key = shown[-1].key
+        assert key is not None
+        cursor = write_cursor(
+            "runs", filters, microseconds(key) if isinstance(key, datetime) else key, shown[-1].run_id
+        )
+    behind = await read_lag(pool, "run_cards")
+    return RunPage(items=await summaries_of(pool, shown), next=cursor, behind=behind)
+
+
+_WRITTEN: Mapping[type, type] = {datetime: int, float: float, str: str}
+"""How a cursor holds what a list is sorted by."""
+
+
+def _run_place(values: list[Any] | None) -> AfterRun | None:
+    if values is None:
+        return None
+    key, run_id = values
+    return AfterRun(time_of(key) if isinstance(key, int) else key, run_id)
+
+
+async def summaries_of(pool: asyncpg.Pool, cards: Sequence[RunCard]) -> list[RunSummary]:
+    """Return runs with their sessions as they are now, in the order of the cards."""
+    figures = {row.run_id: row for row in await figures_of_runs(pool, [card.run_id for card in cards])}
+    return [_run(figures[card.run_id], card) for card in cards if card.run_id in figures]
 
 
 async def one_run(pool: asyncpg.Pool, run_id: str) -> RunSummary:
     """Return a run. Raises ApiError when the log holds none of that name."""
-    rows = await page_of_runs(pool, run_id=run_id, limit=1)
+    rows = await figures_of_runs(pool, [run_id])
     if not rows:
         raise not_found(f"run {run_id!r}", "`GET /runs` lists them", "run_id")
-    return _run(rows[0])
+    return _run(rows[0], (await cards_of(pool, [run_id])).get(run_id))
 
 
 async def sessions_page(
@@ -326,17 +360,33 @@ def session_summary(place: SessionPlace, left_out: Sequence[str]) -> SessionSumm
     )
 
 
-def _run(row: RunFigures) -> RunSummary:
+def _run(row: RunFigures, card: RunCard | None) -> RunSummary:
+    """Return a run; what only its card tells is unknown while the follower is behind it."""
     spent: Counter[str] = Counter()
     for _, _, document in row.latest:
         spent.update(_spent(document))
     states = Counter(state for _, state, _ in row.latest)
+    halted = any(state == "HALTED" for state in states)
     return RunSummary.of(
         row,
+        team=None if card is None else card.team,
+        title=None if card is None else card.title,
+        tags=[] if card is None else card.tags,
+        contract=None if card is None else card.contract,
+        outcome="running" if row.running else "halted" if halted else "closed",
+        opened_at=min(document.opened_at for _, _, document in row.latest) if card is None else card.opened_at,
+        ended_at=None if card is None or row.running else card.ended_at,
+        agents=len({name for _, _, document in row.latest for name in _agents(document)}),
         states=[NamedCount(name=name, count=count) for name, count in states.most_common()],
         session_ids=[session_id for session_id, _, _ in row.latest[:_SHOWN_SESSIONS]],
         spent=dict(spent),
     )
+
+
+def _agents(document: SessionDocument) -> Iterator[str]:
+    yield from document.members
+    for swarm in document.swarms.values():
+        yield from swarm
 
 
 def _spent(document: SessionDocument) -> dict[str, float]:

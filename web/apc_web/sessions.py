@@ -15,32 +15,51 @@ from apc_contracts.session.document import SessionDocument, TaskDocument
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import RunPhase
 from apc_log.queries import HeldRow, list_dead, list_held_packets
-from apc_log.queries.lineage import list_stale_decisions
-from apc_log.queries.packet_pages import session_scores, session_transfers
+from apc_log.queries.packet_pages import places_of_session, session_scores, session_transfers
+from apc_log.queries.run_cards import Outcome, RunsWanted
 from apc_log.queries.session_pages import SessionPlace, page_of_moves, session_figures
-from apc_log.queries.surroundings import read_refused_usage
+from apc_log.queries.surroundings import read_log_doubts
+from apc_log.registry import read_swarms
 from apc_log.session_loading import contract_of_session
-from apc_web import runs as reading
 from apc_web.access import AccountRole
-from apc_web.cursors import LARGEST_SEQ, After, Limit, OfRun, SessionName, read_cursor, write_cursor
+from apc_web.contents import ContentLine, ContentLines, said_at
+from apc_web.cursors import (
+    LARGEST_SEQ,
+    NAME,
+    After,
+    Limit,
+    OfAgent,
+    OfRun,
+    SearchText,
+    SessionName,
+    Since,
+    Until,
+    read_cursor,
+    write_cursor,
+)
 from apc_web.errors import not_found
 from apc_web.models import NamedCount, SessionAt, TimelineColumns
+from apc_web.outcomes import SessionDetail, approvals_in, entered_by, failures_in, result_of
 from apc_web.roles import RoleRoute, needs
-from apc_web.route_services import Services, Serving
+from apc_web.route_services import Reading, Serving
 from apc_web.runs import (
     MachineEdge,
     MachineState,
     RunPage,
+    RunSort,
     RunSummary,
     SessionDeadline,
-    SessionDetail,
     SessionMachine,
+    SessionMember,
     SessionMoves,
     SessionPage,
     SessionScores,
     SessionWait,
+    one_run,
     place_of,
+    runs_page,
     session_summary,
+    sessions_page,
 )
 from apc_web.timeline import LARGEST_PAGE, session_at, timeline_of
 
@@ -71,7 +90,7 @@ def waits_of(place: SessionPlace, held: Sequence[HeldRow], dead: int) -> list[Se
         ids = [one.packet_id for one in held[:_MOST_IDS]]
         waits.append(SessionWait(kind="held", words=words, packet_ids=ids))
     waits += [
-        SessionWait(kind="deadline", words=_DEADLINES.get(kind, f"the deadline {kind}"), due=due)
+        SessionWait(kind="deadline", words=_deadline_words(kind), due=due)
         for kind, due in sorted(document.deadlines.items(), key=lambda item: item[1])
         if not kind.startswith(("ack:", "ask:"))
     ]
@@ -83,7 +102,15 @@ _DEADLINES = {
     "state": "the session halts if it does not leave this state before the deadline",
     "veto": "agents may veto the decision until the deadline",
     "wall": "the session halts when its time is used up",
+    "deadline": "the session halts if its work is not done by its deadline",
+    "open": "the session halts if its opener sends no work before the deadline",
+    "stall": "the session halts if nothing moves until then",
+    "wake": "a timer that an agent has set goes off",
 }
+
+
+def _deadline_words(kind: str) -> str:
+    return _DEADLINES.get(kind.partition(":")[0], "a deadline of its contract")
 
 
 def _questions(document: SessionDocument) -> list[SessionWait]:
@@ -140,16 +167,23 @@ SESSION_MACHINE = "inter_agent_coordination"
 PACKET_MACHINE = "packet_lifecycle"
 
 
-async def session_detail(services: Services, session_id: str) -> SessionDetail:
+async def _members(reading: Reading, document: SessionDocument) -> list[SessionMember]:
+    """Return the members; the swarm of one that the session names alone is that of its registration."""
+    members = memberships(document)
+    swarms = await read_swarms(reading.pool, [one.agent_id for one in members if one.swarm is None])
+    return [SessionMember.of(one, swarm=one.swarm or swarms.get(one.agent_id)) for one in members]
+
+
+async def session_detail(reading: Reading, session_id: str) -> SessionDetail:
     """Return everything about one session but its packets. Raises ApiError when there is none."""
-    place = await place_of(services.pool, session_id)
-    figures = await session_figures(services.pool, place)
-    held = await list_held_packets(services.pool, session_id)
-    dead = await list_dead(services.pool, session_id=session_id, limit=_MOST_DEAD)
-    refused = await read_refused_usage(services.pool, session_id)
-    uncharged = [(one.task_id, one.resource, one.refused) for one in refused]
+    place = await place_of(reading.pool, session_id)
+    figures = await session_figures(reading.pool, place)
+    held = await list_held_packets(reading.pool, session_id)
+    dead = await list_dead(reading.pool, session_id=session_id, limit=_MOST_DEAD)
+    doubts = await read_log_doubts(reading.pool, session_id)
+    uncharged = [(one.task_id, one.resource, one.refused) for one in doubts.usage]
     document = place.document
-    contract = await contract_of_session(services.pool, document.contract_hash, services.contract)
+    contract = await contract_of_session(reading.pool, document.contract_hash, reading.contract)
     return SessionDetail.of(
         session_summary(place, omissions(contract)),
         document,
@@ -159,29 +193,37 @@ async def session_detail(services: Services, session_id: str) -> SessionDetail:
         dead=len(dead),
         waits=waits_of(place, held, len(dead)),
         budgets=budget_shares(document, datetime.now(UTC), uncharged),
-        members=memberships(document),
+        members=await _members(reading, document),
         deadlines=[SessionDeadline(kind=kind, due=due) for kind, due in sorted(document.deadlines.items())],
         held=held,
-        stale_decisions=await list_stale_decisions(services.pool, session_id),
+        stale_decisions=doubts.stale,
         machine=machine_of(contract, SESSION_MACHINE),
+        coordinator=contract.coordinator.value,
+        entered=await entered_by(reading, session_id, contract.machine(SESSION_MACHINE).states[0]),
+        result=await result_of(reading, document),
+        approvals=await approvals_in(reading, document),
+        failures=await failures_in(reading, document, dead),
+        failed_verifications=len(doubts.failed),
+        refused_usage=len(doubts.usage),
+        doubts=doubts.sentences,
     )
 
 
-async def moves_of(services: Services, session_id: str, after: str | None, limit: int) -> SessionMoves:
+async def moves_of(reading: Reading, session_id: str, after: str | None, limit: int) -> SessionMoves:
     """Return transitions and barriers of a session, oldest first. Raises ApiError."""
-    await place_of(services.pool, session_id)
+    await place_of(reading.pool, session_id)
     last = read_cursor(after, "moves", {"session_id": session_id}, int)
-    rows = await page_of_moves(services.pool, session_id, after=last[0] if last else 0, limit=limit + 1)
+    rows = await page_of_moves(reading.pool, session_id, after=last[0] if last else 0, limit=limit + 1)
     shown = rows[:limit]
     cursor = write_cursor("moves", {"session_id": session_id}, shown[-1].seq) if len(rows) > limit else None
     return SessionMoves.of(items=shown, next=cursor)
 
 
-async def scores_of(services: Services, session_id: str) -> SessionScores:
+async def scores_of(reading: Reading, session_id: str) -> SessionScores:
     """Return scores by generation and swarm, and the transfers between swarms. Raises ApiError."""
-    await place_of(services.pool, session_id)
-    scores = await session_scores(services.pool, session_id, limit=_MOST_SCORES + 1)
-    transfers = await session_transfers(services.pool, session_id, limit=_MOST_SCORES + 1)
+    await place_of(reading.pool, session_id)
+    scores = await session_scores(reading.pool, session_id, limit=_MOST_SCORES + 1)
+    transfers = await session_transfers(reading.pool, session_id, limit=_MOST_SCORES + 1)
     return SessionScores.of(
         scores=scores[:_MOST_SCORES],
         transfers=transfers[:_MOST_SCORES],
@@ -221,16 +263,35 @@ router = APIRouter(tags=["runs and sessions"], route_class=RoleRoute)
 
 @router.get("/runs", response_model=RunPage)
 @needs(AccountRole.VIEWER)
-async def list_runs(services: Serving, after: After = None, limit: Limit = 50) -> RunPage:
-    """Return runs, the one that changed last first."""
-    return await reading.runs_page(services.pool, after, limit)
+async def list_runs(
+    services: Serving,
+    *,
+    text: SearchText = None,
+    team: Annotated[str | None, Query(pattern=NAME, description="Only of this team.")] = None,
+    contract: Annotated[str | None, Query(pattern=NAME, description="Only under this contract.")] = None,
+    tag: Annotated[str | None, Query(pattern=NAME, description="Only with this tag, as KEY=VALUE.")] = None,
+    agent: OfAgent = None,
+    outcome: Annotated[Outcome | None, Query(description="Only with this outcome.")] = None,
+    state: Annotated[str | None, Query(pattern=NAME, description="Only with a session in this state.")] = None,
+    since: Since = None,
+    until: Until = None,
+    sort: Annotated[RunSort, Query(description="What comes first; a minus turns it round.")] = "-changed",
+    after: After = None,
+    limit: Limit = 50,
+) -> RunPage:
+    """Return the runs that fit everything given, by default the one that changed last first.
+
+    since and until are about when a run was started; text is searched for in its input, its names and tags.
+    """
+    wanted = RunsWanted(text, team, contract, tag, agent, outcome, state, since, until)
+    return await runs_page(services.pool, wanted, sort, after, limit)
 
 
 @router.get("/runs/{run_id}", response_model=RunSummary)
 @needs(AccountRole.VIEWER)
 async def get_run(services: Serving, run_id: SessionName) -> RunSummary:
     """Return one run."""
-    return await reading.one_run(services.pool, run_id)
+    return await one_run(services.pool, run_id)
 
 
 @router.get("/sessions", response_model=SessionPage)
@@ -243,7 +304,7 @@ async def list_sessions(
     limit: Limit = 100,
 ) -> SessionPage:
     """Return sessions, the one that changed last first."""
-    return await reading.sessions_page(services.pool, services.contract, run_id, running, after, limit)
+    return await sessions_page(services.pool, services.contract, run_id, running, after, limit)
 
 
 @router.get("/sessions/{session_id}", response_model=SessionDetail)
@@ -262,6 +323,23 @@ async def list_moves(
     return await moves_of(services, session_id, after, limit)
 
 
+@router.get("/sessions/{session_id}/lines", response_model=ContentLines)
+@needs(AccountRole.READER)
+async def get_lines(
+    services: Serving,
+    session_id: SessionName,
+    seq: Annotated[
+        list[Annotated[int, Path(ge=0, le=LARGEST_SEQ)]],
+        Query(min_length=1, max_length=200, description="Positions of packets in the log of the session's shard."),
+    ],
+) -> ContentLines:
+    """Return what packets of a session say, a line each; positions that are no packet of it are left out."""
+    place = await place_of(services.pool, session_id)
+    rows = await places_of_session(services.pool, session_id, place.shard, seq)
+    said = await said_at(services.pool, services.schemas, rows)
+    return ContentLines(items=[ContentLine.of(one, seq=place.seq) for place, one in said.items()])
+
+
 @router.get("/sessions/{session_id}/scores", response_model=SessionScores)
 @needs(AccountRole.VIEWER)
 async def get_scores(services: Serving, session_id: SessionName) -> SessionScores:
@@ -278,7 +356,7 @@ async def get_timeline(
     limit: Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="At most this many packets.")] = LARGEST_PAGE,
 ) -> Response:
     """Return a session's packets as columns, for drawing."""
-    place = await reading.place_of(services.pool, session_id)
+    place = await place_of(services.pool, session_id)
     position = read_cursor(after, "timeline", {"session_id": session_id}, int)
     body, last = await timeline_of(services.pool, place, position[0] if position else 0, limit)
     following = None if last is None else write_cursor("timeline", {"session_id": session_id}, last)

@@ -92,8 +92,9 @@ class LoginThrottle:
         for place in ((name, source), (None, source)):
             count = self._count(place) + 1
             self._failures.pop(place, None)
-            while len(self._failures) >= _MOST_KEPT:
-                self._failures.pop(next(iter(self._failures)))
+            if len(self._failures) >= _MOST_KEPT:
+                # Of those with the fewest failures the oldest: what is under attack stays, however many names come.
+                self._failures.pop(min(self._failures, key=self._count))
             self._failures[place] = _Failures(count, self._clock())
 
     def _count(self, place: Place) -> int:

@@ -99,7 +99,7 @@ CAUSES: Mapping[str, str] = {
 }
 
 
-# Verdicts and dead letters in words. The long form of each code is docs/reference/refusals.md.
+# Verdicts in words. The long form of each code is docs/reference/refusals.md.
 
 _HELD = "held: it is judged at the barrier of its generation, or when the session is resumed"
 _ACCEPTED = "accepted: every rule of the contract let it pass"
@@ -130,25 +130,6 @@ def ruling_of(row: PacketRow, hops: Sequence[TransitionRow]) -> VerdictWords:
         judged_at=at,
         contract_hash=row.contract_hash.hex(),
     )
-
-
-def dead_words(reason: str | None) -> str:
-    """Return why a delivery is dead, one sentence."""
-    text = reason or ""
-    for beginning, words in _DEAD.items():
-        if text.startswith(beginning):
-            rest = text[len(beginning) :].lstrip(" :")
-            return f"{words}: {rest}" if rest else words
-    return text or "the log does not say why"
-
-
-_DEAD = {
-    "handler_error": "the handler of the recipient failed",
-    "delivery_limit": "the recipient died with it too often",
-    "overflow": "the inbox of the recipient was full",
-    "no_route": "the recipient has no inbox",
-    "retry_limit": "the handler asked for too many further attempts",
-}
 
 
 def _words(verdict: str, code: str | None, cause: str | None) -> str:

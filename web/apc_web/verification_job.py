@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
-import structlog
 
 from apc_bus.settings import LogKeySettings
+from apc_bus.telemetry import get_logger
 from apc_persister.errors import LogKeyMissing, LogKeyUnusable, PreviousKeyUnusable
 from apc_persister.evidence.checkpoint import load_signer
 from apc_web.errors import ApiError
@@ -45,7 +45,7 @@ LONGEST_PLACE = 300
 """Characters of its place."""
 _LINE_LIMIT = 1 << 20
 """Bytes of one line of the process: the most findings, each as long as it can be."""
-_log = structlog.get_logger("apc_web")
+_log = get_logger("apc_web")
 
 
 class LogVerifier:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.web.conftest import WebBench
@@ -13,6 +14,7 @@ from apc_cli.commands.ui import QueueProbe
 from apc_client.local_acts import serve_acts
 from apc_log.queries.health import RecentWork
 from apc_web import health, queue_looks
+from apc_web.models import AgentSummary
 from apc_web.queue_looks import CachedProbe
 
 
@@ -29,6 +31,10 @@ async def probed(told: WebBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_running_system_has_a_gate_and_a_log_writer(probed: WebBench) -> None:
+    async def are_alive() -> bool:
+        return bool((await probed.get("/system"))["alive"] == 4)
+
+    await probed.house.until(are_alive)
     found = await probed.get("/system")
     assert found["is_complete"] and found["words"] == "every shard has a gate and a log writer"
     assert [(one["service"], one["state"], one["waiting"]) for one in found["services"]] == [
@@ -74,6 +80,27 @@ def test_a_late_log_refusals_and_dead_letters_raise_alerts() -> None:
     ]
     few = RecentWork(shard=0, packets=19, refused=19, delay=None, dead=0)
     assert not list(health._of_work([few])), "of few packets a share says nothing"
+
+
+def test_a_host_that_is_gone_raises_an_alert_with_the_number_of_its_agents() -> None:
+    fields: dict[str, Any] = {
+        "role": "r",
+        "swarm": "s",
+        "rights": [],
+        "handles": ["IDEA"],
+        "broker_user": "host.h0",
+        "keys": [],
+    }
+    fields |= {"kind": "agent", "is_revoked": False, "last_seen": None, "open_deliveries": 0, "most_open": 125}
+
+    def agent(name: str, host: str | None, is_here: bool | None) -> AgentSummary:
+        told = {"agent_id": name, "host": host, "is_host_present": is_here, "is_alive": bool(is_here), "quota": None}
+        return AgentSummary.model_validate(fields | told)
+
+    agents = [agent("a", "h0", False), agent("b", "h0", False), agent("c", "h1", True), agent("d", "h2", None)]
+    (alert,) = health._of_hosts([*agents, agent("e", None, None)])
+    assert (alert.name, alert.severity) == ("ApcHostGone", "critical")
+    assert alert.words == "host h0 is gone, and with it 2 agents"
 
 
 def test_clocks_that_differ_are_told_of_and_are_no_delay() -> None:

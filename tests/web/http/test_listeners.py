@@ -41,4 +41,4 @@ def test_the_console_prints_no_link_where_another_process_listens(tmp_path: Path
 
     assert ended.returncode == 2
     assert ended.stderr == f"apc: --listen {HOST}:{port}: Address already in use; name another port or address\n"
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*.html")) == []

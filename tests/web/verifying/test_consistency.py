@@ -25,6 +25,18 @@ async def test_a_later_log_extends_an_earlier_one(told: WebBench) -> None:
     assert f"of {new} entries extends that of {old}" in "\n".join(said)
 
 
+async def test_an_entry_of_any_kind_is_proven(told: WebBench) -> None:
+    entries = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
+    kinds = set()
+    for seq in range(1, entries + 1):
+        proof = await told.get(f"/log/entries/0/{seq}/proof")
+        kinds.add(orjson.loads(proof["entry"])[0])
+        check_file(iter([orjson.dumps(proof).decode()]), [parse_key(proof["key"])])
+    assert {"packet", "hop"} <= kinds
+    assert (await told.get(f"/log/entries/0/{10**9}/proof", status=409))["code"] == "PROOF_IMPOSSIBLE"
+    assert (await told.get("/log/entries/9/1/proof", status=404))["code"] == "NOT_FOUND"
+
+
 async def test_by_default_the_newest_checkpoint_extends_the_exported_one(told: WebBench) -> None:
     async def exported() -> bool:
         return bool((await told.get("/log/checkpoints"))["items"][0]["exported"])

@@ -1,8 +1,9 @@
-import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-import { againAfter, ApiProblem, takeToken } from "./api/client";
+import { makeQueryClient } from "./api/query-client";
+import { greet, takeToken } from "./api/token";
 import { router } from "./router";
 import { applyTheme } from "./shell/theme";
 import "./styles/tokens.css";
@@ -13,6 +14,7 @@ import "./styles/chat.css";
 
 takeToken();
 applyTheme();
+await greet();
 
 // A new link, opened in the tab of an old one, changes only the fragment.
 addEventListener("hashchange", () => {
@@ -30,15 +32,14 @@ addEventListener("vite:preloadError", (event) => {
   location.reload();
 });
 
-const client = new QueryClient({
-  defaultOptions: {
-    queries: {
-      staleTime: 5_000,
-      retry: (failures, error) => !(error instanceof ApiProblem && error.status >= 400 && error.status < 500) && failures < 2,
-      refetchInterval: (query) => againAfter(query.state.error, false),
-    },
-  },
-});
+// Once the page is there, so that it does not wait for files of other pages.
+if (import.meta.env.PROD && "serviceWorker" in navigator) {
+  const keep = () => void navigator.serviceWorker.register("/away.js").catch(() => undefined);
+  if (document.readyState === "complete") keep();
+  else addEventListener("load", keep);
+}
+
+const client = makeQueryClient();
 
 createRoot(document.getElementById("root")!).render(
   <StrictMode>

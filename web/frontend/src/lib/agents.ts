@@ -15,8 +15,8 @@ export function stateOf(agent: Agent): AgentState {
 export const STATE_TONES: Record<AgentState, Tone> = { alive: "good", silent: "neutral", revoked: "bad", person: "neutral" };
 
 export const STATE_HINTS: Record<AgentState, string> = {
-  alive: "A heartbeat within 90 seconds",
-  silent: "No heartbeat within 90 seconds; an agent of a program without heartbeats is always silent",
+  alive: "Its host runs, or it was heard of within 90 seconds",
+  silent: "Its host is gone, or it was not heard of within 90 seconds; a program without heartbeats is silent while it has nothing to say",
   revoked: "The gate refuses what it sends",
   person: "A person has no inbox and no heartbeat",
 };

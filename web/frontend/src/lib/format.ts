@@ -21,8 +21,9 @@ export function score(value: number | null | undefined): string {
   return value == null ? "–" : value.toFixed(3);
 }
 
-export function money(value: number): string {
-  return `$${value < 1 ? value.toFixed(4) : value.toFixed(2)}`;
+/** A cost in the unit of what agents report and of budgets: the bus knows no currency. */
+export function costText(value: number): string {
+  return new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: value < 1 ? 4 : 2 }).format(value);
 }
 
 /** Milliseconds as the largest two units: 950 ms, 12.3 s, 4 min 5 s, 3 h 2 min, 2 d 4 h. */
@@ -55,18 +56,35 @@ export function ago(at: string | number, now: number): string {
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 
+/** The zone that a time is shown in: UTC, UTC+1, UTC−3:30. It follows summer time. */
+export function zone(at: string | number): string {
+  const minutes = -new Date(at).getTimezoneOffset();
+  if (!minutes) return "UTC"; // an unusable time has no zone either
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}`;
+}
+
+/** Hours to milliseconds, without the zone: for columns whose head names it. */
 export function time(at: string | number): string {
   const date = new Date(at);
   return `${clock.format(date)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
 export function dateTime(at: string | number): string {
-  return `${day.format(new Date(at))}, ${clock.format(new Date(at))}`;
+  return `${day.format(new Date(at))}, ${clock.format(new Date(at))} ${zone(at)}`;
 }
 
-/** The first eight characters of an id. */
+/** The same in UTC, to the millisecond: 2026-01-01 00:04:05.120 UTC. */
+export function utc(at: string | number): string {
+  const date = new Date(at);
+  return Number.isNaN(date.getTime()) ? String(at) : `${date.toISOString().slice(0, -1).replace("T", " ")} UTC`;
+}
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+
+/** The last eight characters of a UUID: those made at the same time share their beginning. Names stay whole. */
 export function shortId(id: string): string {
-  return /^[0-9a-f]{8}-/.test(id) ? id.slice(0, 8) : id;
+  return UUID.test(id) ? `…${id.slice(-8)}` : id;
 }
 
 export function bytes(value: number): string {
@@ -81,15 +99,31 @@ export function plain(name: string): string {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
+/** A text with each SHA-256 short at its end, as ids are. */
+export function shortHashes(text: string): string {
+  return text.replaceAll(/\b[0-9a-f]{56}([0-9a-f]{8})\b/g, "…$1");
+}
+
+/** At most so many characters, with an ellipsis for the rest. */
+export function cut(text: string, most: number): string {
+  if (text.length <= most) return text;
+  const characters = [...text];
+  return characters.length <= most ? text : `${characters.slice(0, most - 1).join("").trimEnd()}…`;
+}
+
 /** A clause as a sentence: a capital at its beginning, a full stop at its end. */
 export function sentence(words: string): string {
   const text = words.trim();
   return text === "" ? "" : `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
 }
 
+/** Joiners where writing needs them: within an emoji, and between letters of scripts that join. Elsewhere they hide. */
+const JOINER = /(?<=[\p{Extended_Pictographic}\u{1f3fb}-\u{1f3ff}\ufe0f])\u200d(?=\p{Extended_Pictographic})|(?<=[\p{L}\p{M}])[\u200c\u200d](?=[\p{sc=Arab}\p{sc=Beng}\p{sc=Deva}\p{sc=Gujr}\p{sc=Guru}\p{sc=Knda}\p{sc=Mlym}\p{sc=Mong}\p{sc=Orya}\p{sc=Sinh}\p{sc=Syrc}\p{sc=Taml}\p{sc=Telu}])/gu;
+
 /** Show control and bidi characters of foreign text, which could make it look like other text. */
 export function visible(text: string): string {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char) => {
-    return `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  const joiners = new Set(/[\u200c\u200d]/.test(text) ? Array.from(text.matchAll(JOINER), (found) => found.index) : []);
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (char, at: number) => {
+    return joiners.has(at) ? char : `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`;
   });
 }

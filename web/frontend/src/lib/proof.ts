@@ -6,6 +6,7 @@ export const COLUMNS: Record<string, string[]> = {
      parent_packet_id cause_packet_id sender_agent_id sender_role sender_swarm_id recipients generation round step
      confidence created_at expires_at judged_at verdict refusal_code refusal contract_hash facts stored_hash
      packet_hash user_id signature`.split(/\s+/),
+  hop: `epoch batch_no recorded_at session_id packet_id recipient attempt from_state to_state events occurred_at actor metadata`.split(" "),
 };
 
 export interface Proof {
@@ -235,6 +236,31 @@ export interface ShownPacket {
   refusal_code: string | null;
   session_id: string;
   packet_hash: string;
+}
+
+const KEY = "apc.key";
+
+/** The public key that the reader trusts; null without one. It stays in this browser. */
+export function pinnedKey(): string | null {
+  return localStorage.getItem(KEY);
+}
+
+export function pinKey(key: string): void {
+  if (key) localStorage.setItem(KEY, key);
+  else localStorage.removeItem(KEY);
+}
+
+export interface ShownEffect {
+  packet_id: string;
+  agent_id: string;
+  key: string;
+}
+
+/** Whether a proven hop tells of the effect that the page shows. */
+export function isOfEffect(effect: ShownEffect, session: string, fields: Record<string, unknown>): boolean {
+  const { metadata } = fields;
+  const told = (typeof metadata === "string" ? JSON.parse(metadata) : metadata) as { effect?: { key?: unknown } } | null;
+  return fields.session_id === session && fields.packet_id === effect.packet_id && fields.recipient === effect.agent_id && told?.effect?.key === effect.key;
 }
 
 /** The column in which the page and the proven entry differ; null is none. A held packet is judged later, by another entry. */

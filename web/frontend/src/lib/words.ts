@@ -1,5 +1,5 @@
 /** Plain words beside the words of the protocol. */
-import { plain } from "./format";
+import { plain, shortId } from "./format";
 
 const STATES: Record<string, string> = {
   SESSION_OPEN: "Open",
@@ -74,7 +74,7 @@ const STEPS: Record<string, string> = {
   ARCHIVED: "Filed",
 };
 
-const RESOURCES: Record<string, string> = { packets: "Packets", tokens: "Tokens", cost_usd: "Cost", wall_ms: "Time" };
+const RESOURCES: Record<string, string> = { packets: "Packets", tokens: "Tokens", cost: "Cost", wall_ms: "Time" };
 
 export function stateWord(state: string): string {
   return STATES[state] ?? plain(state);
@@ -92,6 +92,9 @@ export function stepWord(state: string): string {
 export function resourceWord(resource: string): string {
   return RESOURCES[resource] ?? plain(resource);
 }
+
+/** A candidate by a short name; the candidate "none" stands for choosing nobody. */
+export const nobody = (candidate: string): string => (candidate === "none" ? "nobody" : shortId(candidate));
 
 export type Tone = "good" | "warn" | "bad" | "accent" | "neutral";
 
@@ -119,6 +122,7 @@ const SERIES: Record<string, number> = {
 };
 
 export function typeColour(type: string): string {
+  if (type === "ERROR") return "var(--bad)";
   return `var(--series-${SERIES[type] ?? 5})`;
 }
 

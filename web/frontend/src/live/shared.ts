@@ -1,5 +1,5 @@
 /** Follow the log over the one stream of this browser; over a stream of this tab where shared workers are missing. */
-import { authorization } from "../api/client";
+import { authorization } from "../api/token";
 import type { FromTab, ToTab } from "./messages";
 import { follow, type Scope, type StreamHandlers } from "./stream";
 

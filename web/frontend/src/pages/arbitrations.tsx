@@ -1,9 +1,11 @@
 /** Every arbitration across runs: who won, by how much, who was refused and why. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { Link, linkOptions, useNavigate, useSearch } from "@tanstack/react-router";
+import { useEffect, useRef } from "react";
 import type { Schemas } from "../api/client";
 import { arbitrations, arbitrationStats } from "../api/queries";
 import { Ago, Badge, Card, Foreign, PacketLink, usePageTitle } from "../parts/bits";
+import { TimeRangeChoice, useTimeRange } from "../parts/range";
 import { Empty, Loaded } from "../parts/states";
 import { ExportMenu, Table, type Column } from "../parts/table";
 import { count, plain, plural, score, shortId } from "../lib/format";
@@ -16,15 +18,17 @@ type Group = Schemas["ArbitrationGroup"];
 
 const COLUMNS: Column<Arbitration>[] = [
   { name: "judged_at", title: "When", value: (row) => row.judged_at, cell: (row) => <Ago at={row.judged_at} />, width: "92px" },
-  { name: "subject", title: "About", value: (row) => row.subject, cell: (row) => plain(row.subject), width: "92px", isExtra: true },
-  { name: "winner", title: "Winner", value: (row) => row.winner_candidate_id, cell: (row) => <Foreign>{row.winner_candidate_id === "none" ? "nobody" : shortId(row.winner_candidate_id)}</Foreign>, width: "minmax(90px, 1.4fr)" },
+  { name: "subject", title: "About", value: (row) => row.subject, cell: (row) => plain(row.subject), width: "92px", hiddenBelow: 1240 },
+  { name: "winner", title: "Winner", value: (row) => row.winner_candidate_id, cell: (row) => <Foreign>{row.winner_candidate_id === "none" ? "nobody" : shortId(row.winner_candidate_id)}</Foreign>, width: "minmax(90px, 1.4fr)", isMain: true },
   { name: "margin", title: "Margin", value: (row) => row.margin, cell: (row) => score(row.margin), width: "68px", isNumber: true },
-  { name: "candidates", title: "Candidates", value: (row) => row.candidates.length, width: "88px", isNumber: true, isExtra: true },
-  { name: "selected", title: "Selected", value: (row) => row.selected.length, width: "76px", isNumber: true, isExtra: true },
-  { name: "refused", title: "Refused", value: (row) => row.candidates.filter((one) => one.refused_with.length > 0).length, width: "72px", isNumber: true, isExtra: true },
+  { name: "candidates", title: "Candidates", value: (row) => row.candidates.length, width: "88px", isNumber: true, hiddenBelow: 1100 },
+  { name: "selected", title: "Selected", value: (row) => row.selected.length, width: "76px", isNumber: true, hiddenBelow: 1240 },
+  { name: "refused", title: "Refused", value: (row) => row.candidates.filter((one) => one.refused_with.length > 0).length, width: "72px", isNumber: true },
   { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true, isExtra: true },
-  { name: "run_id", title: "Run", value: (row) => row.run_id, cell: (row) => <span className="mono quiet">{row.run_id}</span>, width: "minmax(0, 1.6fr)", isExtra: true },
+  { name: "run_id", title: "Run", value: (row) => row.run_id, cell: (row) => <span className="mono quiet">{row.run_id}</span>, width: "minmax(170px, 1.6fr)", isExtra: true },
 ];
+
+const NONE: readonly string[] = [];
 
 function Groups({ rows, label }: { rows: readonly Group[]; label: string }) {
   if (rows.length === 0) return <p className="soft">None.</p>;
@@ -80,7 +84,7 @@ function Margins({ margins, mean }: { margins: readonly number[]; mean: number |
             <title>{`${number} decisions`}</title>
           </rect>
         ))}
-              </svg>
+      </svg>
       <p className="row quiet num" style={{ justifyContent: "space-between", fontSize: 12 }}>
         <span>0</span>
         <span>{score(top)}</span>
@@ -95,7 +99,10 @@ function Margins({ margins, mean }: { margins: readonly number[]; mean: number |
 function Candidates({ row }: { row: Arbitration }) {
   const sorted = [...row.candidates].sort((a, b) => (a.rank ?? 1e9) - (b.rank ?? 1e9) || b.total_score - a.total_score);
   const most = Math.max(...sorted.map((one) => one.total_score), 1e-9);
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => box.current?.scrollIntoView({ block: "nearest" }), [row.packet_id]);
   return (
+    <div ref={box} style={{ scrollMarginTop: 64 }}>
     <Card
       title={
         <>
@@ -139,6 +146,7 @@ function Candidates({ row }: { row: Arbitration }) {
         ))}
       </ul>
     </Card>
+    </div>
   );
 }
 
@@ -146,12 +154,13 @@ export function Arbitrations() {
   usePageTitle("Arbitrations");
   const { run, open } = useSearch({ from: "/arbitrations" });
   const navigate = useNavigate();
-  const list = useInfiniteQuery(arbitrations(run));
-  const stats = useQuery(arbitrationStats(run));
+  const { range, since, until, words } = useTimeRange();
+  const list = useInfiniteQuery(arbitrations({ since, until }, run));
+  const stats = useQuery(arbitrationStats({ since, until }, run));
   useStream({}, ["arbitrations"]);
   const rows = list.data?.pages.flatMap((page) => page.items) ?? [];
   const opened = rows.find((row) => row.packet_id === open);
-  const show = (row: Arbitration) => void navigate({ to: "/arbitrations", search: { run, open: row.packet_id === open ? undefined : row.packet_id }, replace: true, resetScroll: false });
+  const show = (row: Arbitration) => void navigate({ to: "/arbitrations", search: (old) => ({ ...old, open: row.packet_id === open ? undefined : row.packet_id }), replace: true, resetScroll: false });
   return (
     <div className="stack">
       <div className="title">
@@ -159,19 +168,20 @@ export function Arbitrations() {
           <h1>Arbitrations</h1>
           <p className="under">What the orchestrator compared, what it chose, and what it refused{run ? ` in ${run}` : ", across runs"}.</p>
         </div>
-        {run && (
-          <div className="acts">
-            <Link className="button" to="/arbitrations">
+        <div className="acts">
+          <TimeRangeChoice />
+          {run && (
+            <Link className="button" to="/arbitrations" search={(old) => ({ ...old, run: undefined })}>
               All runs
             </Link>
-          </div>
-        )}
+          )}
+        </div>
       </div>
       <Loaded answer={list} what="arbitrations" lines={8}>
         {() =>
           rows.length === 0 ? (
             <Card>
-              <Empty title="No arbitrations yet">The orchestrator compares candidates when swarms transfer protocols, from generation 11 on, and before a run is decided.</Empty>
+              <Empty title={range.since || range.until ? `No arbitrations ${words}` : "No arbitrations yet"}>The orchestrator compares candidates when swarms transfer protocols, from generation 11 on, and before a run is decided.</Empty>
             </Card>
           ) : (
             <>
@@ -181,6 +191,10 @@ export function Arbitrations() {
                     <div className="three">
                       <Card title="Candidates by swarm">
                         <Groups rows={found.swarms.filter((one) => one.name !== "none")} label="Swarms" />
+                        <p className="legend" style={{ padding: "10px 0 0", border: 0 }}>
+                          <span><i className="dot" style={{ background: "var(--good)" }} /> selected</span>
+                          <span><i className="dot" style={{ background: "var(--bad)" }} /> refused</span>
+                        </p>
                       </Card>
                       <Card title="Refused because">
                         <Codes codes={found.codes} />
@@ -205,7 +219,8 @@ export function Arbitrations() {
                   rowKey={(row) => row.packet_id}
                   selected={open ?? null}
                   onSelect={show}
-                  onOpen={(row) => void navigate({ to: "/packets/$packetId", params: { packetId: row.packet_id }, search: { session: row.session_id } })}
+                  link={(row) => linkOptions({ to: "/packets/$packetId", params: { packetId: row.packet_id }, search: { session: row.session_id } })}
+                  serverSorts={NONE}
                   height={520}
                   onEnd={list.hasNextPage && !list.isFetchingNextPage ? () => void list.fetchNextPage() : undefined}
                 />

@@ -20,7 +20,7 @@ const COLUMNS: Column<Point>[] = [
   { name: "mean_swarms", title: "Swarms", value: (row) => row.mean_swarms, cell: (row) => short(row.mean_swarms), width: "minmax(60px, 1fr)", isNumber: true },
   { name: "mean_protocols", title: "Protocols", value: (row) => row.mean_protocols, cell: (row) => short(row.mean_protocols), width: "minmax(68px, 1fr)", isNumber: true },
   { name: "candidates", title: "Candidates", value: (row) => row.candidates, width: "minmax(76px, 1fr)", isNumber: true },
-  { name: "runs", title: "Runs", value: (row) => row.runs, width: "minmax(48px, 1fr)", isNumber: true, isExtra: true },
+  { name: "runs", title: "Runs", value: (row) => row.runs, width: "minmax(48px, 1fr)", isNumber: true, hiddenBelow: 1240 },
 ];
 
 function Chart({ points }: { points: readonly Point[] }) {

@@ -1,86 +1,98 @@
-/** What runs, what waits for a person, how full the log is. */
+/** What waits for a person, what goes wrong, what runs: the worst first. */
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
-import { useCallback, useEffect, useState } from "react";
+import { Link } from "@tanstack/react-router";
 import type { Schemas } from "../api/client";
-import { agents, approvals, dead, effects, runs } from "../api/queries";
-import { Card, useNow, usePageTitle } from "../parts/bits";
+import { agents, approvals, dead, effects, rates, ratesNow, runs, topIssues } from "../api/queries";
+import { Bars } from "../parts/bars";
+import { Ago, Badge, Card, Foreign, usePageTitle } from "../parts/bits";
+import { TimeRangeChoice, useTimeRange } from "../parts/range";
 import { Empty, Loaded } from "../parts/states";
 import { Table, type Column } from "../parts/table";
-import { serverNow } from "../lib/clock";
-import type { Agent } from "../lib/agents";
+import { stateOf, type Agent } from "../lib/agents";
 import { count, plural } from "../lib/format";
+import { keyOf, KINDS, wordsOf } from "../lib/issues";
 import { codeWord } from "../lib/words";
 import { useStream } from "../state/live";
-import { AGENT_COLUMNS } from "./agents/columns";
+import { AGENT_COLUMNS, agentLink } from "./agents/columns";
 import { Alerts, Services } from "./overview-health";
-import { LogCard } from "./overview-log";
-import { NoRuns, RUN_COLUMNS } from "./runs";
+import { NoRuns, runColumns, runLink } from "./runs";
 
-const WINDOW = 60_000;
-const STEP = 2_000;
-
-interface Seen {
-  at: number;
-  code: string | null;
-}
-
-/** Packets of the last minute as they came over the stream. */
-function useRecent(): { seen: readonly Seen[]; take: (entries: Schemas["FoldEntry"][]) => void } {
-  const [seen, change] = useState<readonly Seen[]>([]);
-  const take = useCallback((entries: Schemas["FoldEntry"][]) => {
-    const now = serverNow();
-    const fresh = entries.filter((entry) => entry.kind === "packet").map((entry) => ({ at: now, code: entry.refusal_code ?? null }));
-    if (fresh.length > 0) change((old) => [...old.filter((one) => one.at > now - WINDOW), ...fresh].slice(-50_000));
-  }, []);
-  useEffect(() => {
-    const timer = setInterval(() => change((old) => (old.length ? old.filter((one) => one.at > serverNow() - WINDOW) : old)), STEP);
-    return () => clearInterval(timer);
-  }, []);
-  return { seen, take };
-}
-
-function Rate({ seen }: { seen: readonly Seen[] }) {
-  const now = useNow(STEP);
-  const steps = WINDOW / STEP;
-  const bars = Array.from({ length: steps }, () => 0);
-  for (const one of seen) {
-    const place = steps - 1 - Math.floor((now - one.at) / STEP);
-    if (place >= 0 && place < steps) bars[place]! += 1;
-  }
-  const most = Math.max(1, ...bars);
-  const rate = seen.length / (WINDOW / 1000);
+/** The last minute, counted in the log. */
+function LastMinute() {
+  const answer = useQuery(ratesNow);
   return (
-    <div>
-      <svg viewBox={`0 0 ${steps * 8} 48`} className="chart" style={{ height: 56 }} preserveAspectRatio="none" role="img" aria-label={`${seen.length} packets in the last minute`}>
-        {bars.map((value, index) => (
-          <rect key={index} x={index * 8 + 1} width={6} rx={1} y={47 - (value / most) * 44} height={Math.max(1, (value / most) * 44)} fill={value ? "var(--accent)" : "var(--line)"} />
-        ))}
-      </svg>
-      <p className="soft num">
-        {seen.length === 0 ? "No packet in the last minute." : `${plural(seen.length, "packet")} in the last minute, ${rate < 10 ? rate.toFixed(1) : count(Math.round(rate))} a second`}
-      </p>
-    </div>
+    <Loaded answer={answer} what="the rate" lines={3}>
+      {(found) => {
+        const [from, until] = [Date.parse(found.since), Date.parse(found.until)];
+        const rate = found.packets / Math.max(1, (until - from) / 1000);
+        return (
+          <>
+            <Bars bars={barsOf(found)} from={from} until={until} step={found.step_seconds * 1000} what="packets" badWhat="refused" isBare />
+            <p className="soft num">
+              {found.packets === 0 ? "No packet in the last minute." : `${plural(found.packets, "packet")}, ${rate < 10 ? rate.toFixed(1) : count(Math.round(rate))} a second`}
+            </p>
+            {found.refused > 0 && (
+              <p className="num" style={{ color: "var(--bad)" }}>
+                {count(found.refused)} refused: {found.refusals.slice(0, 3).map((one) => `${codeWord(one.name)} (${count(one.count)})`).join(", ")}
+              </p>
+            )}
+          </>
+        );
+      }}
+    </Loaded>
   );
 }
 
-function RefusedNow({ seen }: { seen: readonly Seen[] }) {
-  const counts = new Map<string, number>();
-  for (const one of seen) if (one.code) counts.set(one.code, (counts.get(one.code) ?? 0) + 1);
-  if (counts.size === 0) return <p className="soft">No refusal in the last minute.</p>;
-  const most = Math.max(...counts.values());
+const barsOf = (found: Schemas["Rates"]) => found.points.map((point) => ({ at: Date.parse(point.at), value: point.packets, bad: point.refused }));
+
+function PacketsOverTime() {
+  const range = useTimeRange("1d");
+  const answer = useQuery(rates(range));
   return (
-    <ul className="bars">
-      {[...counts].slice(0, 6).map(([code, number]) => (
-        <li key={code}>
-          <span title={code}>{codeWord(code)}</span>
-          <span className="meter bad">
-            <i style={{ width: `${(number / most) * 100}%` }} />
-          </span>
-          <span className="num">{number}</span>
-        </li>
-      ))}
-    </ul>
+    <Card title="Packets" aside={<TimeRangeChoice otherwise="1d" />}>
+      <Loaded answer={answer} what="packets over time" lines={3}>
+        {(found) => {
+          const [from, until] = [Date.parse(found.since), Date.parse(found.until)];
+          return (
+            <div className="stack" style={{ gap: 6 }}>
+              {found.packets > 0 && <Bars bars={barsOf(found)} from={from} until={until} step={found.step_seconds * 1000} what="packets" badWhat="refused" />}
+              <p className="soft num">
+                {found.packets === 0 ? `No packet ${range.words}.` : `${plural(found.packets, "packet")} ${range.words}, ${count(found.refused)} refused.`}
+                {found.behind > 0 && ` ${plural(found.behind, "entry", "entries")} of the log ${found.behind === 1 ? "is" : "are"} not counted yet.`}
+              </p>
+            </div>
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
+function TopIssues() {
+  const range = useTimeRange("1d");
+  const answer = useQuery(topIssues(range));
+  return (
+    <Loaded answer={answer} what="issues" lines={3}>
+      {(found) =>
+        found.groups.length === 0 ? (
+          <p className="soft">Nothing went wrong {range.words}.</p>
+        ) : (
+          <ul className="stack" style={{ gap: 8 }}>
+            {found.groups.map((one, index) => (
+              <li key={index} className="issue">
+                <Badge tone={one.kind === "refusal" ? "warn" : "bad"}>{KINDS[one.kind].one}</Badge>
+                <Link to="/issues" search={{ issue: keyOf(one) }}>
+                  <Foreign>{wordsOf(keyOf(one)).plain}</Foreign>
+                </Link>
+                <span className="quiet num">
+                  {count(one.count)}×, <Ago at={one.last_at} />
+                </span>
+              </li>
+            ))}
+          </ul>
+        )
+      }
+    </Loaded>
   );
 }
 
@@ -128,53 +140,59 @@ const AGENTS: Column<Agent>[] = [
   { name: "open", title: "Open", value: (row) => row.open_deliveries, width: "60px", isNumber: true, isExtra: true },
   SEEN!,
 ];
+/** Agents that this page has room for. */
+const MOST_AGENTS = 12;
+const ORDER = { alive: 1, silent: 2, person: 3, revoked: 4 };
+/** Who is silent while something waits for it comes first, then who works. */
+const placeOf = (agent: Agent) => (stateOf(agent) === "silent" && agent.open_deliveries > 0 ? 0 : ORDER[stateOf(agent)]);
 
 export function Overview() {
   usePageTitle("Overview");
-  const navigate = useNavigate();
-  const all = useInfiniteQuery(runs);
+  const all = useInfiniteQuery(runs({ sort: "-started" }));
   const registry = useQuery(agents);
-  const { seen, take } = useRecent();
-  useStream({}, ["runs", "dead", "checkpoints", "agents"], take);
+  useStream({}, ["runs", "dead", "approvals", "effects", "checkpoints", "agents", "issues"]);
   return (
     <div className="stack">
       <div className="title">
         <div>
           <h1>Overview</h1>
-          <p className="under">What runs now, and what waits for you.</p>
+          <p className="under">What needs you first, then what runs.</p>
         </div>
       </div>
       <Alerts />
       <div className="three">
-        <Card title="Live">
-          <Rate seen={seen} />
-        </Card>
-        <Card title="Refusals, last minute">
-          <RefusedNow seen={seen} />
-        </Card>
-        <Card title="Waits for you">
+        <Card title="Waits for you" aside={<Link to="/inbox">Inbox</Link>}>
           <Waiting />
         </Card>
+        <Card title="Issues" aside={<Link to="/issues">All issues</Link>}>
+          <TopIssues />
+        </Card>
+        <Card title="Last minute">
+          <LastMinute />
+        </Card>
       </div>
+      <PacketsOverTime />
       <Card flush title="Latest runs" aside={<Link to="/runs">All runs</Link>}>
         <Loaded answer={all} what="runs">
           {(data) => {
             const rows = data.pages.flatMap((page) => page.items).slice(0, 10);
-            return rows.length === 0 ? <NoRuns /> : <Table label="Latest runs" rows={rows} columns={RUN_COLUMNS} rowKey={(row) => row.run_id} onOpen={(row) => void navigate({ to: "/runs/$runId", params: { runId: row.run_id } })} />;
+            return rows.length === 0 ? <NoRuns /> : <Table label="Latest runs" rows={rows} columns={runColumns(rows)} rowKey={(row) => row.run_id} link={runLink} serverSorts={NONE} />;
           }}
         </Loaded>
       </Card>
       <div className="wide-narrow">
         <Card flush title="Agents" aside={<Link to="/agents">All agents</Link>}>
           <Loaded answer={registry} what="agents">
-            {(data) => (data.items.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={data.items} columns={AGENTS} rowKey={(row) => row.agent_id} onOpen={(row) => void navigate({ to: "/agents", search: { agent: row.agent_id } })} height={320} />)}
+            {(data) => {
+              const rows = data.items.filter((one) => !one.is_revoked).sort((a, b) => placeOf(a) - placeOf(b)).slice(0, MOST_AGENTS);
+              return rows.length === 0 ? <Empty title="No agents" command="apc agent add">Nobody is registered yet.</Empty> : <Table label="Agents" rows={rows} columns={AGENTS} rowKey={(row) => row.agent_id} link={agentLink} serverSorts={NONE} height={460} />;
+            }}
           </Loaded>
         </Card>
-        <div className="stack">
         <Services />
-        <LogCard />
-        </div>
       </div>
     </div>
   );
 }
+
+const NONE: readonly string[] = [];

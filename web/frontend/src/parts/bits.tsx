@@ -4,7 +4,8 @@ import { Link } from "@tanstack/react-router";
 import { useEffect, useState, type ReactNode } from "react";
 import { about } from "../api/queries";
 import { serverNow } from "../lib/clock";
-import { ago, dateTime, shortId, visible } from "../lib/format";
+import { ago, dateTime, shortId, time, utc, visible, zone } from "../lib/format";
+import { CopyButton } from "./copy";
 import { codeWord, stateTone, stateWord, typeColour, typeShape, verdictTone, type Shape, type Tone } from "../lib/words";
 
 export function Badge({ tone = "neutral", children, title }: { tone?: Tone; children: ReactNode; title?: string }) {
@@ -31,13 +32,17 @@ export function Words({ children }: { children: string }) {
   );
 }
 
-/** The verdict in words. In lists `isQuiet` leaves an accepted packet without a background, so that the others stand out. */
+/** The verdict in words. In lists `isQuiet` leaves an accepted packet without a background, so that the others stand out, and says of a refused one why. */
 export function Verdict({ verdict, code, isQuiet = false }: { verdict: string; code?: string | null; isQuiet?: boolean }) {
   const isBare = isQuiet && verdict === "accepted";
+  const why = code && codeWord(code);
   return (
-    <span className={`badge ${verdictTone(verdict)} ${isBare ? "bare" : ""}`} title={code ?? undefined}>
+    <span className={`badge ${verdictTone(verdict)} ${isBare ? "bare" : ""}`} title={why ? `${verdict}: ${why} (${code})` : undefined}>
       <span className="dot" />
-      {code ? `${verdict}: ${codeWord(code)}` : verdict}
+      <span className="cut">
+        {why && isQuiet && verdict === "refused" ? <span className="sr">{verdict}: </span> : why ? `${verdict}: ` : verdict}
+        {why}
+      </span>
     </span>
   );
 }
@@ -87,12 +92,44 @@ export function useNow(every = 10_000): number {
   return now;
 }
 
+/** How long ago; the time itself in UTC on hover. */
 export function Ago({ at }: { at: string }) {
   const now = useNow();
+  return <TimeText at={at} words={ago(at, now)} />;
+}
+
+/** A time with its zone; in UTC on hover. `isBare` leaves hours to milliseconds, where a `ZoneTitle` stands above. */
+export function Time({ at, isBare = false }: { at: string | number; isBare?: boolean }) {
+  return <TimeText at={at} words={isBare ? time(at) : dateTime(at)} />;
+}
+
+function TimeText({ at, words }: { at: string | number; words: string }) {
+  const known = !Number.isNaN(new Date(at).getTime());
   return (
-    <time dateTime={at} title={dateTime(at)} className="num" style={{ whiteSpace: "nowrap" }}>
-      {ago(at, now)}
+    <time dateTime={known ? new Date(at).toISOString() : undefined} title={utc(at)} className="num" style={{ whiteSpace: "nowrap" }}>
+      {words}
     </time>
+  );
+}
+
+/** The head of a column of bare times. */
+export function ZoneTitle({ children = "Time" }: { children?: string }) {
+  return (
+    <span title="Shown in the zone of this browser; in UTC on hover">
+      {children}, {zone(Date.now())}
+    </span>
+  );
+}
+
+/** An id: short at its end, whole on hover and by its copy button. */
+export function Id({ id, isWhole = false }: { id: string; isWhole?: boolean }) {
+  return (
+    <span className="id">
+      <bdi className="mono" title={visible(id)}>
+        {visible(isWhole ? id : shortId(id))}
+      </bdi>
+      <CopyButton text={id} what="id" />
+    </span>
   );
 }
 

@@ -1,17 +1,23 @@
 /** JSON that folds. Foreign text is only ever text. */
 import { useState } from "react";
 import { visible } from "../lib/format";
+import { useFold } from "./folds";
 
 const LONGEST = 2000;
+const MOST = 500;
+
+function Text({ value }: { value: string }) {
+  const { shown, left } = useFold(value.length, LONGEST);
+  return (
+    <bdi className="j-text">
+      &quot;{visible(value.slice(0, shown))}&quot;{left > 0 && <i> … {value.length.toLocaleString("en")} characters</i>}
+    </bdi>
+  );
+}
 
 function Scalar({ value }: { value: unknown }) {
   if (typeof value === "string") {
-    const isLong = value.length > LONGEST;
-    return (
-      <bdi className="j-text">
-        &quot;{visible(isLong ? value.slice(0, LONGEST) : value)}&quot;{isLong && <i> … {value.length.toLocaleString("en")} characters</i>}
-      </bdi>
-    );
+    return <Text value={value} />;
   }
   return <span className={typeof value === "number" ? "j-num" : "j-word"}>{String(value)}</span>;
 }
@@ -20,7 +26,11 @@ function Node({ name, value, depth }: { name?: string; value: unknown; depth: nu
   const isList = Array.isArray(value);
   const isTree = typeof value === "object" && value !== null;
   const entries = isTree ? Object.entries(value) : [];
-  const [isOpen, change] = useState(depth < 3 && entries.length <= 40);
+  const [chosen, change] = useState<boolean>();
+  const isShort = depth < 3 && entries.length <= 40;
+  // Who approves opens everything at once (`CountedFolds`): what is folded or cut off counts as closed.
+  const fold = useFold(entries.length, isShort ? MOST : 0);
+  const isOpen = chosen ?? fold.shown > 0;
   const label = name !== undefined && <span className="j-name">{visible(name)}: </span>;
   if (!isTree) {
     return (
@@ -47,10 +57,10 @@ function Node({ name, value, depth }: { name?: string; value: unknown; depth: nu
       </button>
       {isOpen && (
         <ul>
-          {entries.slice(0, 500).map(([key, one]) => (
+          {entries.slice(0, Math.max(fold.shown, Math.min(MOST, entries.length))).map(([key, one]) => (
             <Node key={key} name={key} value={one} depth={depth + 1} />
           ))}
-          {entries.length > 500 && <li className="quiet">… {entries.length - 500} more</li>}
+          {fold.left > 0 && entries.length > MOST && <li className="quiet">… {entries.length - MOST} more</li>}
         </ul>
       )}
     </li>

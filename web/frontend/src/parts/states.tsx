@@ -1,7 +1,10 @@
 /** Empty, loading and failed: what a reader sees when there is nothing to show. */
-import { useState, type ReactNode } from "react";
-import { useQueryClient } from "@tanstack/react-query";
-import { api, ApiProblem, problemOf, setToken } from "../api/client";
+import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
+import { ApiProblem } from "../api/client";
+import { about } from "../api/queries";
+import { sentence } from "../lib/format";
+import { Words } from "./bits";
 
 export function Empty({ title, children, command }: { title: string; children?: ReactNode; command?: string }) {
   return (
@@ -23,88 +26,30 @@ export function Loading({ lines = 5, what }: { lines?: number; what: string }) {
   );
 }
 
-function TokenForm() {
-  const client = useQueryClient();
-  const [token, change] = useState("");
+/** A part that the server refused to somebody whom it does not know: the form for all parts is the shell's, as soon as it has asked. */
+function Unknown({ retry }: { retry?: () => void }) {
+  const { isFetching } = useQuery(about);
+  if (isFetching) return <Loading what="the login" lines={3} />;
   return (
-    <form
-      className="row"
-      style={{ justifyContent: "center", marginTop: 10 }}
-      onSubmit={(event) => {
-        event.preventDefault();
-        setToken(token);
-        void client.invalidateQueries();
-      }}
-    >
-      <input className="field" type="password" aria-label="Token" placeholder="Token" value={token} onChange={(event) => change(event.target.value)} />
-      <button className="button primary" disabled={token.trim() === ""}>
-        Use this token
-      </button>
-    </form>
-  );
-}
-
-function LoginForm() {
-  const client = useQueryClient();
-  const [name, changeName] = useState("");
-  const [password, changePassword] = useState("");
-  const [problem, say] = useState("");
-  return (
-    <form
-      className="login"
-      onSubmit={(event) => {
-        event.preventDefault();
-        say("");
-        api.POST("/api/v1/login", { body: { name, password } }).then(
-          async ({ response, error }) => {
-            if (response.ok) void client.resetQueries();
-            else say((await problemOf(response, error)).detail);
-          },
-          (error: Error) => say(error.message),
-        );
-      }}
-    >
-      <label>
-        Name
-        <input className="field" autoComplete="username" value={name} onChange={(event) => changeName(event.target.value)} required />
-      </label>
-      <label>
-        Password
-        <input className="field" type="password" autoComplete="current-password" value={password} onChange={(event) => changePassword(event.target.value)} required />
-      </label>
-      {problem && <p role="alert" className="notice bad">{problem}</p>}
-      <button className="button primary">Log in</button>
-    </form>
+    <div className="state" role="alert">
+      <strong>You are not logged in</strong>
+      {retry && (
+        <button className="button" onClick={retry}>
+          Try again
+        </button>
+      )}
+    </div>
   );
 }
 
 export function Failed({ error, retry }: { error: unknown; retry?: () => void }) {
   const problem = error instanceof ApiProblem ? error : null;
-  if (problem?.code === "LOGIN") {
-    return (
-      <div className="state">
-        <strong>Log in</strong>
-        <p>This console has accounts. Its operator makes one for you.</p>
-        <LoginForm />
-      </div>
-    );
-  }
+  if (problem?.status === 401) return <Unknown retry={retry} />;
   if (problem?.code === "NO_ROLE") {
     return (
       <div className="state">
         <strong>Not for your role</strong>
-        <p>{problem.detail}.</p>
-      </div>
-    );
-  }
-  if (problem?.status === 401) {
-    return (
-      <div className="state" role="alert">
-        <strong>This link is old</strong>
-        <p>
-          Open the link that <b>apc ui</b> printed when it started, or paste its token.
-        </p>
-        <TokenForm />
+        <p><Words>{sentence(problem.detail)}</Words></p>
       </div>
     );
   }
@@ -112,7 +57,7 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
   return (
     <div className="state" role="alert">
       <strong>{title}</strong>
-      <p>{problem?.detail ?? (error instanceof Error ? error.message : String(error))}</p>
+      <p><Words>{sentence(problem?.detail ?? (error instanceof Error ? error.message : String(error)))}</Words></p>
       {retry && (
         <button className="button" onClick={retry} style={{ marginTop: 8 }}>
           Try again

@@ -1,5 +1,6 @@
 /** Light or dark: what the reader chose, else what the system has. */
 import { useSyncExternalStore } from "react";
+import { isPrinted, onPaper } from "../lib/paper";
 
 export type Theme = "light" | "dark";
 const KEY = "apc.theme";
@@ -7,6 +8,7 @@ const system = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set<() => void>();
 
 function current(): Theme {
+  if (isPrinted()) return "light";
   const chosen = localStorage.getItem(KEY);
   return chosen === "light" || chosen === "dark" ? chosen : system.matches ? "dark" : "light";
 }
@@ -22,6 +24,7 @@ export function toggleTheme(): void {
 }
 
 system.addEventListener("change", applyTheme);
+onPaper(applyTheme);
 
 export function useTheme(): Theme {
   return useSyncExternalStore((listener) => {

@@ -30,6 +30,24 @@ const steps = {
     await page.getByRole("alert").first().waitFor();
     must((await page.getByLabel("Name").first().inputValue()) === "rita", "the name is kept");
   },
+  async "there is never more than one form, though every part of the page is refused first"() {
+    const other = await context.newPage();
+    await other.addInitScript(() => {
+      window.most = 0;
+      const count = () => (window.most = Math.max(window.most, document.querySelectorAll('input[type="password"]').length));
+      new MutationObserver(count).observe(document, { childList: true, subtree: true });
+    });
+    const parts = ["/api/v1/runs", "/api/v1/agents", "/api/v1/dead"].map((path) => other.waitForResponse((one) => new URL(one.url()).pathname === path && one.status() === 401));
+    await other.route("**/api/v1/about", async (route) => {
+      await Promise.all(parts);
+      await other.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+      await route.continue();
+    });
+    await other.goto(`${url}/`);
+    await other.getByLabel("Password").first().waitFor();
+    must((await other.evaluate(() => window.most)) === 1, "there were several forms for a moment");
+    await other.close();
+  },
   async "a reader logs in where they were, and reads bodies and proofs"() {
     await logIn("rita");
     await page.locator(".timeline canvas").waitFor();

@@ -21,12 +21,25 @@ const steps = {
     await page.goto(`${url}/inbox#token=${token}`);
     await page.getByText("Ship build 7?").waitFor();
     await accessible(page, "approvals");
+    await tabTo(page.getByRole("textbox", { name: "Share in percent" }));
+    await page.keyboard.type("200");
+    await tabTo(page.getByRole("combobox", { name: "<img src=x onerror=alert(1)>" }));
+    await page.keyboard.press("s");
     await tabTo(page.getByRole("textbox", { name: "Reason for red-1" }));
     await page.keyboard.type("looks right");
     await tabTo(page.getByRole("button", { name: "Approve" }));
     await page.keyboard.press("Enter");
+    await page.getByText("At most 100.").waitFor();
+    await accessible(page, "a refused field");
+    await page.keyboard.press("Control+a");
+    await page.keyboard.type("20");
+    await tabTo(page.getByRole("button", { name: "Approve" }));
+    await page.keyboard.press("Enter");
     await page.getByText("Approved as alice.").waitFor();
     await page.getByText("No open questions").waitFor();
+    await page.getByRole("button", { name: "Answered" }).click();
+    await page.locator("dt", { hasText: "Share in percent" }).waitFor();
+    await accessible(page, "an answer with fields");
   },
   async "a dead letter is delivered again"() {
     await page.getByRole("tab", { name: "Approvals" }).focus();

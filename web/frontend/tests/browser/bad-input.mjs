@@ -17,7 +17,7 @@ const steps = {
     await page.goto(`${url}/#token=${token}`);
     await settled(page);
     const views = ["graph", "graph&packet=PACKET", "moves", "members", "transcript"].map((view) => `/runs/${run}?session=s-1&view=${view}`);
-    for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/agents", "/agents?agent=sentinel", "/chat", "/no-such-page"]) {
+    for (const path of [...views, "/inbox?view=dead", "/inbox?view=effects", "/inbox?view=tasks", "/agents", "/agents/sentinel", "/agents/nobody", "/log", "/issues", "/search", "/chat", "/no-such-page"]) {
       await page.goto(`${url}${path.replace("PACKET", hostile.split("-")[1])}`);
       await settled(page);
       await accessibleInBoth(page, path);
@@ -41,21 +41,22 @@ const steps = {
   },
   async "a sealed body is named as such, and its proof holds"() {
     await page.goto(`${url}/packets/${sealed}`);
-    await page.getByText("The body is sealed").first().waitFor();
+    await page.getByText("Encrypted: this server holds no key.").first().waitFor();
     await page.locator('[data-proof="unpinned"]').waitFor();
     await accessible(page, "a sealed packet");
   },
-  async "agents whose queues nobody can reach are unknown, and the keyboard selects one"() {
+  async "agents whose queues nobody can reach are unknown, and the keyboard opens one"() {
     await page.goto(`${url}/agents?state=silent`);
     await page.getByText("Queues are unknown. This server has no way to the queues.").waitFor();
     await page.getByRole("gridcell", { name: "unknown" }).first().waitFor();
-    await page.getByRole("grid", { name: "Agents" }).focus();
+    await page.getByRole("grid", { name: "Agents", exact: true }).focus();
     await page.keyboard.press("ArrowDown");
-    await page.waitForURL(/state=silent&agent=|agent=[^&]+&state=silent/);
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/\/agents\/[^/?]+$/);
     await page.getByText("Unknown.", { exact: true }).waitFor();
   },
   async "the log is verified by keyboard: whole, then changed, then without a key"() {
-    await page.goto(`${url}/`);
+    await page.goto(`${url}/log`);
     const start = page.getByRole("button", { name: /^Verify (the log|again)$/ });
     await start.focus();
     await page.keyboard.press("Enter");
@@ -109,6 +110,28 @@ const steps = {
       must(times.length > 0 && times.every((one) => /^(now|\d+ (s|min)( \d+ s)? ago|\d+\.\d s ago)$/.test(one)), `${hours} h: ${times}`);
       await other.close();
     }
+  },
+  async "a page opened while the server is away is the console's own, and comes back"() {
+    const own = await browser.newContext({ serviceWorkers: "allow" });
+    const other = await own.newPage();
+    await other.goto(`${url}/#token=${token}`);
+    await other.evaluate(() => navigator.serviceWorker.ready);
+    await other.goto(`${url}/runs`);
+    await other.getByRole("gridcell", { name: run }).waitFor();
+    await ask("stop the server");
+    await other.goto(`${url}/agents?sort=-role`);
+    await other.getByText("The server does not answer").waitFor();
+    must((await other.getByRole("link", { name: "Inbox" }).count()) === 1, "the navigation is there");
+    await ask("start the server");
+    await other.getByRole("grid", { name: "Agents", exact: true }).or(other.getByText("No agents")).first().waitFor();
+    must(other.url() === `${url}/agents?sort=-role`, other.url());
+    const kept = await other.evaluate(async () => {
+      const paths = [];
+      for (const name of await caches.keys()) for (const request of await (await caches.open(name)).keys()) paths.push(new URL(request.url).pathname);
+      return paths;
+    });
+    must(kept.includes("/") && !kept.some((path) => path.startsWith("/api")), `${kept}`);
+    await own.close();
   },
   async "a database that goes away is told as one, and the page comes back"() {
     await ask("stop the database");

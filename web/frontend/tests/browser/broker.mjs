@@ -15,7 +15,7 @@ const steps = {
     await page.goto(`${url}/agents#token=${token}`);
     await overview.goto(`${url}/`);
     await settled(page);
-    await page.getByRole("grid", { name: "Agents" }).waitFor();
+    await page.getByRole("grid", { name: "Agents", exact: true }).waitFor();
     await services.getByText("running").first().waitFor();
     must((await unknown.count()) === 0, await page.locator("main").innerText());
   },
@@ -23,7 +23,7 @@ const steps = {
     await ask("cut the broker");
     await unknown.waitFor();
     await services.getByText(/broker/).waitFor();
-    await page.getByRole("grid", { name: "Agents" }).waitFor();
+    await page.getByRole("grid", { name: "Agents", exact: true }).waitFor();
     await page.locator(".live", { hasText: "Live" }).waitFor();
     must((await services.getByText("stopped").count()) === 0, "a service that nobody can see is told as stopped");
   },

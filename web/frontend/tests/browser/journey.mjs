@@ -32,7 +32,7 @@ const steps = {
     await settled(page);
     await page.keyboard.press("Control+k");
     await page.getByRole("combobox").fill(run);
-    await page.getByRole("option", { name: run }).waitFor();
+    await page.getByRole("option", { name: new RegExp(`^${run} Run`) }).waitFor();
     await page.keyboard.press("Enter");
     await page.waitForURL(`**/runs/${run}`);
     await page.locator(".timeline canvas").waitFor();
@@ -111,7 +111,7 @@ const steps = {
     await page.goto(`${url}/packets/00000000-0000-4000-8000-000000000000`);
     await page.getByText("Not found").waitFor();
     await page.goto(`${url}/runs/no-such-run`);
-    await page.getByText("The log has no such run").waitFor();
+    await page.getByText("There is no such run").waitFor();
     await page.goto(`${url}/runs#token=wrong`);
     await page.getByText("This link is old").waitFor();
     await page.goto(`${url}/runs#token=${token}`);

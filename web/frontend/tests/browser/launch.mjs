@@ -12,9 +12,9 @@ export async function launch() {
   return playwright.launch({ executablePath, headless: true, args });
 }
 
-/** Open a page that fails the run on script errors, refused requests and everything asked of a third party. */
+/** Open a page without the service worker, which hides requests from routes; it fails the run on script errors, refused requests and everything asked of a third party. */
 export async function openPage(browser, url, options = {}) {
-  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, ...options });
+  const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, serviceWorkers: "block", ...options });
   const page = await context.newPage();
   const faults = [];
   page.on("pageerror", (error) => faults.push(`script error: ${error.message}`));

@@ -4,8 +4,23 @@ import { createRequire } from "node:module";
 
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-/** Fail on a serious or critical finding of axe-core, in the theme that is on. */
+/** Pixels below the content that are no part of it: the space above the navigation of narrow windows. */
+const BELOW = 90;
+
+/** Fail when the page is wider than its window, or longer than what it shows. */
+async function sized(page, name) {
+  const { wide, long } = await page.evaluate(() => {
+    const { scrollWidth, clientWidth, scrollHeight, clientHeight } = document.documentElement;
+    const end = document.querySelector("main").getBoundingClientRect().bottom + scrollY;
+    return { wide: scrollWidth - clientWidth, long: scrollHeight - Math.max(end, clientHeight) };
+  });
+  must(wide <= 0, `${name} scrolls sideways by ${wide} pixels`);
+  must(long <= BELOW, `${name} goes on for ${Math.round(long)} pixels below its content`);
+}
+
+/** Fail on a serious or critical finding of axe-core, in the theme that is on; or on a page of the wrong size. */
 export async function accessible(page, name) {
+  await sized(page, name);
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => window.axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"] }));
   const grave = violations.filter((one) => ["serious", "critical"].includes(one.impact));

@@ -15,13 +15,19 @@ async function more(count) {
   await page.waitForFunction((before) => Number(document.querySelector('[role="grid"][aria-label="Packets"]').getAttribute("aria-rowcount")) > before, count);
 }
 
+/** Whether the newest packet is in view. */
+function isAtEnd() {
+  const box = document.querySelector('[role="grid"][aria-label="Packets"]');
+  return box.scrollHeight > box.clientHeight && box.scrollHeight - box.scrollTop - box.clientHeight < 68;
+}
+
 const steps = {
   async "a run that goes on is found, and opens live"() {
     await page.goto(`${url}/runs#token=${token}`);
     await settled(page);
     await page.keyboard.press("Control+k");
     await page.getByRole("combobox").fill(run);
-    await page.getByRole("option", { name: run }).waitFor();
+    await page.getByRole("option", { name: / Run(, in progress)?$/ }).waitFor();
     await page.keyboard.press("Enter");
     await page.waitForURL(`**/runs/${run}`);
     await page.locator(".live", { hasText: "Live" }).waitFor();
@@ -30,9 +36,18 @@ const steps = {
   async "its packets come in"() {
     await page.evaluate(() => (window.isTheSamePage = true));
     for (let times = 0; times < 3; times += 1) await more(await rows());
+    await page.waitForFunction(isAtEnd);
+  },
+  async "the table stays where its reader has scrolled to"() {
+    await grid.evaluate((box) => box.scrollTo(0, 0));
+    await more(await rows());
+    must(await grid.evaluate((box) => box.scrollTop === 0), "the table has moved under its reader");
+    await grid.evaluate((box) => box.scrollTo(0, box.scrollHeight));
+    await more(await rows());
+    await page.waitForFunction(isAtEnd);
   },
   async "it ends with its promoted model, on the same page"() {
-    await page.getByText("The session went through every state and closed").waitFor({ timeout: 400_000 });
+    await page.getByRole("heading", { name: "Outcome" }).waitFor({ timeout: 400_000 });
     await page.getByText("won against").waitFor();
     must(await page.evaluate(() => window.isTheSamePage), "the page was loaded again");
   },

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { toCsv } from "../../src/lib/export";
-import { ago, compact, duration, plain, shortId, visible } from "../../src/lib/format";
+import { ago, compact, cut, dateTime, duration, plain, shortHashes, shortId, utc, visible, zone } from "../../src/lib/format";
 
 describe("durations", () => {
   it.each([
@@ -23,12 +23,36 @@ describe("durations", () => {
 
 it("shortens numbers and ids", () => {
   expect([compact(9999), compact(12_345), compact(1_250_000)]).toEqual(["9,999", "12.3K", "1.3M"]);
-  expect([shortId("59a6612f-6c1e-8a5f-a361-3ce300b81425"), shortId("builder-linear")]).toEqual(["59a6612f", "builder-linear"]);
+  expect([shortId("59a6612f-6c1e-8a5f-a361-3ce300b81425"), shortId("builder-linear")]).toEqual(["…00b81425", "builder-linear"]);
   expect(plain("ALL_SWARMS_READY")).toBe("All swarms ready");
+});
+
+it("names the zone of a time, and tells the time in UTC", () => {
+  const at = Date.parse("2026-01-01T00:04:05.12Z");
+  expect(utc(at)).toBe("2026-01-01 00:04:05.120 UTC");
+  expect(dateTime(at).endsWith(zone(at))).toBe(true);
+  expect([zone(at), zone("no time"), utc("no time")]).toEqual([expect.stringMatching(/^UTC([+−]\d{1,2}(:\d\d)?)?$/), "UTC", "no time"]);
 });
 
 it("shows characters that could disguise a text", () => {
   expect(visible("a\u202eb\u0000c\u001b[31m\n\ttext")).toBe("a\\u202eb\\u0000c\\u001b[31m\n\ttext");
+});
+
+it("cuts a text between characters, and only where that makes it shorter", () => {
+  expect([cut("a kettle", 8), cut("a kettle", 7), cut("a kettle", 3), cut("🔥🔥🔥", 3), cut("🔥🔥🔥", 2)]).toEqual(["a kettle", "a kett…", "a…", "🔥🔥🔥", "🔥…"]);
+});
+
+it("shortens a hash within a text at its end, and nothing that is longer or shorter", () => {
+  const hash = "09956e21".repeat(8);
+  expect(shortHashes(`offers sha256:${hash} from a`)).toBe("offers sha256:…09956e21 from a");
+  expect([shortHashes(`${hash}0`), shortHashes(hash.slice(1)), shortHashes("plain")]).toEqual([`${hash}0`, hash.slice(1), "plain"]);
+});
+
+it("leaves joiners where emoji and scripts need them, and shows those that hide", () => {
+  for (const needed of ["👩‍👩‍👧‍👦", "👩🏽‍🚒", "🏳️‍🌈", "می‌خواهم", "क्‍ष"]) expect(visible(needed)).toBe(needed);
+  expect(visible("pay\u200dpal\u200c")).toBe("pay\\u200dpal\\u200c");
+  expect(visible("می\u200c\u200cخواهم")).toBe("می\\u200c\\u200cخواهم");
+  expect(visible("👩\u200d\u200d👧")).toBe("👩\\u200d\\u200d👧");
 });
 
 it("writes CSV that no spreadsheet runs", () => {

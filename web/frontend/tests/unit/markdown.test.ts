@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { toCsv } from "../../src/lib/export";
-import { plain, sentence, shortId, visible } from "../../src/lib/format";
-import { gistOf } from "../../src/lib/gist";
+import { plain, sentence, shortHashes, shortId, visible } from "../../src/lib/format";
+import { fieldsOf, kindOf, labelOf } from "../../src/lib/content";
 import { readInline, readMarkdown, safeAddress, type Block, type Inline } from "../../src/lib/markdown";
 
 const text = (content: Inline[]): string =>
@@ -86,7 +86,10 @@ describe("a text of the worst kind", () => {
     plain,
     sentence,
     shortId,
-    gistOf: (hostile) => gistOf("CLAIM", { payload: { text: hostile } }),
+    shortHashes,
+    labelOf: (hostile) => labelOf(hostile, hostile),
+    kindOf: (hostile) => kindOf(hostile, hostile, {}),
+    fieldsOf: (hostile) => fieldsOf({ [hostile]: hostile }, {}, {}),
     toCsv: (hostile) => toCsv([hostile], [{ name: "a", value: (row) => row }]),
   };
 

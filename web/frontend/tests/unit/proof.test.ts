@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
-import { checkProof, differenceOf, type Proof, type ShownPacket } from "../../src/lib/proof";
+import { checkProof, differenceOf, isOfEffect, type Proof, type ShownPacket } from "../../src/lib/proof";
 
 const page = readFileSync(new URL("../../../../docs/reference/log-format.md", import.meta.url), "utf8");
 const vectors = page.split("```vectors\n")[1]!.split("\n```")[0]!.split("\n");
@@ -13,6 +13,16 @@ const proof: Proof = {
   entry: vectors[0]!,
   path: [vectors[3]!, vectors[5]!],
 };
+
+describe("the proof of an effect", () => {
+  it("is of the one that the page shows", () => {
+    const effect = { packet_id: "p", agent_id: "cashier", key: "transfer" };
+    const fields = { session_id: "s", packet_id: "p", recipient: "cashier", metadata: { effect: { key: "transfer" } } };
+    expect([isOfEffect(effect, "s", fields), isOfEffect(effect, "s", { ...fields, metadata: '{"effect":{"key":"transfer"}}' })]).toEqual([true, true]);
+    const others = [{ packet_id: "q" }, { recipient: "clerk" }, { session_id: "t" }, { metadata: null }, { metadata: { effect: { key: "other" } } }];
+    expect(others.map((one) => isOfEffect(effect, "s", { ...fields, ...one }))).toEqual([false, false, false, false, false]);
+  });
+});
 
 describe("the proof of the documented vectors", () => {
   it("is proven with the reader's key, and shows the entry's fields", async () => {

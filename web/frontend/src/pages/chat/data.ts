@@ -1,7 +1,8 @@
 /** What the chat reads and sends. */
 import { queryOptions } from "@tanstack/react-query";
 import { useEffect, useReducer, useState } from "react";
-import { api, authorization, data } from "../../api/client";
+import { api, data } from "../../api/client";
+import { authorization } from "../../api/token";
 import { readEvents, type StreamState } from "../../live/stream";
 import { sayLive } from "../../state/live";
 import { reduceChat, type ChatEvent, type ChatState } from "../../state/chat";

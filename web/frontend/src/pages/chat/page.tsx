@@ -2,9 +2,9 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
 import { AlertDialog, DropdownMenu } from "radix-ui";
-import { useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { about } from "../../api/queries";
-import { Ago, Card, usePageTitle } from "../../parts/bits";
+import { Ago, Card, usePageTitle, Words } from "../../parts/bits";
 import { Empty, Failed, Loaded, Loading } from "../../parts/states";
 import { sentence } from "../../lib/format";
 import { download } from "../../lib/export";
@@ -23,7 +23,7 @@ export function ChatPage() {
         ) : (
           <Card>
             <Empty title="Nobody to talk to yet" command="apc ui --agent module:agent">
-              {sentence(known.why_no_chat ?? "this server has no agent")}
+              <Words>{sentence(known.why_no_chat ?? "this server has no agent")}</Words>
             </Empty>
           </Card>
         )
@@ -35,8 +35,13 @@ export function ChatPage() {
 function Chat() {
   const { chatId } = useParams({ strict: false }) as { chatId?: string };
   const { state, live, isGone } = useChat(chatId);
+  const client = useQueryClient();
+  // The list tells of the newest message and its title: it is read again when a conversation has grown.
+  const grown = `${state?.props.messages.length ?? 0} ${state?.answer?.state ?? ""}`;
+  useEffect(() => void client.invalidateQueries({ queryKey: ["chats"] }), [client, grown]);
   return (
     <div className="chat">
+      <h1 className="sr">Chat</h1>
       <Sessions current={chatId} />
       <section className="card chat-main" aria-label="Conversation">
         {isGone ? (

@@ -2,7 +2,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { Tabs } from "radix-ui";
-import { approvals, dead, effects, tasks } from "../../api/queries";
+import { approvals, dead, tasks, useUnknownEffects } from "../../api/queries";
 import { Card, usePageTitle } from "../../parts/bits";
 import { useStream } from "../../state/live";
 import { Approvals } from "./approvals";
@@ -25,7 +25,7 @@ export function InboxPage() {
   const numbers = {
     approvals: useQuery(approvals).data?.items.length ?? 0,
     dead: useInfiniteQuery(dead).data?.pages.flatMap((one) => one.items).length ?? 0,
-    effects: (useQuery(effects("UNKNOWN")).data?.items.length ?? 0) + (useQuery(effects("RESULT_LOST")).data?.items.length ?? 0),
+    effects: useUnknownEffects(),
     tasks: useQuery(tasks("FAILED")).data?.items.length ?? 0,
   };
   useStream({}, ["approvals", "dead", "effects", "tasks"]);

@@ -4,12 +4,13 @@ import { useMemo } from "react";
 import type { Schemas } from "../../api/client";
 import { tree } from "../../api/queries";
 import { Card, Foreign, PacketLink, TypeMark, Verdict } from "../../parts/bits";
+import { ContentLine, type BodyState } from "../../parts/content";
 import { Loaded } from "../../parts/states";
 import { plural } from "../../lib/format";
 
 type Detail = Schemas["PacketDetail"];
 
-function Line({ link, session, depth = 0 }: { link: { packet_id: string; packet_type: string; sender: string; verdict: string; edge: string | null }; session: string; depth?: number }) {
+function Line({ link, session, depth = 0 }: { link: { packet_id: string; packet_type: string; sender: string; verdict: string; edge: string | null; line: string; body: BodyState }; session: string; depth?: number }) {
   return (
     <li style={{ paddingLeft: 8 + Math.min(depth, 8) * 18 }}>
       <TypeMark type={link.packet_type} isHollow={link.verdict !== "accepted"} />
@@ -21,6 +22,9 @@ function Line({ link, session, depth = 0 }: { link: { packet_id: string; packet_
         {link.edge && <span className="quiet"> · {link.edge === "cause" ? "caused by handling" : "answers"}</span>}
       </span>
       <Verdict verdict={link.verdict} isQuiet />
+      <span className="says">
+        <ContentLine line={link.line} body={link.body} />
+      </span>
     </li>
   );
 }

@@ -1,12 +1,12 @@
-/** A packet's payload by its type: an EVAL against its gate, a DECISION with its options, else its text. */
+/** What a packet says: its words, its data as fields by the schema, an EVAL against its gate, a DECISION with its options. */
 import type { Schemas } from "../../api/client";
 import { Foreign, useIsViewer } from "../../parts/bits";
-import { Json } from "../../parts/json";
+import { Fields, LongText, TypedContent, whyNoContent } from "../../parts/content";
+import { isObject, typedOf, type Json } from "../../lib/content";
+import { formFields } from "../../lib/form";
 import { plain, score } from "../../lib/format";
-import { gistOf, nobody } from "../../lib/gist";
+import { nobody } from "../../lib/words";
 import { Evidence } from "./evidence";
-
-type Json = Record<string, unknown>;
 
 const numbers = (value: unknown): [string, number][] =>
   typeof value === "object" && value !== null ? Object.entries(value).filter((pair): pair is [string, number] => typeof pair[1] === "number") : [];
@@ -58,35 +58,85 @@ function Shares({ values }: { values: [string, number][] }) {
   );
 }
 
-/** Why a packet shows no body: sealed, withheld from the role, or not JSON. */
-export function whyNoBody(detail: { is_sealed: boolean }, isViewer: boolean): string {
-  if (isViewer) return "Your role does not read bodies.";
-  if (detail.is_sealed) return "The body is sealed: it is encrypted with a key that this server does not have.";
-  return "The body cannot be read as a packet. The exact bytes are in the log.";
+/** What the words and drawings above say already, or says nothing to people. */
+const SAID: Record<string, readonly string[]> = {
+  MESSAGE: ["schema", "content", "text"],
+  SIGNAL: ["signal", "reason", "question", "request", "answer"],
+  HEARTBEAT: ["signal", "reason"],
+  EVAL: ["metric_set", "thresholds", "pass", "notes"],
+  ARBITRATION: ["candidates", "winner_candidate_id"],
+  DECISION: ["decision_id", "recommendation", "priority_distribution", "next_actions", "result"],
+  CLAIM: ["text"],
+  IDEA: ["intent"],
+  RETRACTION: ["reason"],
+  ERROR: ["error_code", "message"],
+  TRANSFER: ["protocol_id", "from_swarm", "to_swarm", "sender_score", "receiver_score"],
+};
+
+/** What a DECISION recommends where its agent gives no text. */
+const DONE = "done";
+
+function restOf(type: string, payload: Json): Json {
+  const said = new Set(SAID[type] ?? []);
+  return Object.fromEntries(Object.entries(payload).filter(([name, value]) => !said.has(name) && value !== null && !(Array.isArray(value) && value.length === 0)));
+}
+
+/** Data of a registered schema, under its name. */
+function Typed({ schema, content }: { schema: string; content: Json }) {
+  return (
+    <div className="stack" style={{ gap: 6 }}>
+      <p className="quiet mono">
+        <Foreign>{schema}</Foreign>
+      </p>
+      <TypedContent schema={schema} content={content} />
+    </div>
+  );
+}
+
+/** What a question shows beside its text: the message that it is about, or other data. */
+export function Shown({ content }: { content: unknown }) {
+  if (!isObject(content) || Object.keys(content).length === 0) return null;
+  const about = typedOf(content);
+  return about ? <Typed {...about} /> : <Fields value={content} />;
+}
+
+/** The content of a packet whose document this server can read. */
+export function Spoken({ type, said, payload }: { type: string; said: string; payload: Json }) {
+  const typed = typedOf(payload);
+  const options = numbers(payload.priority_distribution);
+  const candidates = Array.isArray(payload.candidates) ? payload.candidates.filter(isObject).map((one): [string, number] => [String(one.candidate_id), Number(one.total_score)]) : [];
+  const rest = restOf(type, payload);
+  const question = isObject(payload.question) ? payload.question : null;
+  const asked = question && isObject(question.answer_schema) ? formFields(question.answer_schema) : [];
+  const filledIn = isObject(payload.answer) && isObject(payload.answer.content) ? payload.answer.content : null;
+  return (
+    <>
+      {said && !(typed && said === DONE) && (
+        <p>
+          <LongText text={said} />
+        </p>
+      )}
+      {question && <Shown content={question.content} />}
+      {asked.length > 0 && <p className="quiet">Asks for <Foreign>{asked.map((one) => one.label).join(", ").slice(0, 600)}</Foreign>.</p>}
+      {filledIn && <Fields value={filledIn} />}
+      {typed && <Typed {...typed} />}
+      {type === "EVAL" && <Gauges payload={payload} />}
+      {options.length > 0 && <Shares values={options} />}
+      {candidates.length > 0 && <Shares values={candidates} />}
+      {Object.keys(rest).length > 0 && <Fields value={rest} />}
+    </>
+  );
 }
 
 export function Content({ detail }: { detail: Schemas["PacketDetail"] }) {
-  const isViewer = useIsViewer();
-  const payload = (detail.document as { payload?: Json } | null)?.payload;
-  if (!payload) return <p className="soft">{whyNoBody(detail, isViewer)}</p>;
-  const gist = gistOf(detail.packet_type, detail.document);
-  const evidence = (detail.document as { proof_bundle?: Json | null }).proof_bundle;
-  const options = numbers(payload.priority_distribution);
-  const candidates = Array.isArray(payload.candidates) ? (payload.candidates as Json[]).map((one): [string, number] => [String(one.candidate_id), Number(one.total_score)]) : [];
+  const why = whyNoContent(detail.body, useIsViewer());
+  const payload = detail.document?.payload;
+  if (why || !isObject(payload)) return <p className="soft">{why || whyNoContent("damaged", false)}</p>;
+  const evidence = detail.document?.proof_bundle;
   return (
     <div className="stack">
-      {gist && (
-        <p style={{ whiteSpace: "pre-wrap" }}>
-          <Foreign>{gist}</Foreign>
-        </p>
-      )}
-      {detail.packet_type === "EVAL" && <Gauges payload={payload} />}
-      {options.length > 0 && <Shares values={options} />}
-      {candidates.length > 0 && <Shares values={candidates} />}
-      {evidence != null && typeof evidence === "object" && (
-        <Evidence bundle={evidence} session={detail.session_id} isScored={detail.packet_type === "EVAL"} />
-      )}
-      {!gist && <Json value={payload} />}
+      <Spoken type={detail.packet_type} said={detail.said} payload={payload} />
+      {isObject(evidence) && <Evidence bundle={evidence} isScored={detail.packet_type === "EVAL"} />}
     </div>
   );
 }

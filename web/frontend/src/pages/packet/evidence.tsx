@@ -1,5 +1,5 @@
-/** What a packet rests on: references, scores against their gate, falsifiers. */
-import { Foreign, PacketLink } from "../../parts/bits";
+/** What a packet gives as its evidence beside packets: references, scores against their gate, falsifiers. */
+import { Foreign } from "../../parts/bits";
 import { Json } from "../../parts/json";
 import { plain, score } from "../../lib/format";
 
@@ -8,27 +8,21 @@ type Json = Record<string, unknown>;
 const KNOWN = new Set(["evidence_refs", "gate_scores", "falsifiers", "signatures"]);
 const texts = (value: unknown): string[] => (Array.isArray(value) ? value.filter((one): one is string => typeof one === "string") : []);
 
-function Reference({ name, session }: { name: string; session: string }) {
-  const id = /^packet:([0-9a-f-]{36})$/.exec(name)?.[1];
-  if (id) return <PacketLink id={id} session={session}>{name}</PacketLink>;
-  return <Foreign>{name}</Foreign>;
-}
-
 /** `isScored` leaves out the scores of the gate: the packet shows them itself. */
-export function Evidence({ bundle, session, isScored }: { bundle: Json; session: string; isScored: boolean }) {
-  const references = texts(bundle.evidence_refs);
+export function Evidence({ bundle, isScored }: { bundle: Json; isScored: boolean }) {
+  const references = texts(bundle.evidence_refs).filter((one) => !one.startsWith("packet:"));
   const falsifiers = texts(bundle.falsifiers);
   const scores = Object.entries((isScored ? {} : (bundle.gate_scores ?? {})) as Json).filter((pair): pair is [string, number] => typeof pair[1] === "number");
   const others = Object.entries(bundle).filter(([name, value]) => !KNOWN.has(name) || (name === "signatures" && Array.isArray(value) && value.length > 0));
+  if (references.length + falsifiers.length + scores.length + others.length === 0) return null;
   return (
     <div className="stack" style={{ gap: 8 }}>
       <h3>Evidence</h3>
-      {references.length + falsifiers.length + scores.length + others.length === 0 && <p className="soft">None was given.</p>}
       {references.length > 0 && (
         <ul className="refs">
           {references.map((one) => (
             <li key={one} className="mono">
-              <Reference name={one} session={session} />
+              <Foreign>{one}</Foreign>
             </li>
           ))}
         </ul>

@@ -1,8 +1,8 @@
 /** The path of a packet through its lifecycle, one step a hop. */
 import type { Schemas } from "../../api/client";
-import { Foreign } from "../../parts/bits";
+import { Foreign, Time } from "../../parts/bits";
 import { effectOf } from "../../lib/effects";
-import { plain, time } from "../../lib/format";
+import { plain, zone } from "../../lib/format";
 import { stepWord } from "../../lib/words";
 
 const BAD = new Set(["REJECTED_SCHEMA", "REJECTED_POLICY", "DEAD_LETTERED", "EXPIRED", "RETRACTED"]);
@@ -59,7 +59,7 @@ export function Hops({ detail }: { detail: Schemas["PacketDetail"] }) {
     <ol className="hops">
       {lines.map((hop) => (
         <li key={hop.seq} className={BAD.has(hop.to_state) ? "bad" : GOOD.has(hop.to_state) ? "good" : ""}>
-          <span className="num quiet">{time(hop.at)}</span>
+          <span className="quiet"><Time at={hop.at} isBare /> {zone(hop.at)}</span>
           <div>
             <span title={`${hop.from_state} → ${hop.to_state || "no change"}`}>{hop.to_state ? stepWord(hop.to_state) : plain(hop.event)}</span>
             {hop.recipient && (

@@ -3,13 +3,14 @@ import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../../api/client";
 import { impact } from "../../api/queries";
 import { Badge, Card, Foreign, PacketLink, TypeMark } from "../../parts/bits";
+import { ContentLine } from "../../parts/content";
 import { Loaded } from "../../parts/states";
 import { count, plural } from "../../lib/format";
 
 export function ImpactCard({ detail }: { detail: Schemas["PacketDetail"] }) {
   const answer = useQuery(impact(detail.packet_id, detail.session_id));
   return (
-    <Card title="Blast radius">
+    <Card title="What rests on it">
       <Loaded answer={answer} what="what rests on it" lines={2}>
         {(found) =>
           found.total === 0 ? (
@@ -25,9 +26,12 @@ export function ImpactCard({ detail }: { detail: Schemas["PacketDetail"] }) {
                       <span className="mono">{one.packet_type}</span>
                     </PacketLink>
                     <span className="soft from">
-                      <Foreign>{one.sender}</Foreign> <span className="quiet">· generation {one.generation}</span>
+                      <Foreign>{one.sender}</Foreign>
                     </span>
                     {one.is_retracted ? <Badge tone="bad">retracted</Badge> : one.is_stale ? <Badge tone="warn">stale</Badge> : <span />}
+                    <span className="says">
+                      <ContentLine line={one.line} body={one.body} />
+                    </span>
                   </li>
                 ))}
               </ul>

@@ -3,15 +3,17 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useParams, useSearch } from "@tanstack/react-router";
 import { Tabs } from "radix-ui";
 import type { Schemas } from "../../api/client";
-import { packet } from "../../api/queries";
-import { Card, Foreign, PacketLink, TypeName, Verdict, useIsViewer, usePageTitle } from "../../parts/bits";
+import { packet, schemaDocument } from "../../api/queries";
+import { Card, Foreign, Id, PacketLink, Time, TypeName, Verdict, useIsViewer, usePageTitle } from "../../parts/bits";
+import { whyNoContent } from "../../parts/content";
 import { Json } from "../../parts/json";
 import { Empty, Loaded } from "../../parts/states";
-import { bytes, dateTime, shortId } from "../../lib/format";
-import { gistOf } from "../../lib/gist";
+import { isObject, titleOf, typedOf } from "../../lib/content";
+import { bytes, cut, plain, shortHashes, shortId } from "../../lib/format";
 import { useStream } from "../../state/live";
 import { Chain } from "./chain";
-import { Content, whyNoBody } from "./content";
+import { GroundsCard } from "./grounds";
+import { Content } from "./content";
 import { Hops } from "./hops";
 import { ImpactCard } from "./impact";
 import { Lifecycle } from "./lifecycle";
@@ -25,10 +27,10 @@ function Envelope({ detail }: { detail: Detail }) {
     ["From", <><Foreign>{detail.sender}</Foreign> <span className="quiet">({detail.sender_role === detail.sender_swarm ? detail.sender_role : `${detail.sender_role} of ${detail.sender_swarm}`})</span></>],
     ["To", <Foreign>{detail.recipients.join(", ") || "nobody"}</Foreign>],
     ["Run", <Link to="/runs/$runId" params={{ runId: detail.run_id }} search={{ session: detail.session_id, packet: detail.seq }}>{detail.run_id}</Link>],
-    ["Phase", `${detail.run_phase}, round ${detail.round}, generation ${detail.generation}`],
-    ["Judged", <span className="num">{dateTime(detail.judged_at)}</span>],
+    ["Phase", [plain(detail.run_phase), detail.round > 1 && `round ${detail.round}`, detail.generation > 0 && `generation ${detail.generation}`].filter(Boolean).join(", ")],
+    ["Judged", <Time at={detail.judged_at} />],
     ["Entry", <span className="num">shard {detail.shard}, number {detail.seq}</span>],
-    ["Id", <span className="mono">{detail.packet_id}</span>],
+    ["Id", <Id id={detail.packet_id} isWhole />],
     ["SHA-256", <span className="mono">{detail.packet_hash}</span>],
     ["Size", `${bytes(detail.body_bytes)}${detail.has_signature ? ", signed by the sender" : ""}`],
   ];
@@ -44,18 +46,28 @@ function Envelope({ detail }: { detail: Detail }) {
   );
 }
 
+/** Characters of a heading; the whole text is in the content. */
+const LONGEST_TITLE = 160;
+
+/** What the packet is called: the field that its schema marks as title, else what it says in a line. */
+function Heading({ detail }: { detail: Detail }) {
+  const typed = detail.packet_type === "MESSAGE" && isObject(detail.document?.payload) ? typedOf(detail.document.payload) : null;
+  const schema = useQuery({ ...schemaDocument(typed?.schema ?? ""), enabled: typed !== null });
+  const title = typed && schema.data ? titleOf(typed.content, schema.data.document) : null;
+  if (!detail.line) return <h1>{`${detail.packet_type} from ${detail.sender}`}</h1>;
+  return <h1 style={{ visibility: schema.isLoading ? "hidden" : undefined }}><Foreign>{cut(title ?? shortHashes(detail.line), LONGEST_TITLE)}</Foreign></h1>;
+}
+
 export function PacketPage() {
   const { packetId } = useParams({ from: "/packets/$packetId" });
   const { session } = useSearch({ from: "/packets/$packetId" });
   const answer = useQuery(packet(packetId, session));
   const isViewer = useIsViewer();
   usePageTitle(answer.data ? `${answer.data.packet_type} ${shortId(answer.data.packet_id)}` : "Packet");
-  useStream({ session_id: answer.data?.session_id ?? session }, ["packet", "tree", "impact"]);
+  useStream({ session_id: answer.data?.session_id ?? session }, ["packet", "tree", "impact", "evidence"]);
   return (
     <Loaded answer={answer} what="the packet" lines={10}>
       {(detail) => {
-        const gist = gistOf(detail.packet_type, detail.document).split("\n")[0]!;
-        const opening = gist.charAt(0).toUpperCase() + gist.slice(1);
         return (
           <div className="stack">
             <div className="title">
@@ -65,7 +77,7 @@ export function PacketPage() {
                   <Verdict verdict={detail.ruling.verdict} code={detail.ruling.code} />
                   {detail.is_stale && <span className="badge warn">stale: rests on a retracted packet</span>}
                 </div>
-                <h1>{opening ? <Foreign>{opening.length > 160 ? `${opening.slice(0, 159)}…` : opening}</Foreign> : `${detail.packet_type} from ${detail.sender}`}</h1>
+                <Heading detail={detail} />
               </div>
               <div className="acts">
                 <Link className="button" to="/runs/$runId" params={{ runId: detail.run_id }} search={{ session: detail.session_id, packet: detail.seq }}>
@@ -75,7 +87,7 @@ export function PacketPage() {
             </div>
             <div className="wide-narrow">
               <div className="stack">
-                <VerdictCard detail={detail} />
+                {detail.ruling.verdict !== "accepted" && <VerdictCard detail={detail} />}
                 <Tabs.Root className="card" defaultValue="content">
                   <Tabs.List className="tabs" aria-label="Packet">
                     <Tabs.Trigger value="content">Content</Tabs.Trigger>
@@ -86,11 +98,11 @@ export function PacketPage() {
                     <Content detail={detail} />
                   </Tabs.Content>
                   <Tabs.Content value="json" style={{ padding: 14 }} tabIndex={-1}>
-                    {detail.document ? <Json value={detail.document} /> : <Empty title="No body to show">{whyNoBody(detail, isViewer)}</Empty>}
+                    {detail.document ? <Json value={detail.document} /> : <Empty title="No body to show">{whyNoContent(detail.body, isViewer)}</Empty>}
                   </Tabs.Content>
                   <Tabs.Content value="facts" style={{ padding: 14 }} tabIndex={-1}>
                     {isViewer ? (
-                      <p className="soft">Your role does not read facts.</p>
+                      <p className="soft">Your role may not read facts.</p>
                     ) : (
                       <>
                         <p className="soft" style={{ marginBottom: 8 }}>What the rules read, beside the packet and the contract. The verdict can be computed again from them.</p>
@@ -99,11 +111,13 @@ export function PacketPage() {
                     )}
                   </Tabs.Content>
                 </Tabs.Root>
-                <Chain detail={detail} />
+                <GroundsCard detail={detail} />
                 <ImpactCard detail={detail} />
+                <Chain detail={detail} />
               </div>
               <div className="stack">
                 <ProofCard detail={detail} />
+                {detail.ruling.verdict === "accepted" && <VerdictCard detail={detail} />}
                 <Card title="Envelope">
                   <Envelope detail={detail} />
                 </Card>

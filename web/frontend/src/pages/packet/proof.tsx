@@ -5,11 +5,9 @@ import type { Schemas } from "../../api/client";
 import { ApiProblem } from "../../api/client";
 import { proof } from "../../api/queries";
 import { Card, Foreign, Words } from "../../parts/bits";
-import { count, sentence, shortId } from "../../lib/format";
+import { count, sentence } from "../../lib/format";
 import { download } from "../../lib/export";
-import { checkProof, differenceOf, type ProofResult, type ProofState } from "../../lib/proof";
-
-const KEY = "apc.key";
+import { checkProof, differenceOf, pinKey, pinnedKey, type ProofResult, type ProofState } from "../../lib/proof";
 
 type Shown = Omit<ProofResult, "state"> & { state: ProofState | "unchecked" };
 
@@ -51,7 +49,7 @@ function KeyForm({ pinned, pin }: { pinned: string; pin: (key: string) => void }
 }
 
 export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
-  const [pinned, change] = useState(() => localStorage.getItem(KEY) ?? "");
+  const [pinned, change] = useState(() => pinnedKey() ?? "");
   const answer = useQuery(proof(`${detail.shard}-${detail.seq}`, detail.session_id));
   const [result, show] = useState<ProofResult | null>(null);
   useEffect(() => {
@@ -68,8 +66,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
   }, [answer.data, pinned, detail]);
 
   function pin(key: string): void {
-    if (key) localStorage.setItem(KEY, key);
-    else localStorage.removeItem(KEY);
+    pinKey(key);
     change(key);
   }
 
@@ -82,7 +79,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
       title="Proof"
       aside={
         answer.data && (
-          <button className="button small plain" onClick={() => download(`proof-${shortId(detail.packet_id)}.json`, "application/json", JSON.stringify(answer.data))}>
+          <button className="button small plain" onClick={() => download(`proof-${detail.packet_id}.json`, "application/json", JSON.stringify(answer.data))}>
             Download
           </button>
         )
@@ -90,7 +87,7 @@ export function ProofCard({ detail }: { detail: Schemas["PacketDetail"] }) {
     >
       <div className="stack" style={{ gap: 10 }}>
         {isWithheld ? (
-          <p className="soft">Your role does not read proofs.</p>
+          <p className="soft">Your role may not read proofs.</p>
         ) : shown && looks ? (
           <div className={`notice ${looks.tone}`} role="status" data-proof={shown.state}>
             <div>

@@ -2,28 +2,29 @@
 import { useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../../api/client";
 import { moves } from "../../api/queries";
-import { Badge, Foreign, PacketLink } from "../../parts/bits";
+import { Badge, Foreign, PacketLink, Time, ZoneTitle } from "../../parts/bits";
 import { Empty, Loaded } from "../../parts/states";
 import { ExportMenu, Table, type Column } from "../../parts/table";
-import { plain, plural, shortId, time } from "../../lib/format";
+import { plain, plural } from "../../lib/format";
 import { stateWord } from "../../lib/words";
 
 type Move = Schemas["SessionMove"];
 
 const words = (move: Move) => (move.from_state === move.to_state ? "Stays" : `${stateWord(move.from_state)} → ${stateWord(move.to_state)}`);
 
+const GENERATION: Column<Move> = { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true, isExtra: true };
+
 const MOVES = (session: string): Column<Move>[] => [
   { name: "seq", title: "Entry", value: (row) => row.seq, width: "64px", isNumber: true },
-  { name: "at", title: "Time", value: (row) => row.at, cell: (row) => <span className="num">{time(row.at)}</span>, width: "108px", isExtra: true },
+  { name: "at", title: <ZoneTitle />, value: (row) => row.at, cell: (row) => <Time at={row.at} isBare />, width: "116px", isExtra: true },
   { name: "event", title: "Event", value: (row) => row.event, cell: (row) => <span title={row.event}>{plain(row.event)}</span> },
   { name: "transition", title: "Transition", value: (row) => `${row.from_state} ${row.to_state}`, cell: (row) => <span title={`${row.from_state} → ${row.to_state}`}>{words(row)}</span> },
-  { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true, isExtra: true },
-  { name: "cause", title: "Cause", value: (row) => row.cause_packet_id, cell: (row) => <PacketLink id={row.cause_packet_id} session={session}>{shortId(row.cause_packet_id)}</PacketLink>, width: "90px" },
+  { name: "cause", title: "Cause", value: (row) => row.cause_packet_id, cell: (row) => <PacketLink id={row.cause_packet_id} session={session} />, width: "90px" },
 ];
 
-export function Moves({ sessionId, until }: { sessionId: string; until: number | undefined }) {
+export function Moves({ sessionId, until, isResearch }: { sessionId: string; until: number | undefined; isResearch: boolean }) {
   const answer = useQuery(moves(sessionId));
-  const columns = MOVES(sessionId);
+  const columns = isResearch ? [...MOVES(sessionId), GENERATION] : MOVES(sessionId);
   return (
     <Loaded answer={answer} what="transitions">
       {(page) => {
@@ -42,12 +43,14 @@ export function Moves({ sessionId, until }: { sessionId: string; until: number |
   );
 }
 
+const BARRIERS: Column<Schemas["SessionMember"]> = { name: "live", title: "Barriers", value: (row) => row.is_live, cell: (row) => <Badge tone={row.is_live ? "good" : "neutral"}>{row.is_live ? "waited for" : "not waited for"}</Badge> };
+
 export function Members({ detail }: { detail: Schemas["SessionDetail"] }) {
   if (detail.members.length === 0) return <Empty title="No members" />;
   const columns: Column<Schemas["SessionMember"]>[] = [
     { name: "agent", title: "Agent", value: (row) => row.agent_id, cell: (row) => <Foreign>{row.agent_id}</Foreign> },
     { name: "swarm", title: "Swarm", value: (row) => row.swarm, cell: (row) => (row.swarm ? <Foreign>{row.swarm}</Foreign> : <span className="quiet">none</span>) },
-    { name: "live", title: "Barriers", value: (row) => row.is_live, cell: (row) => <Badge tone={row.is_live ? "good" : "neutral"}>{row.is_live ? "waited for" : "not waited for"}</Badge> },
+    ...(detail.coordinator === "research" ? [BARRIERS] : []),
   ];
   return (
     <>

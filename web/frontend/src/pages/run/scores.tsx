@@ -1,6 +1,6 @@
 /** Scores by generation and swarm, with the transfers between them. */
 import { useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
+import { Link, linkOptions } from "@tanstack/react-router";
 import { useMemo, useRef } from "react";
 import type { Schemas } from "../../api/client";
 import { scores } from "../../api/queries";
@@ -54,7 +54,7 @@ function ChartOfScores({ points, transfers }: { points: Point[]; transfers: Tran
     if (place > 0) end.y = Math.max(end.y, ends[place - 1]!.y + 14);
   });
   const steps = Array.from({ length: 4 }, (_, index) => low + ((top - low) * index) / 3);
-  const stride = Math.max(1, Math.ceil(last / 12));
+  const stride = Math.max(1, Math.ceil(last / Math.min(12, (WIDTH - EDGE.left - EDGE.right) / 36)));
   return (
     <div ref={box} style={{ overflowX: "auto", padding: 14 }} tabIndex={0} role="region" aria-label="Best score of each swarm by generation">
       <svg className="chart" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} style={{ width: WIDTH }} role="img" aria-label={ends.map((end) => `${end.name} ${score(lines[end.index]![1].at(-1)!.value)}`).join(", ")}>
@@ -123,15 +123,15 @@ function ChartOfScores({ points, transfers }: { points: Point[]; transfers: Tran
 const SCORES: Column<Point>[] = (["seq", "at", "packet_id", "agent", "swarm", "round", "generation", "verdict", "outcome", "drift_risk"] as const).map((name) => ({ name, title: name, value: (row) => row[name] }));
 
 const TRANSFERS = (session: string): Column<Transfer>[] => [
-  { name: "generation", title: "Generation", value: (row) => row.generation, width: "88px", isNumber: true },
-  { name: "from", title: "From", value: (row) => row.from_swarm, cell: (row) => <Foreign>{row.from_swarm ?? "–"}</Foreign> },
-  { name: "to", title: "To", value: (row) => row.to_swarm, cell: (row) => <Foreign>{row.to_swarm ?? "–"}</Foreign> },
+  { name: "generation", title: "Gen.", value: (row) => row.generation, width: "48px", isNumber: true },
+  { name: "from", title: "From", value: (row) => row.from_swarm, cell: (row) => <Foreign>{row.from_swarm ?? "–"}</Foreign>, width: "minmax(56px, 1fr)" },
+  { name: "to", title: "To", value: (row) => row.to_swarm, cell: (row) => <Foreign>{row.to_swarm ?? "–"}</Foreign>, width: "minmax(56px, 1fr)" },
   { name: "protocol", title: "Protocol", value: (row) => row.protocol_id, cell: (row) => <Foreign>{row.protocol_id}</Foreign>, isExtra: true },
-  { name: "verdict", title: "Verdict", value: (row) => row.refusal_code ?? row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.refusal_code} isQuiet />, width: "minmax(100px, 1.6fr)" },
-  { name: "packet", title: "Packet", value: (row) => row.packet_id, cell: (row) => <PacketLink id={row.packet_id} session={session} />, width: "84px" },
+  { name: "verdict", title: "Verdict", value: (row) => row.refusal_code ?? row.verdict, cell: (row) => <Verdict verdict={row.verdict} code={row.refusal_code} isQuiet />, width: "minmax(64px, 1.6fr)" },
+  { name: "packet", title: "Packet", value: (row) => row.packet_id, cell: (row) => <PacketLink id={row.packet_id} session={session} />, width: "84px", isExtra: true },
 ];
 
-export function Scores({ sessionId, until }: { sessionId: string; until: number | undefined }) {
+export function Scores({ runId, sessionId, until }: { runId: string; sessionId: string; until: number | undefined }) {
   const answer = useQuery(scores(sessionId));
   return (
     <Loaded answer={answer} what="scores">
@@ -151,11 +151,11 @@ export function Scores({ sessionId, until }: { sessionId: string; until: number 
             <ChartOfScores points={points} transfers={transfers} />
             <div className="filters" style={{ borderTop: "1px solid var(--line)", justifyContent: "space-between" }}>
               <span className="soft">
-                Arrows are transfers between swarms; dashed red ones were refused. <Link to="/arbitrations">Arbitrations</Link>
+                Arrows are transfers between swarms; dashed red ones were refused. <Link to="/arbitrations" search={{ run: runId }}>Arbitrations of this run</Link>
               </span>
               <ExportMenu name={`transfers-${sessionId}`} rows={transfers} columns={columns} />
             </div>
-            {transfers.length === 0 ? <Empty title="No transfers yet">Swarms may transfer from generation 11 on.</Empty> : <Table label="Transfers" rows={transfers} columns={columns} rowKey={(row) => row.seq} height={280} />}
+            {transfers.length === 0 ? <Empty title="No transfers yet">Swarms may transfer from generation 11 on.</Empty> : <Table label="Transfers" rows={transfers} columns={columns} rowKey={(row) => row.seq} link={(row) => linkOptions({ to: "/packets/$packetId", params: { packetId: row.packet_id }, search: { session: sessionId } })} height={280} />}
             {all.is_cut && <p className="quiet" style={{ padding: 14 }}>Only the first 5,000 are shown.</p>}
           </>
         );

@@ -1,13 +1,12 @@
 /** Where the session stands: machine, figures, what it waits for, budgets, refusals. */
-import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useRef } from "react";
 import type { Schemas } from "../../api/client";
-import { arbitrations } from "../../api/queries";
-import { Badge, Card, Foreign, PacketLink, StateBadge, useNow } from "../../parts/bits";
-import { compact, count, duration, money, plain, plural, score, sentence } from "../../lib/format";
-import { nobody } from "../../lib/gist";
+import { Badge, Card, Foreign, PacketLink, StateBadge, Time, useNow } from "../../parts/bits";
+import { compact, costText, count, duration, plain, sentence } from "../../lib/format";
+import { placesOfStates } from "../../lib/outcome";
 import { codeWord, resourceWord, stateTone, stateWord } from "../../lib/words";
+import { FailureCard, OutcomeCard } from "./outcome";
 
 type Detail = Schemas["SessionDetail"];
 type At = Schemas["SessionAt"];
@@ -47,9 +46,13 @@ export function shownOf(detail: Detail, at: At | null): Shown {
   };
 }
 
+/** Whether the phase of a state says more than its name. */
+const hasPhase = (detail: Detail, state: { name: string; run_phase: string | null }): boolean =>
+  detail.coordinator === "research" && state.run_phase !== null && plain(state.run_phase) !== stateWord(state.name);
+
 export function Machine({ detail, shown }: { detail: Detail; shown: Shown }) {
-  const states = detail.machine.states.filter((state) => state.name !== "HALTED" || shown.state === "HALTED");
-  const here = states.findIndex((state) => state.name === shown.state);
+  const states = placesOfStates(detail, shown.state, shown.at?.seq);
+  const here = states.findIndex((state) => state.place === "here");
   const box = useRef<HTMLOListElement>(null);
   useEffect(() => {
     const [list, step] = [box.current, box.current?.children[here] as HTMLElement | undefined];
@@ -57,26 +60,23 @@ export function Machine({ detail, shown }: { detail: Detail; shown: Shown }) {
   }, [here]);
   return (
     <ol className="machine" ref={box} tabIndex={0} aria-label={`The session is at ${stateWord(shown.state)}`}>
-      {states.map((state, index) => {
-        const place = shown.state === "HALTED" ? (index === here ? "here" : "next") : index < here ? "done" : index === here ? "here" : "next";
-        return (
-          <li key={state.name} data-at={place} data-tone={stateTone(state.name)} aria-current={place === "here" ? "step" : undefined} title={state.name}>
-            <span className="bar" />
-            <span className="name">
-              {stateWord(state.name)}
-              {state.run_phase && <small>{plain(state.run_phase)}</small>}
-            </span>
-          </li>
-        );
-      })}
+      {states.map((state) => (
+        <li key={state.name} data-at={state.place} data-tone={stateTone(state.name)} aria-current={state.place === "here" ? "step" : undefined} title={state.name}>
+          <span className="bar" />
+          <span className="name">
+            {stateWord(state.name)}
+            {state.place === "stopped" ? <small>stopped here</small> : hasPhase(detail, state) && <small>{plain(state.run_phase!)}</small>}
+          </span>
+        </li>
+      ))}
     </ol>
   );
 }
 
-function Figure({ name, value, of, children }: { name: string; value: number | string; of?: number; children?: React.ReactNode }) {
+function Figure({ name, title, value, of, children }: { name: string; title?: string; value: number | string; of?: number; children?: React.ReactNode }) {
   return (
     <div className="figure">
-      <dt>{name}</dt>
+      <dt title={title}>{name}</dt>
       <dd title={typeof value === "number" ? count(value) : undefined}>
         {typeof value === "number" ? compact(value) : value}
         {of !== undefined && <small> of {count(of)}</small>}
@@ -86,58 +86,27 @@ function Figure({ name, value, of, children }: { name: string; value: number | s
   );
 }
 
+/** Only a review sends work into another round. */
+const hasReview = (detail: Detail): boolean => detail.entered.some((one) => one.name === "REVIEW") || detail.round > 1;
+
 export function Figures({ detail, shown }: { detail: Detail; shown: Shown }) {
   const now = useNow(1000);
   const end = shown.at?.at ?? (detail.is_terminal ? detail.updated_at : null);
   const elapsed = (end ? Date.parse(end) : now) - Date.parse(detail.opened_at);
   const tokens = shown.spent.tokens ?? 0;
-  const cost = shown.spent.cost_usd ?? 0;
+  const cost = shown.spent.cost ?? 0;
   return (
     <dl className="figures">
-      <Figure name="Generation" value={shown.generation} of={detail.generation_limit >= shown.generation ? detail.generation_limit : undefined} />
-      <Figure name="Round" value={shown.round} of={detail.max_rounds} />
+      {detail.coordinator === "research" && <Figure name="Generation" value={shown.generation} of={detail.generation_limit >= shown.generation ? detail.generation_limit : undefined} />}
+      {(detail.coordinator === "research" || hasReview(detail)) && <Figure name="Round" value={shown.round} of={detail.max_rounds} />}
       <Figure name="Packets" value={shown.packets} />
       <Figure name="Refused" value={shown.refused} />
-      <Figure name="Open deliveries" value={shown.open} />
+      <Figure name="Open" title="Deliveries that have not ended" value={shown.open} />
       <Figure name="Dead letters" value={shown.dead} />
       <Figure name="Time" value={duration(Math.max(0, elapsed))} />
       {tokens > 0 && <Figure name="Tokens" value={tokens} />}
-      {cost > 0 && <Figure name="Cost" value={money(cost)} />}
+      {cost > 0 && <Figure name="Cost" value={costText(cost)} />}
     </dl>
-  );
-}
-
-/** How the session ended, and the last decision between candidates. */
-function Outcome({ detail }: { detail: Detail }) {
-  const found = useInfiniteQuery(arbitrations(detail.run_id)).data?.pages.flatMap((page) => page.items) ?? [];
-  const last = found.find((one) => one.session_id === detail.session_id && one.subject === "candidates");
-  return (
-    <div className="stack" style={{ gap: 6 }}>
-      {last && (
-        <p>
-          <PacketLink id={last.packet_id} session={detail.session_id}>
-            <Foreign>{nobody(last.winner_candidate_id)}</Foreign>
-          </PacketLink>{" "}
-          won against {plural(last.candidates.filter((one) => one.candidate_id !== last.winner_candidate_id).length, "other candidate")}
-          {last.margin != null && ` by ${score(last.margin)}`}.
-        </p>
-      )}
-      <p className="soft">
-        {detail.state === "CLOSED" ? "The session went through every state and closed" : `The session ended as ${stateWord(detail.state).toLowerCase()}`}
-        {detail.halt_reason && (
-          <>
-            : <Foreign>{plain(detail.halt_reason).toLowerCase()}</Foreign>
-          </>
-        )}
-        .
-      </p>
-      {detail.stale_decisions.map((one) => (
-        <p key={one.packet_id} role="note">
-          <Badge tone="warn">stale</Badge> A <PacketLink id={one.packet_id} session={detail.session_id}>decision</PacketLink> rests on a{" "}
-          <PacketLink id={one.ground_id} session={detail.session_id}>packet</PacketLink> that was retracted or is stale itself.
-        </p>
-      ))}
-    </div>
   );
 }
 
@@ -151,13 +120,18 @@ export function LeftOut({ detail }: { detail: Detail }) {
 }
 
 export function Waits({ detail }: { detail: Detail }) {
-  if (detail.is_terminal) return <Outcome detail={detail} />;
   if (detail.waits.length === 0) return <p className="soft">Nothing: agents are working.</p>;
   return (
     <ul className="stack" style={{ gap: 10 }}>
       {detail.waits.slice(0, 8).map((wait, index) => (
         <li key={index}>
           <Foreign>{sentence(wait.words)}</Foreign>
+          {wait.due && (
+            <span className="quiet">
+              {" "}
+              Due <Time at={wait.due} />.
+            </span>
+          )}
           <div className="row quiet" style={{ gap: 6, fontSize: 12.5, marginTop: 4 }}>
             {wait.agents?.slice(0, 6).map((agent) => (
               <Badge key={agent}>{agent}</Badge>
@@ -176,13 +150,12 @@ export function Waits({ detail }: { detail: Detail }) {
 
 function amount(resource: string, value: number): string {
   if (resource === "wall_ms") return duration(value);
-  return resource === "cost_usd" ? money(value) : compact(value);
+  return resource === "cost" ? costText(value) : compact(value);
 }
 
 export function Budgets({ detail }: { detail: Detail }) {
   const now = useNow(1000);
   const parts = detail.budgets.filter((part) => part.limit != null);
-  if (parts.length === 0) return <p className="soft">No budget for packets, tokens or cost was set.</p>;
   return (
     <div className="stack" style={{ gap: 10 }}>
       {parts.slice(0, 12).map((part) => {
@@ -212,7 +185,6 @@ export function Budgets({ detail }: { detail: Detail }) {
 }
 
 export function Refusals({ shown, onPick }: { shown: Shown; onPick: (code: string) => void }) {
-  if (shown.refusals.length === 0) return <p className="soft">No packet was refused.</p>;
   const most = Math.max(...shown.refusals.map((one) => one.count));
   return (
     <ul className="bars">
@@ -232,25 +204,41 @@ export function Refusals({ shown, onPick }: { shown: Shown; onPick: (code: strin
 }
 
 export function SummaryCards({ detail, shown, onPick }: { detail: Detail; shown: Shown; onPick: (code: string) => void }) {
+  const isEnded = detail.is_terminal && !shown.at;
+  const hasBudgets = detail.budgets.some((part) => part.limit != null);
+  const cards = [
+    (!isEnded || detail.left_out.length > 0) && (
+      <Card key="waits" title={isEnded ? "Contract" : "Waits for"}>
+        {shown.at ? <p className="soft">Known for the present only. Return to now to see it.</p> : !isEnded && <Waits detail={detail} />}
+        <LeftOut detail={detail} />
+      </Card>
+    ),
+    hasBudgets && (
+      <Card key="budgets" title="Budgets">
+        {shown.at ? <p className="soft">Spent until then: {count(shown.spent.packets ?? shown.packets)} packets{shown.spent.tokens ? `, ${count(shown.spent.tokens)} tokens` : ""}.</p> : <Budgets detail={detail} />}
+      </Card>
+    ),
+    shown.refusals.length > 0 && (
+      <Card key="refusals" title="Refusals by reason">
+        <Refusals shown={shown} onPick={onPick} />
+      </Card>
+    ),
+  ].filter(Boolean);
   return (
     <>
+      {!shown.at && detail.failures.map((one) => <FailureCard key={`${one.packet_id} ${one.recipient}`} failure={one} session={detail.session_id} />)}
+      {!shown.at && <OutcomeCard detail={detail} />}
       <Card
         flush
         title="Session"
-        aside={<StateBadge state={shown.state} isPaused={detail.is_paused && !shown.at} />}
+        aside={shown.at && <StateBadge state={shown.state} />}
       >
         <Machine detail={detail} shown={shown} />
         <div style={{ borderTop: "1px solid var(--line)" }}>
           <Figures detail={detail} shown={shown} />
         </div>
       </Card>
-      <div className="three">
-        <Card title={detail.is_terminal && !shown.at ? "Outcome" : "Waits for"}>{shown.at ? <p className="soft">Known for the present only. Return to now to see it.</p> : <Waits detail={detail} />}<LeftOut detail={detail} /></Card>
-        <Card title="Budgets">{shown.at ? <p className="soft">Spent until then: {count(shown.spent.packets ?? shown.packets)} packets{shown.spent.tokens ? `, ${count(shown.spent.tokens)} tokens` : ""}.</p> : <Budgets detail={detail} />}</Card>
-        <Card title="Refusals by reason">
-          <Refusals shown={shown} onPick={onPick} />
-        </Card>
-      </div>
+      {cards.length > 0 && <div className={cards.length > 2 ? "three" : cards.length > 1 ? "two" : "stack"}>{cards}</div>}
     </>
   );
 }

@@ -3,33 +3,34 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import type { Schemas } from "../../api/client";
 import { packet, transcript } from "../../api/queries";
 import { Foreign, PacketLink, TypeName, Verdict, useIsViewer } from "../../parts/bits";
+import { whyNoContent } from "../../parts/content";
 import { Empty, Loaded } from "../../parts/states";
-import { money, plural, time } from "../../lib/format";
-import { gistOf } from "../../lib/gist";
+import { costText, plural, time } from "../../lib/format";
+import { isObject, type Json } from "../../lib/content";
+import { Spoken } from "../packet/content";
 
 const SILENT = new Set(["ACK", "NACK", "HEARTBEAT", "SYNC"]);
-
-type Json = Record<string, unknown>;
 
 /** Agents meet at a barrier by SYNC: nothing is said. */
 const isSync = (document: unknown): boolean => (document as { payload?: Json } | null | undefined)?.payload?.signal === "SYNC";
 
 /** What each agent reported to have used for handling a packet. */
 export function usageOf(hops: readonly Schemas["PacketHop"][]): { agent: string; words: string }[] {
-  return hops.flatMap((hop) => {
+  // Several transitions of one entry carry the same report.
+  const entries = [...new Map(hops.map((hop) => [`${hop.seq} ${hop.recipient}`, hop])).values()];
+  return entries.flatMap((hop) => {
     const { tokens, cost } = (hop.metadata?.usage ?? {}) as { tokens?: number; cost?: number };
-    const words = [tokens ? plural(tokens, "token") : "", cost ? money(cost) : ""].filter(Boolean).join(", ");
+    const words = [tokens ? plural(tokens, "token") : "", cost ? `cost ${costText(cost)}` : ""].filter(Boolean).join(", ");
     return words ? [{ agent: hop.recipient, words }] : [];
   });
 }
 
 function Turn({ item }: { item: Schemas["PacketSummary"] }) {
   const answer = useQuery({ ...packet(item.packet_id, item.session_id), staleTime: Infinity });
-  const gist = answer.data ? gistOf(item.packet_type, answer.data.document) : "";
-  const sealed = answer.data?.is_sealed;
-  const isViewer = useIsViewer();
+  const why = whyNoContent(item.body, useIsViewer());
+  const payload = answer.data?.document?.payload;
   const used = answer.data ? usageOf(answer.data.hops) : [];
-  if (isSync(answer.data?.document)) return null;
+  if (isSync(answer.data?.document) || item.line.startsWith("SYNC:")) return null;
   return (
     <li className={`turn ${item.verdict === "refused" ? "refused" : ""}`}>
       <header>
@@ -56,7 +57,15 @@ function Turn({ item }: { item: Schemas["PacketSummary"] }) {
           ))}
         </small>
       )}
-      {isViewer ? <p className="quiet">Your role does not read bodies.</p> : sealed ? <p className="quiet">The body is sealed: this server has no key.</p> : <p>{gist ? <Foreign>{gist}</Foreign> : answer.data ? <span className="quiet">no text</span> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>}
+      {why ? (
+        <p className="quiet">{why}</p>
+      ) : isObject(payload) ? (
+        <div className="says">
+          <Spoken type={item.packet_type} said={answer.data?.said ?? ""} payload={payload} />
+        </div>
+      ) : (
+        <p>{item.line ? <Foreign>{item.line}</Foreign> : <span className="bone" style={{ display: "block", width: "60%" }} />}</p>
+      )}
     </li>
   );
 }

@@ -31,7 +31,7 @@ function ticksOf(marks: readonly Mark[], axis: "order" | "time", from: number, t
         ticks.push({ place: row, words: `gen ${generation}` });
       }
     }
-    return ticks;
+    return generation > 0 ? ticks : []; // a session without generations has none to name
   }
   const start = marks[0]?.time ?? 0;
   const rough = (to - from) / 7;
@@ -140,7 +140,8 @@ export function Timeline({ marks, lanes, axis, at, selected, kept, zoom, onSelec
             {shown.code && `: ${codeWord(shown.code)}`}
           </div>
           <div className="quiet num">
-            {time(shown.time)} · generation {shown.generation}
+            {time(shown.time)}
+            {shown.generation > 0 && ` · generation ${shown.generation}`}
           </div>
         </div>
       )}

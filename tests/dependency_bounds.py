@@ -1,7 +1,7 @@
 """Runs the bus's contract suite against the lowest and the newest versions that pyproject.toml allows.
 
-`make test-dependencies`; each in a fresh environment below build/. The bus subclasses aiormq and reads pamqp's frames,
-so that the bounds are promises, and these are their test.
+`make test-dependencies`; each in a fresh environment below build/. The bus subclasses aio-pika and aiormq and reads
+pamqp's frames, so that the bounds are promises, and these are their test.
 """
 
 import argparse
@@ -19,8 +19,12 @@ from packaging.version import Version
 ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "dependencies"
 SUITE = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/bus/port").glob("test_port_*.py"))
-RUNNERS = frozenset({"hypothesis", "psutil", "pytest", "pytest-asyncio", "pytest-timeout"})
+RUNNERS = frozenset({"hypothesis", "psutil", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist"})
 """What the suite itself needs of the extra `dev`."""
+NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:anyio")
+"""The tests use neither, and that of anyio warns under the newest pytest."""
+EXTRA = "faststream"
+"""Of its library the bus uses more than it promises, too."""
 CHOICES = ("lowest", "newest")
 
 
@@ -51,14 +55,14 @@ def run_suite(choice: str) -> int:
     venv.create(folder, with_pip=True, clear=True)
     python = str(folder / "bin" / "python")
     file = folder / "constraints.txt"
-    declared = requirements()
+    declared = [*requirements(), *requirements(EXTRA)]
     file.write_text("\n".join([*constraints(choice, declared), ""]))
     runners = [str(one) for one in requirements("dev") if one.name in RUNNERS]
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
-    wanted = ["--constraint", str(file), "--editable", str(ROOT), *runners]
+    wanted = ["--constraint", str(file), "--editable", f"{ROOT}[{EXTRA}]", *runners]
     subprocess.run([*pip, "--quiet", "install", *wanted], check=True, cwd=ROOT)
     _print_versions(choice, subprocess.check_output([*pip, "list", "--format=freeze"], text=True), declared)
-    return subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE], cwd=ROOT).returncode
+    return subprocess.run([python, "-m", "pytest", "-q", *NO_PLUGINS, *SUITE], cwd=ROOT).returncode
 
 
 def _print_versions(choice: str, installed: str, declared: Iterable[Requirement]) -> None:

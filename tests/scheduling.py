@@ -16,10 +16,13 @@ def _files(folder: str, names: str) -> tuple[str, ...]:
 
 _SHARED = {
     "finished_run": _files("acceptance", "determinism evidence priors reading run_in_process run_supervised"),
-    "guarded_broker": _files(
-        "integration/privilege",
-        "whole_system broker_probes broker_users doctor_of_users doctor_on_own_user management tls_to_the_broker "
-        "user_limits",
+    "guarded_broker": (
+        *_files(
+            "integration/privilege",
+            "whole_system broker_probes broker_users doctor_of_users doctor_on_own_user management tls_to_the_broker "
+            "user_limits host_users",
+        ),
+        *_files("security/bus", "hostile_login hosts"),
     ),
     "workbench": (
         *_files("apps/automl/swarm", "builder librarian narrative sentinel shortlist"),
@@ -44,8 +47,8 @@ _FIRST = (
     "tests/integration/agents/test_chat_audit.py",
     "tests/cli/chat/test_chat_command.py",
     "tests/cli/chat/test_chat_tasks.py",
-    "tests/agents/llm/test_scripted_chat.py",
-    "tests/agents/test_mind_table.py",
+    "tests/minds/llm/test_scripted_chat.py",
+    "tests/minds/test_mind_table.py",
     "tests/contracts/session/model/test_model.py",
 )
 """Files of few tests that take long; the list of slow tests at the end of a run says what belongs here."""

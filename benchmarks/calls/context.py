@@ -4,7 +4,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
-from apc_agents.context import ContextSession, ContextWindow, ResourceClass, SessionConfig, TurnRole, compress
+from apc_minds.context import ContextSession, ContextWindow, ResourceClass, SessionConfig, TurnRole, compress
 from benchmarks.support.figures import Figure, Figures
 
 TURNS = 2_000

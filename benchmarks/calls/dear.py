@@ -38,6 +38,10 @@ _VALUES: tuple[Any, ...] = (
     [[at] for at in range(200)],
     {f"k{at}": at for at in range(15)},
     {f"k{at}": 0.5 for at in range(200)},
+    {f"k{at}": 1e-300 for at in range(200)},
+    {"a": {"b": {"c": {}}}},
+    {"a": 1e-300},
+    [[0.1234567890123456 + at * 1e-16 for at in range(15)]] * 4,
     "".join(Random(2).choice("ab") for _ in range(13)),
     "".join(Random(2).choice("ab") for _ in range(60_000)),
     "ab@cd.de",
@@ -49,7 +53,12 @@ _LEAVES: tuple[Callable[[Random], dict[str, Any]], ...] = (
     },
     lambda random: {"const": random.choice(_ANYTHING)},
     lambda random: {"enum": [random.choice((0.5, 1e-300, 1e22, "a", 1)) for _ in range(random.randint(1, 300))]},
-    lambda random: {"enum": [{"a": at} for at in range(random.randint(1, 300))]},
+    lambda random: {"enum": [{"a": at} for at in range(random.randint(1, 100))]},
+    lambda random: {"enum": [[{"k": f"{at}"}] * 9 for at in range(random.randint(1, 400))]},
+    lambda random: {"enum": list(range(random.choice((2, 50, 5_000))))},
+    lambda random: {"enum": [f"{at}" for at in range(random.choice((2, 50, 5_000)))]},
+    lambda random: {"maximum": -1.0, "multipleOf": random.choice((0.01, 0.123456789, 7, 1e22))},
+    lambda random: {"uniqueItems": True, "items": {"type": random.choice(("string", "integer"))}},
     lambda random: {"pattern": random.choice(_PATTERNS)},
     lambda random: {"minLength": 1, "maxLength": 1_000},
     lambda random: {"uniqueItems": True},
@@ -103,7 +112,8 @@ def _nodes(text: bytes) -> int:
 
 def _largest(schema: RegisteredSchema, seed: int) -> dict[str, Any]:
     """Return the largest content of a shape that fits into a packet and is judged."""
-    count = 20_000 if units_of({"l": [0] * 10_000}, schema.weight) <= MAX_UNITS else 2_000
+    sizes = (len(orjson.dumps(_content(Random(seed), 1))), len(orjson.dumps(_content(Random(seed), 2))))
+    count = min(20_000, 1 + 2 * DEFAULT_LIMITS.size_bytes // max(sizes))
     while True:
         content = _content(Random(seed), count)
         text = orjson.dumps(content)
@@ -128,6 +138,7 @@ def search_schemas(minutes: float) -> Mapping[str, Any]:
             (
                 inside,
                 {"properties": {"l": inside}},
+                {"properties": {f"k{at}": {"$ref": "#/$defs/d"} for at in range(99)}, "additionalProperties": inside},
                 {"properties": {"l": {"items": inside}}},
                 {"additionalProperties": inside},
             )
@@ -156,9 +167,9 @@ def search_schemas(minutes: float) -> Mapping[str, Any]:
 
 
 def _once(schema: RegisteredSchema, content: Mapping[str, Any]) -> float:
-    began = time.perf_counter()
+    began = time.thread_time()
     schema.fault(content, "payload.content")
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 _GUARD_PIECES: tuple[Callable[[Random], str], ...] = (
@@ -198,9 +209,9 @@ def search_guards(minutes: float) -> Mapping[str, Any]:
         taken = []
         for at in range(3):
             values = {"round": 1.0 + at, "name": "a" * 4_095 + str(at)}  # its answers are memoised
-            began = time.perf_counter()
+            began = time.thread_time()
             guard.holds(values)
-            taken.append(time.perf_counter() - began)
+            taken.append(time.thread_time() - began)
         if min(taken) > worst[0]:
             worst = min(taken), text
             print(f"{worst[0] * 1000:8.2f} ms: {text[:200]}", flush=True)

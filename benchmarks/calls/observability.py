@@ -4,11 +4,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from opentelemetry.trace import SpanKind
-
 from apc_agents.metrics import count_end, counted_emit, time_handler
 from apc_bus.port import Message
-from apc_bus.telemetry import NO_TRACE, begin_subject, current_trace, describe, end_subject, in_span
+from apc_bus.telemetry import NO_TRACE, SpanKind, begin_subject, current_trace, describe, end_subject, in_span
 from apc_contracts import PacketType, seal
 from apc_contracts.wire.parsing import ReceivedPacket, read_packet
 from apc_log.batch import Entry, HopEntry, PacketEntry

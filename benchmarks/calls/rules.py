@@ -294,9 +294,9 @@ def search(minutes: float) -> None:
 
 
 def _once(expression: Expression, values: Mapping[str, Any]) -> float:
-    began = time.perf_counter()
+    began = time.thread_time()
     expression.holds(values)
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from random import Random
 
 import asyncpg
 
-from apc_agents.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
+from apc_minds.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.servers import Servers
 

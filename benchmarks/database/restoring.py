@@ -1,7 +1,8 @@
 """Backup and restore of a log, as a drill: what it takes, what is verified after, and what is lost.
 
 `make restore-drill PACKETS=20000`: a database is filled, backed up with pg_dump and with pg_basebackup, written on, and
-lost. Both backups are restored on their own servers and verified; a checkpoint held outside says what is missing.
+lost. Both backups are restored on their own servers and verified; a checkpoint held outside says what is missing. The
+copy is restored once more with the archive of the write-ahead log, up to a point in time between two batches.
 """
 
 import argparse
@@ -35,6 +36,13 @@ from benchmarks.support.amounts import at_least
 
 VERSION = 18
 DATABASE = "apc"
+_PATIENCE_SECONDS = 120.0
+_POINT = "SELECT clock_timestamp(), next_seq - 1 FROM apc_log.shards WHERE shard = 0"
+_RECOVERY = """
+restore_command = 'cp {archive}/%f %p'
+recovery_target_time = '{point}'
+recovery_target_action = 'promote'
+"""
 _NEWEST_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = 0 ORDER BY tree_size DESC LIMIT 1"
 
 
@@ -64,6 +72,9 @@ class Drill:
     database_mb: float
     logical: Restored
     physical: Restored
+    point_in_time: Restored
+    entries_at_point: int
+    """Of the log at the point in time: `point_in_time` has to have as many."""
 
 
 async def drill(packets: int, lost_packets: int, folder: Path) -> Drill:
@@ -79,8 +90,9 @@ async def drill(packets: int, lost_packets: int, folder: Path) -> Drill:
         subprocess.CalledProcessError: a program of Postgres failed; its words are on standard error.
     """
     programs = Programs()
-    dump, copy = folder / "apc.dump", folder / "copy"
+    dump, copy, archive = folder / "apc.dump", folder / "copy", folder / "archive"
     with _private() as source:
+        await _archive(source, programs, archive)
         url = await _fresh_database(source.url)
         await migrate(url)
         pool = await open_pool(url, max_size=2)
@@ -93,13 +105,44 @@ async def drill(packets: int, lost_packets: int, folder: Path) -> Drill:
         programs.run("pg_basebackup", "--pgdata", copy, "--checkpoint=fast", "--dbname", source.url)
         copied = time.perf_counter()
         await loader.load(lost_packets)
+        at_point = await pool.fetchrow(_POINT)
+        assert at_point is not None, "the loader has opened shard 0"
+        point, entries = at_point
+        await loader.load(lost_packets)
+        await _until_archived(pool)
         size: int = await pool.fetchval(f"SELECT pg_database_size('{DATABASE}')")
         outside = check_note(parse_note(await pool.fetchval(_NEWEST_NOTE)), (_signer().public_key(0),))
         await loader.close()
         await pool.close()
     logical = await _restore_dump(programs, roles, dump, dumped - began, outside)
+    again = folder / "again"
+    programs.copy(copy, again)
     physical = await _restore_copy(programs, copy, copied - dumped, outside)
-    return Drill(packets, outside.size, size / 1e6, logical, physical)
+    programs.write(again / "recovery.signal", "")
+    programs.write(again / "postgresql.auto.conf", _RECOVERY.format(archive=archive, point=point.isoformat()))
+    earlier = await _restore_copy(programs, again, copied - dumped, outside)
+    return Drill(packets, outside.size, size / 1e6, logical, physical, earlier, entries)
+
+
+async def _archive(source: PrivatePostgres, programs: "Programs", archive: Path) -> None:
+    """Let a server keep its write-ahead log in a folder, too."""
+    programs.make_folder(archive)
+    connection = await asyncpg.connect(source.url)
+    await connection.execute("ALTER SYSTEM SET archive_mode = on")
+    await connection.execute(f"ALTER SYSTEM SET archive_command = 'cp %p {archive}/%f'")
+    await connection.close()
+    source.stop()
+    source.start()
+
+
+async def _until_archived(pool: asyncpg.Pool) -> None:
+    """Wait until all that was written is in the archive."""
+    last = await pool.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while (await pool.fetchval("SELECT last_archived_wal FROM pg_stat_archiver") or "") < last:
+        if time.monotonic() > end:
+            sys.exit(f"after {_PATIENCE_SECONDS} s the write-ahead log {last} is not archived")
+        await asyncio.sleep(0.1)
 
 
 async def _restore_dump(programs: "Programs", roles: str, dump: Path, seconds: float, outside: Checkpoint) -> Restored:
@@ -114,14 +157,31 @@ async def _restore_dump(programs: "Programs", roles: str, dump: Path, seconds: f
 
 async def _restore_copy(programs: "Programs", copy: Path, seconds: float, outside: Checkpoint) -> Restored:
     size = _size_of(copy)
-    options = f"-c listen_addresses= -c unix_socket_directories={copy.parent}"
+    # As many connections as before, or it does not recover; and nothing into the archive of the lost server.
+    given = ("listen_addresses=", f"unix_socket_directories={copy.parent}", "archive_mode=off", "max_connections=200")
+    options = " ".join(f"-c {setting}" for setting in given)
     began = time.perf_counter()
     programs.run("pg_ctl", "start", "--wait", "--pgdata", copy, "--log", copy.parent / "log", "--options", options)
     try:
+        url = f"postgresql://postgres@/{DATABASE}?host={copy.parent}"
+        await _until_promoted(url)
         took = time.perf_counter() - began
-        return await _look(f"postgresql://postgres@/{DATABASE}?host={copy.parent}", seconds, size, took, outside)
+        return await _look(url, seconds, size, took, outside)
     finally:
         programs.run("pg_ctl", "stop", "--wait", "--mode=immediate", "--pgdata", copy)
+
+
+async def _until_promoted(url: str) -> None:
+    """Wait until a server has recovered, and takes changes."""
+    end = time.monotonic() + _PATIENCE_SECONDS
+    connection = await asyncpg.connect(url)
+    try:
+        while await connection.fetchval("SELECT pg_is_in_recovery()"):
+            if time.monotonic() > end:
+                sys.exit(f"after {_PATIENCE_SECONDS} s the restored server still recovers")
+            await asyncio.sleep(0.1)
+    finally:
+        await connection.close()
 
 
 async def _look(url: str, seconds: float, size: int, took: float, outside: Checkpoint) -> Restored:
@@ -160,6 +220,23 @@ class Programs:
         command = [str(self._folder / program), *map(str, arguments)]
         said = subprocess.run(command, user=self._user, cwd="/", input=stdin, stdout=output, check=True, text=True)
         return said.stdout or ""
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder that Postgres may write."""
+        folder.mkdir()
+        if self._user is not None:
+            shutil.chown(folder, self._user)
+
+    def copy(self, folder: Path, other: Path) -> None:
+        """Copy the data of a server that does not run."""
+        subprocess.run(["cp", "--archive", folder, other], check=True)
+
+    def write(self, file: Path, text: str) -> None:
+        """Write a file of a server that does not run; what is in it stays before the text."""
+        with file.open("a") as opened:
+            opened.write(text)
+        if self._user is not None:
+            shutil.chown(file, self._user)
 
 
 @contextmanager
@@ -212,8 +289,10 @@ def main() -> None:
             ensure_key(LogKeySettings())
         found = asyncio.run(drill(given.packets, given.lost_packets, folder))
     print(json.dumps(asdict(found), indent=2))
-    if found.logical.wrong or found.physical.wrong:
+    if found.logical.wrong or found.physical.wrong or found.point_in_time.wrong:
         sys.exit(1)
+    if found.point_in_time.entries != found.entries_at_point:
+        sys.exit("the log of the point in time has other entries than it had then")
 
 
 if __name__ == "__main__":

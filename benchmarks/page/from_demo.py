@@ -17,6 +17,7 @@ from benchmarks.support.processes import Service, running
 
 SHOWN_MS = 3_000
 _PRINTED = r"see it in the browser: .* (ui --run \S+)$"
+_PRINTED_BY_DEMO = r"^ *\$ .* (ui --run \S+)$"
 
 
 async def demo_view() -> list[Figure]:
@@ -33,9 +34,18 @@ async def demo_view() -> list[Figure]:
 
 async def finished_run(folder: Path, *options: str) -> list[str]:
     """Run the reference swarm on its sample in a data folder; return the arguments of `apc` that show it."""
-    arguments = ("-m", "apc_cli", "automl", "run", "--out", str(folder / "out"), *options)
-    async with running("automl", *arguments, environment=_settings(folder)) as run:
-        found = re.search(_PRINTED, await run.said(_PRINTED))
+    arguments = ("automl", "run", "--out", str(folder / "out"), *options)
+    return await _shown_by(folder, _PRINTED, *arguments)
+
+
+async def finished_demo(folder: Path) -> list[str]:
+    """Run `apc demo` in a data folder; return the arguments of `apc` that show its run."""
+    return await _shown_by(folder, _PRINTED_BY_DEMO, "demo")
+
+
+async def _shown_by(folder: Path, printed: str, *arguments: str) -> list[str]:
+    async with running(arguments[0], "-m", "apc_cli", *arguments, environment=_settings(folder)) as run:
+        found = re.search(printed, await run.said(printed))
         await run.ended()
     assert found is not None
     return shlex.split(found[1])

@@ -11,17 +11,15 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 from tests.support.web.browser import FRONTEND, NODE
 
-from benchmarks.page.from_demo import console, finished_run
+from benchmarks.page.from_demo import console, finished_demo
 from benchmarks.support.processes import ROOT
 
 IMAGES = ROOT / "docs/images"
-_GENERATIONS = "14"
-"""Transfers begin in generation 11; of the next ones some are refused."""
 
 
 async def take(folder: Path) -> None:
     """Write web-run.png and web-packet.png into docs/images."""
-    command = await finished_run(folder, "--generations", _GENERATIONS, "--rounds", "1")
+    command = await finished_demo(folder)
     async with console(folder, command) as link:
         address = urlsplit(link)
         site, token = f"{address.scheme}://{address.netloc}", address.fragment.removeprefix("token=")
@@ -31,14 +29,11 @@ async def take(folder: Path) -> None:
 
 
 async def _packet(site: str, token: str, run: str) -> str:
-    """Return a refused TRANSFER of the run, else one of its EVALs."""
+    """Return the packet of the run that was refused."""
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx.AsyncClient(base_url=f"{site}/api/v1", headers=headers) as client:
-        for wanted in ({"verdict": "refused"}, {"packet_type": "EVAL"}):
-            items = (await client.get("/packets", params={"run_id": run, **wanted})).json()["items"]
-            if items:
-                return f"{items[0]['shard']}-{items[0]['seq']}"
-    raise RuntimeError(f"{run} has no packet to show")
+        refused = (await client.get("/packets", params={"run_id": run, "verdict": "refused"})).json()["items"]
+    return f"{refused[0]['shard']}-{refused[0]['seq']}"
 
 
 async def _shoot(site: str, token: str, *pages: str) -> None:

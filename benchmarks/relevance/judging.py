@@ -8,9 +8,9 @@ from uuid import UUID
 
 import orjson
 
-from apc_agents.situation import resonance
 from apc_bus.settings import RelevanceSettings
 from apc_contracts.agent import AgentContext, ContextMessage
+from apc_minds.situation import resonance
 from benchmarks.relevance.former import former_score
 from benchmarks.relevance.labelled import Item, read_domain
 

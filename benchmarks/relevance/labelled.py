@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from apc_agents.text import stemmer_of
+from apc_minds.text import stemmer_of
 
 
 @dataclass(frozen=True, slots=True)

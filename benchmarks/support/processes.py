@@ -61,7 +61,8 @@ class Service:
     async def read(self) -> None:
         """Read what it says until it ends."""
         assert self.process.stdout is not None
-        while line := (await self.process.stdout.readline()).decode(errors="replace").rstrip():
+        while written := await self.process.stdout.readline():
+            line = written.decode(errors="replace").rstrip()
             self.lines.append(line)
             for expression, found in self._waiting:
                 if not found.done() and expression.search(line):

@@ -21,6 +21,8 @@ from apc_client.registration import addition, publish_changes, queues_of, wait_u
 from apc_contracts import seal
 from apc_contracts.payloads.session_signals import SwarmSpec
 from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_log.heads import read_ends
+from apc_persister.follower import PROJECTIONS
 from benchmarks.support import agents, packets
 from benchmarks.support.processes import Service, running
 from benchmarks.support.servers import Servers
@@ -111,6 +113,18 @@ async def until_applied(pool: asyncpg.Pool, session_ids: Sequence[str], count: i
         return are_open and row["admitted"] >= count and not row["open_deliveries"]
 
     await until(are_applied, PATIENCE.total_seconds(), pause_seconds=POLL_SECONDS)
+
+
+async def until_followed(pool: asyncpg.Pool) -> None:
+    """Return when every projection has taken what is in the log now, so that its CPU time can be read."""
+    ends = await read_ends(pool)
+
+    async def are_taken() -> bool:
+        rows = await pool.fetch("SELECT shard, min(seq) AS seq, count(*) AS known FROM apc_log.followed GROUP BY shard")
+        taken = {row["shard"]: row["seq"] for row in rows if row["known"] == len(PROJECTIONS)}
+        return all(taken.get(shard, 0) >= end for shard, end in ends.items())
+
+    await until(are_taken, PATIENCE.total_seconds(), pause_seconds=10 * POLL_SECONDS)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.metering import Meter, Run
 from benchmarks.support.processes import Service
 from benchmarks.support.servers import Servers
-from benchmarks.support.system import ROWS, Load, System, until_applied
+from benchmarks.support.system import ROWS, Load, System, until_applied, until_followed
 from benchmarks.throughput.raw_pipeline import measure_raw_pipeline
 
 BAR = 0.8
@@ -32,12 +32,14 @@ async def run_pipeline(servers: Servers, system: System, sink: Service, session_
     sender = Load(bus, pool, [session_id])
     await sender.send(load[:WARM_UP])
     await until_applied(pool, [session_id], WARM_UP)
+    await until_followed(pool)
     services = {**system.services, "worker": sink}
     meter = await Meter.start(servers, {name: service.process.pid for name, service in services.items()})
     began = time.monotonic()
     await sender.send(load[WARM_UP:])
     await until_applied(pool, [session_id], WARM_UP + count)
     rate = count / (time.monotonic() - began)
+    await until_followed(pool)
     cpu = await meter.read(count)
     await check_rows(pool, session_id, load)
     return Run(rate, cpu)

@@ -9,7 +9,6 @@ from typing import Annotated, Self, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
-import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
@@ -19,18 +18,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from apc_agents import AgentError
-from apc_agents.context import (
-    ContextPressureError,
-    ContextStale,
-    InvalidTransition,
-    MessageTooLong,
-    TurnInvalid,
-)
-from apc_agents.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, ModelAway, Props
-from apc_agents.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable, UnknownSession
-from apc_agents.memory.conversation import checked_id
-from apc_agents.tasks.store import TaskStore
+from apc_agents.ports import checked_id
+from apc_agents.task_port import TaskStore
 from apc_bus.settings import ConsoleSettings
+from apc_bus.telemetry import get_logger
 from apc_cli.chat import chat_agent, open_memory, running_tasks
 from apc_cli.errors import InputUnusable
 from apc_contracts.errors import PacketRefused
@@ -38,6 +29,15 @@ from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import refusal_of as parsing_refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
+from apc_minds.context import (
+    ContextPressureError,
+    ContextStale,
+    InvalidTransition,
+    MessageTooLong,
+    TurnInvalid,
+)
+from apc_minds.llm import Dialogue, DialogueBusy, LLMAgent, LLMError, ModelAway, Props
+from apc_minds.memory import BaseMemoryStore, MemoryArgumentInvalid, MemoryUnavailable, UnknownSession
 from apc_web.http import listen_address, make_server, open_listeners
 from apc_web.local_names import is_loopback
 
@@ -86,7 +86,7 @@ class Tokens:
 
 # Error answers to a caller: a status, a code, the field, one sentence.
 
-_log = structlog.get_logger("apc_cli")
+_log = get_logger("apc_cli")
 
 
 @dataclass(slots=True)

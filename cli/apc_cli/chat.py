@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 import asyncpg
 
-from apc_agents.context.compression import CompressionAudit, OnCompression, audit_payload
 from apc_agents.emission import Builder, Draft
 from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.keys import find_key
-from apc_agents.llm import Dialogue, LLMAgent
-from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
 from apc_agents.running.delivery import KnownSessions
-from apc_agents.tasks.in_memory import InMemoryTaskStore
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.runner import TaskRunner
-from apc_agents.tasks.store import TaskEvent, TaskStore
+from apc_agents.task_port import TaskEvent, TaskStore
 from apc_agents.team import load_agent
 from apc_bus.concurrency import Health, cancelled, keep_running
 from apc_bus.database import open_pool
@@ -32,6 +26,12 @@ from apc_contracts.errors import ApcError
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.vocabulary import Channel
 from apc_log.queries import get_session
+from apc_minds.context.compression import CompressionAudit, OnCompression, audit_payload
+from apc_minds.llm import Dialogue, LLMAgent
+from apc_minds.memory import BaseMemoryStore, InMemoryMemoryStore, PostgresMemoryStore
+from apc_minds.tasks.in_memory import InMemoryTaskStore
+from apc_minds.tasks.postgres import PostgresTaskStore
+from apc_minds.tasks.runner import TaskRunner
 
 
 def chat_agent(name: str | None) -> LLMAgent:
@@ -44,7 +44,7 @@ def chat_agent(name: str | None) -> LLMAgent:
     """
     agent = LLMAgent("assistant", role="assistant", swarm="chat") if name is None else load_agent(name)
     if not isinstance(agent, LLMAgent):
-        raise ModuleUnusable(f"{name} is no LLM agent: make it an apc_agents.llm.LLMAgent")
+        raise ModuleUnusable(f"{name} is no LLM agent: make it an apc_minds.llm.LLMAgent")
     _ = agent.mind  # report what is wrong with the model before anybody types
     return agent
 

@@ -17,14 +17,14 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from apc_agents.context import ArgumentInvalid
-from apc_agents.llm import Dialogue, DialogueOutput, Props
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import StandardInput
 from apc_cli.output.output import show
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import echo
 from apc_contracts.text import numbered, printable, printable_json
+from apc_minds.context import ArgumentInvalid
+from apc_minds.llm import Dialogue, DialogueOutput, Props
 
 Run = Callable[[Dialogue, str], Awaitable[Any]]
 

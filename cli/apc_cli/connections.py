@@ -5,12 +5,13 @@ it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import asyncpg
@@ -23,6 +24,9 @@ from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
 from apc_log.placement import objection_to, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
+
+if TYPE_CHECKING:
+    from apc_bus.rabbit.connections import Timing
 
 # The database of a command: the one of APC_DATABASE_URL, or the embedded one of the data folder.
 
@@ -52,8 +56,8 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
         return
     if not holds_database(bus.data_dir):
         raise InputUnusable(
-            f"there is no log in {bus.data_dir.absolute()}: change to the folder where `apc automl run` or `apc up` "
-            "ran, or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"
+            f"there is no log in {bus.data_dir.absolute()}: change to the folder where `apc run`, `apc up`, "
+            "`apc demo` or `apc automl run` ran, or set APC_DATA_DIR to its .apc, or APC_DATABASE_URL"
         )
     from apc_persister.database.embedded import start_embedded
 
@@ -149,22 +153,33 @@ def topology_url(settings: BusSettings) -> str:
     return ",".join(map(settings.with_certificates, urls)) or ",".join(settings.amqp_nodes)
 
 
-async def apply(topology: Topology) -> None:
-    """Declare a topology as the user of APC_TOPOLOGY_URL.
+async def apply(topology: Topology, new: Collection[str] = ()) -> None:
+    """Declare a topology as the user of APC_TOPOLOGY_URL; the queues in `new` never were.
 
     Another number of shards only if every open session stays in its shard, or if the number before serves them worse.
 
     Raises TopologyConflict, BusUnavailable.
     """
     from apc_bus.rabbit import apply_rabbit
-    from apc_bus.rabbit.connections import Timing
 
     settings = BusSettings()
     broker_user(settings)
-    seconds = CONNECT_PATIENCE.total_seconds()
-    timing = Timing(connect=seconds, patience=seconds)
     objection = partial(_objection, topology.shards)
-    await apply_rabbit(topology_url(settings), topology, objection=objection, timing=timing)
+    await apply_rabbit(topology_url(settings), topology, new=new, objection=objection, timing=_timing())
+
+
+def _timing() -> "Timing":
+    from apc_bus.rabbit.connections import Timing
+
+    seconds = CONNECT_PATIENCE.total_seconds()
+    return Timing(connect=seconds, patience=seconds)
+
+
+async def delete_own_queues(agent_id: str) -> None:
+    """Delete the queues of an agent that runs on a host now, as the user of APC_TOPOLOGY_URL. Raises BusUnavailable."""
+    from apc_bus.rabbit import delete_inbox
+
+    await delete_inbox(topology_url(BusSettings()), agent_id, timing=_timing())
 
 
 async def _objection(wanted: int, before: int) -> str | None:

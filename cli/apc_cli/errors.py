@@ -54,12 +54,11 @@ class OutputLost(ConsoleError):
 
 
 class RevocationIncomplete(ConsoleError):
-    """An agent is revoked in the registry, and something that it logs in with is left; names it."""
+    """Something of an agent that was to be revoked is left: registration, broker user or database login; names it."""
 
     def __init__(self, agent_id: str, left: Sequence[str]) -> None:
         super().__init__(
-            f"agent {agent_id} is revoked in the registry, and not everything of it is gone. Left: {'; '.join(left)}. "
-            "Repeat the command once that is mended"
+            f"agent {agent_id} is not fully revoked. Left: {'; '.join(left)}. Repeat the command once that is mended"
         )
 
 

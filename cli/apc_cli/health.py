@@ -23,13 +23,19 @@ Answer = tuple[HTTPStatus, str, bytes]
 class HealthPages:
     """The pages of one service.
 
-    `/healthz`: the process answers. `/readyz`: the process is ready, or one line per reason why not. `/startup`: it was
-    ready once. They run in a separate thread: `problems` must only read.
+    `/healthz`: the process answers. `/readyz`: the process is ready, or one line per reason why not, and the service's
+    remarks. `/startup`: it was ready once. They run in a separate thread: `problems` and `remarks` must only read.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, problems: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        problems: Callable[[], Sequence[str]],
+        remarks: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
         self._loop = loop
         self._problems = problems
+        self._remarks = remarks
         self._has_started = False
 
     async def answer(self, path: str) -> Answer:
@@ -43,7 +49,8 @@ class HealthPages:
                 return _text(HTTPStatus.OK)
             case "/readyz":
                 problems = await self._look()
-                return _text(HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK, problems)
+                status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+                return _text(status, [*problems, *self._remarks()])
             case "/startup":
                 is_up = self._has_started or not await self._look()
                 return _text(HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE)
@@ -147,13 +154,19 @@ def _message(status: HTTPStatus, content_type: str, body: bytes) -> bytes:
 
 
 @contextmanager
-def serve_health(host: str, port: int | None, problems: Callable[[], Sequence[str]]) -> Iterator[None]:
+def serve_health(
+    host: str,
+    port: int | None,
+    problems: Callable[[], Sequence[str]],
+    remarks: Callable[[], Sequence[str]] = tuple,
+) -> Iterator[None]:
     """Serve the pages of the service of this event loop while the context lasts; not at all without a port.
 
     Args:
         host: the address to listen on; a loopback address answers only to the names of this machine.
         port: the port to listen on.
         problems: returns why the process is not ready, one sentence each; called in another thread.
+        remarks: returns what else `/readyz` says, likewise.
 
     Raises:
         InputUnusable: the address is taken, or we may not use it.
@@ -167,7 +180,7 @@ def serve_health(host: str, port: int | None, problems: Callable[[], Sequence[st
     except OSError as error:
         message = f"APC_HEALTH_PORT {port} at APC_HEALTH_HOST {host} cannot be used: {error.strerror}"
         raise InputUnusable(message) from error
-    pages = HealthPages(asyncio.get_running_loop(), problems)
+    pages = HealthPages(asyncio.get_running_loop(), problems, remarks)
     server = HealthServer(pages, LOOPBACK_NAMES if is_loopback(host) else None)
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()

@@ -1,4 +1,7 @@
-"""Prints the requirements of extras of pyproject.toml, those of the package included. The Dockerfile runs it."""
+"""Prints the requirements of extras of pyproject.toml, those of the package included. The Dockerfile runs it.
+
+An extra that includes another one (`apc-bus[server]`) is named beside it.
+"""
 
 import sys
 import tomllib
@@ -6,5 +9,6 @@ from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-wanted = [*project["dependencies"], *(line for name in sys.argv[1:] for line in extras[name])]
+lines = [*project["dependencies"], *(line for name in sys.argv[1:] for line in extras[name])]
+wanted = [line for line in lines if not line.startswith(f"{project['name']}[")]
 sys.stdout.write("".join(f"{line}\n" for line in wanted))

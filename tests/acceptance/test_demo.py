@@ -145,7 +145,7 @@ def test_nobody_at_the_terminal_is_nobody_in_the_log(apc: ApcCommand) -> None:
     played = at_terminal(apc, "", "--patience", "1", early="y\n")
     assert played.code == 0, played.said
     assert f"Nobody has answered, so {AUTOPILOT} approves." in played.words
-    assert "approved (nobody answered at the terminal within 1 s)" in played.words
+    assert "approved: nobody answered at the terminal within 1 s" in played.words
     assert played.done == ["rollback shop"]
 
 

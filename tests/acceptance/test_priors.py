@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from tests.support.apc_command import ApcCommand, FinishedRun, read_summary
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(590)]  # the first of them starts the run that all read
+
 
 def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str, float]]:
     """Return the priors that the briefs name, and what each swarm measured in generation 0."""
@@ -29,7 +31,6 @@ def first_generation(apc: ApcCommand, run_id: str) -> tuple[list[str], dict[str,
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(590)
 def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun) -> None:
     apc = finished_run.apc
     _, first = first_generation(apc, finished_run.summary["run_id"])
@@ -48,7 +49,6 @@ def test_a_second_run_begins_where_the_first_one_ended(finished_run: FinishedRun
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(590)
 def test_a_resumed_run_begins_with_the_best_of_that_run_and_splits_in_another_way(finished_run: FinishedRun) -> None:
     apc, run_id = finished_run.apc, finished_run.summary["run_id"]
     sizes = ("--generations", "1", "--budget-seconds", "250", "--out", "resumed")

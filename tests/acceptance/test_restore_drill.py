@@ -1,4 +1,4 @@
-"""The drill of `make restore-drill`, with a small log: both backups come back whole, and what is lost is told."""
+"""The drill of `make restore-drill`, with a small log: all backups come back whole, and what is lost is told."""
 
 import shutil
 import tempfile
@@ -23,11 +23,12 @@ def folder() -> Iterator[Path]:
 @pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.skipif(find_binaries(VERSION) is None, reason=f"needs the programs of Postgres {VERSION}")
-async def test_both_backups_come_back_and_the_lost_entries_are_told(folder: Path) -> None:
+async def test_backups_come_back_and_the_lost_entries_are_told(folder: Path) -> None:
     found = await drill(500, 500, folder)
 
-    for restored in (found.logical, found.physical):
+    for restored in (found.logical, found.physical, found.point_in_time):
         assert restored.wrong == (), "guard, tables, tree and projections are whole again"
         assert 0 < restored.lost == found.entries - restored.entries
         [said] = restored.said
         assert said.endswith("its tail is cut")
+    assert found.logical.entries == found.physical.entries < found.point_in_time.entries == found.entries_at_point

@@ -13,14 +13,23 @@ from .test_readme import BLOCKS, ROOT
 pytestmark = pytest.mark.long
 
 PAGES = ("see-and-search", "stuck", "on-call", "auditor")
-STANDS = ("apc tail", "apc ui", "apc up", "apc doctor")
+STANDS = ("apc tail", "apc ui", "apc up", "apc doctor", "apc serve")
 """They go on until they are stopped, or look at what does not run here."""
-ACTS = ("approval approve", "session pause", "session resume", "session stop", "dead-letter requeue", "effect settle")
+ACTS = (
+    "approval approve",
+    "session pause",
+    "session resume",
+    "session stop",
+    "dead-letter requeue",
+    "effect settle",
+    "issue acknowledge",
+)
 """Acts on a running system: tests/client/acts and tests/integration run them."""
 ELSEWHERE = (
     "apc topology apply",
     "apc log verify --checkpoints",
     "apc log erase",
+    "apc agent move",
     "apc dead-letter show",
     "apc packet replay --limit",
     "apc packet replay --run-id RUN --what-if",
@@ -65,7 +74,7 @@ def test_the_commands_of_the_page_run(page: str, folder: tuple[ApcCommand, str, 
     refused = {}
     for command in commands_of(page):
         words = [values.get(word, word) for word in command.split()[1:]]
-        done = apc(*words)
+        done = apc(*words, stdin="y\n")
         if done.returncode != 0:
             refused[command] = f"exit {done.returncode}: {done.stderr[-300:]}"
     assert refused == {}

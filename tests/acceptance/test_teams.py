@@ -89,9 +89,9 @@ def test_an_agent_that_is_killed_in_mid_run_goes_on(review: ApcCommand, amqp_vho
         (["review:teem"], FOREIGN, "module review has no 'teem'; it has lead, security, style, team"),
         (["review:lead"], FOREIGN, "review:lead is of type Agent, not an apc_agents.Team"),
         (["reviews:team"], FOREIGN, "no module 'reviews'"),
-        ([TEAM], "{", "the input is no JSON"),
+        ([TEAM], "{", "the input pr.json is no JSON"),
         ([TEAM], '{"number": "x", "diff": ""}', "is no PullRequest: number: Input should be a valid integer"),
-        ([TEAM], "[]", "the input is no PullRequest: $: Input should be"),
+        ([TEAM], "[]", "the input pr.json is no PullRequest: $: Input should be"),
         ([TEAM, "--input", "nowhere.json"], FOREIGN, "cannot read nowhere.json: No such file or directory"),
     ],
 )

@@ -237,6 +237,23 @@ def test_without_services_a_change_waits_and_says_so(apc: ApcCommand, amqp_vhost
         end(running)
 
 
+def look_first(apc: ApcCommand, asked: str) -> None:
+    """An approval shows what it lets the asker do; neither a script nor what was typed before approves it unseen."""
+    piped = apc("approval", "approve", asked, stdin="y\n")
+    assert (piped.returncode, "give --yes" in piped.stderr) == (2, True)
+    typed = [("", "y\n"), ("[y/N]: ", "n\n")]
+    code, shown = apc.at_terminal("approval", "approve", asked[-12:], typed=typed)
+    assert code == 130
+    assert shown.splitlines()[1:3] == ["cashier asks bob: Pay 700?", "Approve this? [y/N]: n"]
+    for columns in (40, 80, 120):
+        _, shown = apc.at_terminal("approval", "list", columns=columns, given={"NO_COLOR": "1"})
+        lines = shown.splitlines()
+        assert [line for line in lines if asked[-12:] in line and "Pay 700?" in line]
+        assert [line for line in lines if len(line) > columns or line != line.rstrip()] == []
+    alone, (listed,) = (json.loads(apc("approval", *line).stdout) for line in (("show", asked[-12:]), ("list",)))
+    assert alone == listed, "one shape"
+
+
 def test_people_act_and_answer_beside_a_system_and_a_run(apc: ApcCommand) -> None:
     """Who is named once stays registered: `apc run` then says that a question waits for somebody elsewhere."""
     with up(apc, "--person", "alice:operator", "--person", "bob:manager") as running:
@@ -253,11 +270,24 @@ def test_people_act_and_answer_beside_a_system_and_a_run(apc: ApcCommand) -> Non
         line,
     )
     assert asked is not None, line
-    approved = apc("approval", "approve", asked[1])
+    look_first(apc, asked[1])
+    approved = apc("approval", "approve", asked[1], "--yes")
     result, said = running.communicate(timeout=60)
     assert (approved.returncode, running.returncode) == (0, 0), approved.stderr + said
     assert json.loads(result)["result"]["content"] == {"by": "bob"}
     assert "Pay 700" not in said, "a question is said once"
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it(apc: ApcCommand) -> None:
+    (apc.folder / "shop.py").write_text(SHOP)
+    (apc.folder / "order.json").write_text('{"amount": 700}')
+    typed = [("", "y too early\n"), ("a note if you like", "n not now\n")]
+    code, shown = apc.at_terminal("run", "shop:team", "--input", "order.json", "--person", "bob:manager", typed=typed)
+    assert code == 0, shown
+    session = re.search(r'"session": "([^"]+)"', shown)
+    assert session is not None, shown
+    events = [json.loads(line) for line in apc("session", "events", session[1]).stdout.splitlines()]
+    assert [one["content"] for one in events if one["sender"] == "bob"] == [{"outcome": "denied", "note": "not now"}]
 
 
 @pytest.mark.parametrize(

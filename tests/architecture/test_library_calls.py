@@ -1,6 +1,7 @@
-"""aiormq is called below `apc_bus.rabbit` alone, and each of its awaits stands within `unasked_cancel_fails`.
+"""aio-pika and aiormq are called below `apc_bus.rabbit` alone, each await of theirs within `unasked_cancel_fails`.
 
-aiormq raises CancelledError in calls that nobody of ours had cancelled, and that would end a service silently.
+They raise CancelledError in calls that nobody of ours had cancelled, and that would end a service silently. aio-pika is
+the client; aiormq below it is called only where packets move in bulk (docs/decisions/0012-one-transport.md).
 """
 
 import ast
@@ -10,16 +11,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import aio_pika
 import aiormq
 import pytest
 
+from apc_bus.rabbit.connections import Link
+
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "cli", "apps")
+PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "doors", "cli", "apps")
 EDGE = ROOT / "bus/apc_bus/rabbit"
 GUARD = "unasked_cancel_fails"
 LIBRARIES = ("aiormq", "aio_pika", "pamqp")
-RECEIVERS = ("channel", "connection", "aiormq")
-"""Names of what the library makes, also with a leading underscore."""
+EXCEPTIONS = "aiormq.exceptions"
+CLIENT = {"administration.py", "connections.py"}
+"""Files that use aio-pika."""
+BULK = {"connections.py", "consumer.py", "transport.py"}
+"""Files that use what lies below it: the connection, the channel that moves packets, and their bytes."""
+RECEIVERS = ("channel", "connection", "underlay", "queue", "exchange", "aiormq", "aio_pika")
+"""Names of what the libraries make, also with a leading underscore."""
 
 
 def _coroutines(of: type) -> set[str]:
@@ -27,19 +36,50 @@ def _coroutines(of: type) -> set[str]:
     return {name for name, _ in found if not name.startswith("_")}
 
 
-OF_CHANNELS = _coroutines(aiormq.Channel)
-AWAITED = OF_CHANNELS | _coroutines(aiormq.Connection) | {"connect"}
-OWN_NAMES = {name for name in OF_CHANNELS if name.partition("_")[0] in ("basic", "queue", "exchange", "rpc", "tx")}
+OF_CHANNELS = _coroutines(aiormq.Channel) | _coroutines(aio_pika.Channel)
+OF_OBJECTS = _coroutines(aio_pika.Queue) | _coroutines(aio_pika.Exchange)
+AWAITED = OF_CHANNELS | OF_OBJECTS | _coroutines(aiormq.Connection) | {"connect"}
+OWN_PREFIXES = ("basic", "queue", "exchange", "rpc", "tx", "declare", "initialize")
+OWN_NAMES = {name for name in OF_CHANNELS if name.partition("_")[0] in OWN_PREFIXES}
 
 
 def test_the_library_is_imported_below_the_edge_alone() -> None:
-    found = {
+    assert _importers(*LIBRARIES) == set()
+
+
+def test_aio_pika_is_the_client_and_aiormq_is_called_where_packets_move_in_bulk() -> None:
+    """Of aiormq's exceptions aio-pika hands on a part only."""
+    imported = {path.name: set(_imports(path)) for path in EDGE.rglob("*.py")}
+    assert {name for name, of in imported.items() if any(one.startswith("aio_pika") for one in of)} == CLIENT
+    called = {name for name, of in imported.items() if any(one.startswith("aiormq") for one in of - {EXCEPTIONS})}
+    assert called == BULK
+
+
+def test_connections_are_opened_through_one_subclass_of_aio_pikas() -> None:
+    """Its robust one, and a channel that moves packets, are made nowhere else."""
+    assert issubclass(Link, aio_pika.Connection)
+    makers = {"Connection", "_Connection", "Link", "BulkChannel", "connect_robust", "RobustConnection"}
+    called = {
+        (path.name, _name_of(node.func))
+        for path in EDGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _name_of(node.func) in makers
+    }
+    assert called == {("connections.py", "_Connection"), ("connections.py", "BulkChannel")}
+
+
+def test_faststream_is_imported_below_the_edge_and_for_applications_alone() -> None:
+    assert _importers("faststream", "fast_depends") == {"agents/apc_agents/faststream.py"}
+
+
+def _importers(*libraries: str) -> set[str]:
+    """Return the files beyond the edge that import one of these."""
+    return {
         str(path.relative_to(ROOT))
         for component in PRODUCT
         for path in sorted((ROOT / component).rglob("*.py"))
-        if EDGE not in path.parents and any(name.partition(".")[0] in LIBRARIES for name in _imports(path))
+        if EDGE not in path.parents and any(name.partition(".")[0] in libraries for name in _imports(path))
     }
-    assert found == set()
 
 
 def test_every_await_of_the_library_fails_at_a_cancellation_that_nobody_asked_for() -> None:
@@ -59,7 +99,10 @@ def test_every_await_of_the_library_fails_at_a_cancellation_that_nobody_asked_fo
         ("async def f(self):\n    await self._channel.close(timeout=1)", [2]),
         ("async def f(connection):\n    async with connection.channel() as one:\n        pass", [2]),
         ("async def f(any):\n    async with asyncio.timeout(1):\n        return await any.queue_declare('q')", [3]),
-        ("async def f(link):\n    await link.close(1)", []),
+        ("async def f(link):\n    await link.close()", []),
+        ("async def f(c):\n    await c.declare_queue('q', passive=True)", [2]),
+        ("async def f(queue):\n    await queue.bind('e', 'k')", [2]),
+        ("async def f(url):\n    return await aio_pika.connect(url)", [2]),
         ("async def _f(channel):\n    await channel.open()", [2]),
         ("async def _f(c):\n    await c.rpc()\nasync def g(c):\n    await _f(c)", [2]),
         (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "cli", "apps")
+PRODUCT = ("contracts", "bus", "log", "agents", "orchestrator", "persister", "web", "client", "doors", "cli", "apps")
 LARGEST_FILE = 800
 LARGEST_FUNCTION = 50
 MOST_POSITIONAL = 7

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = ("contracts", "bus", "agents", "orchestrator", "web", "client", "cli", "apps")
+ELSEWHERE = ("contracts", "bus", "agents", "orchestrator", "web", "client", "doors", "cli", "apps")
 TABLE_OF_THE_LOG = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE|TABLE|to_regclass\(')\s*apc_log\.\w", re.IGNORECASE)
 
 

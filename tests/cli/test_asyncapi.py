@@ -15,12 +15,14 @@ from apc_bus.topology import RETRY, AgentQueues, agent_of_queue, build_topology
 from apc_cli.commands.asyncapi import asyncapi_document
 from apc_contracts import PacketType, seal
 
-TOPOLOGY = build_topology(2, [AgentQueues("red-1", "red", frozenset(PacketType))])
+TOPOLOGY = build_topology(
+    2, [AgentQueues("red-1", "red", frozenset(PacketType)), AgentQueues("blue-1", "blue", host="h0")]
+)
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """Of two shards and one agent."""
+    """Of two shards, an agent with its own queues, and one of a host."""
     return asyncapi_document(TOPOLOGY, ["amqps://user:secret@broker:5671/apc"])
 
 
@@ -93,6 +95,8 @@ def _template(queue: str) -> str:
     agent = agent_of_queue(queue)
     if agent is not None:
         return queue.replace(agent, "{agent_id}")
+    if queue.startswith("apc.host."):
+        return queue.replace(".h0.", ".{host}.")
     stem, _, last = queue.rpartition(".")
     if stem == RETRY:
         return f"{stem}.{{delay_ms}}ms"

@@ -24,7 +24,10 @@ from apc_cli.output.output import sentence_of
 from apc_cli.output.terminal import ask_whether
 from apc_contracts import load_contract
 from apc_contracts.errors import ContractInvalid
+from apc_log.errors import BundleUnreadable
+from apc_log.offline_verifier import BUNDLE, COLUMNS
 from apc_log.offline_verifier import main as check
+from apc_log.queries import BundleRecords
 
 
 def test_a_contract_is_named_by_its_file(tmp_path: Path) -> None:
@@ -51,6 +54,16 @@ def test_a_file_without_a_key_is_not_taken_for_no_key(tmp_path: Path, capsys: py
     (tmp_path / "keys").write_text("# nothing\n")
     assert check([str(tmp_path / "keys"), "--key", str(tmp_path / "keys")]) == 2
     assert "holds no key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [5, None, [], True, "x"])
+def test_what_is_no_bundle_is_not_replayed(wrong: Any) -> None:
+    head = {"format": BUNDLE, "run_id": "run-1", "contracts": []}
+    columns = {"session_id": "s-1", "cause_packet_id": wrong}
+    entry = ["coordination", 1, 0, 1, *(columns.get(name) for name in COLUMNS["coordination", 1])]
+    for lines in ([head | {"contracts": [[wrong]]}], [head, {"entry": json.dumps(entry)}]):
+        with pytest.raises(BundleUnreadable, match="this is no bundle"):
+            BundleRecords([json.dumps(line).encode() for line in lines])
 
 
 @pytest.mark.parametrize(

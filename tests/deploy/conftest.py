@@ -36,6 +36,20 @@ class Chart:
         assert said.returncode == 0, said.stderr
         return [found for found in yaml.safe_load_all(said.stdout) if found]
 
+    def render_in(self, cluster: str, case: str) -> list[Object]:
+        """As `render`, by what the API server at this URL says of the cluster."""
+        at = [
+            "--kube-apiserver",
+            cluster,
+            "--kubeconfig",
+            "/dev/null",
+            "--dry-run=server",
+            "--disable-openapi-validation",
+        ]
+        said = self._run("template", "apc", CHART, "--values", CHART / f"ci/{case}.yaml", *at)
+        assert said.returncode == 0, said.stderr
+        return [found for found in yaml.safe_load_all(said.stdout) if found]
+
     def _run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [str(self._helm), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -3,9 +3,16 @@
 import copy
 import json
 import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 from tests.support.helm import FOLDER
 
 from apc_bus.topology import agent_queue
@@ -116,3 +123,143 @@ def test_a_worker_is_registered_by_its_own_image(chart: Chart) -> None:
     for name in ("planner", "critic"):
         [worker], [register] = pods[f"apc-{name}"]["containers"], pods[f"apc-register-{name}-1"]["containers"]
         assert (register["image"], register["args"][2]) == (worker["image"], worker["args"][1])
+
+
+def named(objects: list[Object], kind: str) -> dict[str, Object]:
+    """Return the objects of a kind by their name."""
+    return {found["metadata"]["name"]: found for found in objects if found["kind"] == kind}
+
+
+def test_every_service_is_spread_and_loses_one_pod_at_a_time(chart: Chart) -> None:
+    objects = chart.render("operators")
+    budgets, deployments = named(objects, "PodDisruptionBudget"), named(objects, "Deployment")
+
+    assert budgets.keys() == deployments.keys()
+    for name, deployment in deployments.items():
+        wanted = deployment["spec"]["selector"]["matchLabels"]
+        assert budgets[name]["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": wanted}}
+        [spread] = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"] == wanted
+
+
+def test_pods_run_under_an_account_that_exists(chart: Chart) -> None:
+    objects = chart.render("operators")
+    account = named(objects, "ServiceAccount")["apc-apc"]
+    assert account["metadata"]["annotations"] == {"example.org/role": "apc"}
+    assert account["automountServiceAccountToken"] is False
+    assert {pod.get("serviceAccountName", "apc-apc") for pod in pods_of(objects).values()} == {"apc-apc"}
+
+    given = chart.render("operators", existingServiceAccount="robots")
+    assert named(given, "ServiceAccount") == {}
+    assert {pod.get("serviceAccountName", "robots") for pod in pods_of(given).values()} == {"robots"}
+
+
+def test_every_pod_gets_what_the_operator_adds(chart: Chart) -> None:
+    for name, pod in pods_of(chart.render("operators")).items():
+        [container] = pod["containers"]
+        assert {"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"} in container["env"], name
+        assert {"name": "company-ca", "configMap": {"name": "company-ca"}} in pod["volumes"], name
+        mount = {"name": "company-ca", "mountPath": "/etc/company", "readOnly": True}
+        assert mount in container["volumeMounts"], name
+
+
+def test_alerts_and_dashboard_are_those_of_deploy(chart: Chart) -> None:
+    objects, deploy = chart.render("operators"), Path(__file__).parents[2] / "deploy"
+
+    rule = named(objects, "PrometheusRule")["apc-alerts"]
+    assert rule["spec"] == yaml.safe_load((deploy / "prometheus/alerts.yml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    dashboard = named(objects, "ConfigMap")["apc-dashboard"]
+    assert dashboard["data"]["apc-bus.json"] == (deploy / "grafana/apc-bus.json").read_text()
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_what_is_scraped_has_the_job_that_alerts_name(chart: Chart) -> None:
+    for monitor in named(chart.render("operators"), "ServiceMonitor").values():
+        [endpoint] = monitor["spec"]["endpoints"]
+        assert {"targetLabel": "job", "replacement": "apc"} in endpoint["relabelings"]
+
+
+def discovery(objects: list[Object]) -> dict[str, Any]:
+    """Return what an API server with the kinds of these objects answers about itself, by path."""
+    kinds: dict[str, set[str]] = {"v1": {"Secret"}}
+    for one in objects:
+        kinds.setdefault(one["apiVersion"], set()).add(one["kind"])
+    versions: list[Object] = [
+        {
+            "name": version.partition("/")[0],
+            "versions": [{"groupVersion": version, "version": version.rpartition("/")[2]}],
+        }
+        for version in kinds
+    ]
+    for one in versions:
+        one["preferredVersion"] = one["versions"][0]
+    answers: dict[str, Any] = {
+        "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": versions[1:]},
+    }
+    for version, names in kinds.items():
+        resources = [
+            {"name": f"{name.lower()}s", "kind": name, "namespaced": True, "verbs": ["get"]} for name in sorted(names)
+        ]
+        found = {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
+        answers[f"/api/{version}" if version == "v1" else f"/apis/{version}"] = found
+    return answers
+
+
+@contextmanager
+def api_server(objects: list[Object], secrets: Mapping[str, str]) -> Iterator[str]:
+    """Serve what helm asks of a cluster that takes these objects and has these Secrets, one key each."""
+    answers = discovery(objects)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path, name = self.path.split("?")[0], self.path.rpartition("/")[2]
+            found = answers.get(path)
+            if path.endswith(f"/namespaces/default/secrets/{name}") and name in secrets:
+                found = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": name}, "data": {"k": secrets[name]}}
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            body = json.dumps(missing if found is None else found).encode()
+            self.send_response(404 if found is None else 200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *said: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def sums(objects: list[Object]) -> dict[str, str]:
+    """Return what the pods of each service are said to have been given."""
+    found = {}
+    for name, deployment in named(objects, "Deployment").items():
+        annotations = deployment["spec"]["template"]["metadata"].get("annotations", {})
+        if "apc-bus/secrets" in annotations:
+            found[name] = annotations["apc-bus/secrets"]
+    return found
+
+
+def test_a_rotated_secret_restarts_the_pods_that_have_it(chart: Chart) -> None:
+    secrets = {"apc-gate": "b25l", "apc-log-key": "a2V5", "planner": "YQ==", "apc-web-tls": "dGxz"}
+    objects = chart.render("operators")
+    with api_server(objects, secrets) as cluster:
+        before = sums(chart.render_in(cluster, "operators"))
+    assert before.keys() == {"apc-gate", "apc-log-writer", "apc-mcp", "apc-planner", "apc-web"}
+    holders = {"apc-gate": {"apc-gate"}, "apc-log-key": {"apc-log-writer"}, "apc-web-tls": {"apc-mcp", "apc-web"}}
+    for secret, pods in holders.items():
+        with api_server(objects, secrets | {secret: "b3RoZXI="}) as cluster:
+            after = sums(chart.render_in(cluster, "operators"))
+        assert {name for name in before if after[name] != before[name]} == pods
+    assert sums(objects) == {}, "without a cluster nobody knows the Secrets"

@@ -20,7 +20,9 @@ def weaknesses(pod: Object) -> Iterator[str]:
     if pod["securityContext"].get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield "seccomp"
     yield from (key for key in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace") if pod.get(key))
-    yield from (f"volume {volume['name']}" for volume in pod["volumes"] if not {"secret", "emptyDir"} & set(volume))
+    yield from (
+        f"volume {volume['name']}" for volume in pod["volumes"] if not {"secret", "emptyDir", "configMap"} & set(volume)
+    )
     for container in pod["containers"] + pod.get("initContainers", []):
         allowed = container["securityContext"]
         if allowed.get("readOnlyRootFilesystem") is not True:
@@ -86,6 +88,7 @@ def test_who_gets_which_secret(chart: Chart) -> None:
         "apc-log-writer": {"apc-log-writer", "apc-log-key", "apc-checkpoints"},
         "apc-artifacts": {"apc-artifacts-write"},
         "apc-web": {"apc-web", "apc-web-tls"},
+        "apc-mcp": {"apc-web", "apc-web-tls"},
         "apc-planner": {"planner", "apc-artifacts-read"},
         "apc-critic": {"critic", "apc-artifacts-read"},
         "apc-migrate": {"apc-migrate"},
@@ -110,6 +113,12 @@ def test_a_pod_gets_the_named_keys_of_a_secret_alone_and_no_password_as_a_variab
 
 WORKER = {"name": "mallory", "agentId": "mallory", "agent": "mypkg.agents:mallory", "secret": "mallory"}
 
+HARMLESS = {
+    "extraVolumes": [{"name": "company", "secret": {"secretName": "company"}}],
+    "extraVolumeMounts": [{"name": "company", "mountPath": "/etc/company", "readOnly": True}],
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "existingServiceAccount": "robots",
+}
 CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], "tlsSecret": "console-tls"}
 
 
@@ -125,6 +134,7 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
         ({"web": CONSOLE_VALUES | {"secret": "apc-log-key"}}, "keep the log's key in its own Secret"),
         ({"web": CONSOLE_VALUES | {"tlsSecret": ""}}, "tlsSecret"),
         ({"web": CONSOLE_VALUES | {"hosts": []}}, "hosts"),
+        ({"mcp": {"enabled": True}}, "mcp: needs web.enabled"),
         ({"workers": [WORKER, WORKER | {"name": "other"}]}, "give each worker its own Secret"),
         ({"workers": [WORKER | {"name": "gate"}]}, "choose another"),
         ({"artifacts__readSecret": "apc-artifacts-write"}, "may only read artifacts"),
@@ -138,10 +148,25 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
         ({"settings": {"APC_DATABASE_URL": "postgresql://u:p@h/"}}, "invalid propertyName 'APC_DATABASE_URL'"),
         ({"settings": {"LD_PRELOAD": "/tmp/x.so"}}, "invalid propertyName 'LD_PRELOAD'"),
         ({"broker__url": "amqp://user:password@host/"}, "url"),
+        ({"extraVolumes": [{"name": "root", "hostPath": {"path": "/"}}]}, "extraVolumes/0"),
+        ({"extraVolumes": [{"name": "secrets", "emptyDir": {}}]}, "extraVolumes/0/name"),
+        ({"extraVolumes": [{"name": "key", "secret": {"secretName": "apc-log-key"}}]}, "which is a service's"),
+        (
+            {"extraVolumes": [{"name": "key", "projected": {"sources": [{"secret": {"name": "apc-log-key"}}]}}]},
+            "which is a service's",
+        ),
+        ({"extraVolumeMounts": [{"name": "x", "mountPath": "/run/secrets/more"}]}, "mountPath"),
+        ({"extraVolumeMounts": [{"name": "x", "mountPath": "/etc/apc"}]}, "mountPath"),
+        ({"extraEnv": [{"name": "APC_DATABASE_URL", "value": "postgresql://u:p@h/"}]}, "extraEnv/0/name"),
+        (
+            {"extraEnv": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "apc-gate", "key": "apc_amqp_url"}}}]},
+            "which is a service's",
+        ),
+        ({"existingServiceAccount": "Root User"}, "existingServiceAccount"),
     ],
 )
 def test_values_that_would_give_it_away_are_refused(chart: Chart, values: dict[str, Any], said: str) -> None:
-    assert chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES).returncode == 0
+    assert chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES, **HARMLESS).returncode == 0
 
     found = chart.try_render("minimal", **values)
     assert found.returncode != 0
@@ -184,6 +209,7 @@ def test_each_pod_reaches_what_it_needs(chart: Chart) -> None:
         "artifacts": {dns, BROKER, store},
         "worker": {dns, BROKER, DATABASE, store, UPLOADS},
         "web": {dns, BROKER, DATABASE},
+        "mcp": {dns, BROKER, DATABASE},
         "migrate": {dns, DATABASE},
         "topology": {dns, BROKER, MANAGEMENT, DATABASE},
         "register": {dns, BROKER, MANAGEMENT, DATABASE},
@@ -203,6 +229,7 @@ def test_no_agent_reaches_the_gate_the_log_writer_or_a_health_page(chart: Chart)
                 "log-writer": monitored,
                 "worker": monitored,
                 "web": {CONSOLE} | monitored,  # from its own peers, `web.from`
+                "mcp": {CONSOLE} | monitored,  # from its own peers, `mcp.from`
             }
             assert ports(objects, name, "Ingress") == expected.get(kind, set()), name
     [watching] = [found for found in chart.render("operators") if found["metadata"]["name"] == "apc-from-monitoring"]

@@ -19,11 +19,11 @@ import apc_client
 from apc_agents import EmitOptions, Team
 from apc_client import TeamTestClient
 
-PACKAGES = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai", "apc_contracts")
+PACKAGES = ("apc_agents", "apc_client", "apc_minds.llm", "apc_minds.pydantic_ai", "apc_contracts")
 """Those with a page of the API on the site."""
-DESCRIBED = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai")
+DESCRIBED = ("apc_agents", "apc_client", "apc_minds.llm", "apc_minds.pydantic_ai")
 """Those whose parameters are described one by one."""
-SHOWN = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai")
+SHOWN = ("apc_agents", "apc_client", "apc_minds.llm", "apc_minds.pydantic_ai")
 """Those of whose public names each is used by an example."""
 EXAMPLE = re.compile(r"^```python\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -224,3 +224,20 @@ def test_what_fails_in_an_example_fails_the_test(tmp_path: Path) -> None:
     for code in ("assert desk.role == 'other'\n", "await asyncio.sleep(0)\nassert desk.role == 'other'\n"):
         with pytest.raises(AssertionError):
             run_example(code, tmp_path)
+
+
+def test_each_field_of_the_contract_models_is_described() -> None:
+    models = {name: one for name, one in public("apc_contracts").items() if inspect.isclass(one)}
+    left = {
+        f"{name}.{field}"
+        for name, one in models.items()
+        if issubclass(one, BaseModel)
+        for field, info in one.model_fields.items()
+        if not info.description and not re.search(rf"^ *{field}: ", _docs_of(one), re.MULTILINE)
+    }
+    assert left == set()
+
+
+def _docs_of(model: type) -> str:
+    """Return the docstrings of a class and of those that it is made from."""
+    return "\n".join(base.__doc__ or "" for base in model.__mro__ if base.__module__.startswith("apc_"))

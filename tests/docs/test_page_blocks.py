@@ -4,6 +4,8 @@ import importlib
 import re
 import textwrap
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from .test_python_blocks import BLOCK
 
 BY_THEIR_TESTS = {
     "README.md": "tests/acceptance/test_readme.py",
+    "docs/how-to/mcp.md": "tests/docs/test_mcp_page.py",
     "docs/how-to/teams.md": "tests/docs/test_teams_page.py",
     "docs/how-to/timers.md": "tests/docs/test_timers_page.py",
     "docs/research/first-agent.md": "tests/docs/test_tutorial.py",
@@ -110,6 +113,12 @@ async def lifecycle(blocks: list[str]) -> None:
 
 
 APPROVALS = """
+from datetime import date
+from decimal import Decimal
+
+from pydantic import Field
+
+
 @message("change/1")
 class Change(BaseModel):
     title: str
@@ -135,6 +144,7 @@ releaser = Agent("releaser", role="releaser", swarm="release")
 security = Agent("security", role="security", swarm="release")
 scribe = Agent("scribe", role="scribe", swarm="release")
 shipped = []
+paid = []
 
 
 @security.on(Question)
@@ -154,6 +164,10 @@ def ship_it() -> None:
     shipped.append("b7")
 
 
+def pay(amount: Decimal) -> None:
+    paid.append(amount)
+
+
 team = Team("release", agents=[releaser, security, scribe], entry="releaser", input=Change)
 waits = Team("waits", agents=[desk, security, scribe], entry="desk", input=Question)
 """
@@ -162,7 +176,8 @@ waits = Team("waits", agents=[desk, security, scribe], entry="desk", input=Quest
 async def approvals(blocks: list[str], url: str) -> None:
     ended = "await ctx.complete(Outcome(text=f'{approval.outcome}, {opinion.is_safe}'))"
     head, _, teams = APPROVALS.partition("team = ")
-    page = module_of("approvals_page", head, blocks[0], handler(*blocks[1:], ended), f"team = {teams}")
+    release, about, model, *others = blocks
+    page = module_of("approvals_page", head, release, model, handler(about, *others, ended), f"team = {teams}")
     people = {"ida": "lead", "max": "release-manager"}
     async with TeamTestClient(page.team, people=people, database_url=url, folder=Path("one")) as client:
         session = await client.start(page.Change(title="parser"))
@@ -173,7 +188,10 @@ async def approvals(blocks: list[str], url: str) -> None:
     async with TeamTestClient(page.waits, people=people, database_url=url, folder=Path("two")) as client:
         session = await client.start(page.Question(text="?"))
         assert await client.answer(session, approved=True) == "ida"
+        refund = page.Refund(amount=Decimal("80.50"), due=date(2026, 12, 31))
+        assert await client.answer(session, approved=True, answer=refund) == "ida"
         assert await client.answer(session, approved=True) == "max"
+        assert page.paid == [Decimal("80.50")]
         assert (await session.result(timeout=30)).text == "approved, True"
 
 
@@ -241,6 +259,72 @@ async def effects(blocks: list[str]) -> None:
         assert await client.state() == {"made": {"id": "r-1"}}
 
 
+async def faststream(blocks: list[str]) -> None:
+    team = "team = Team('shop', agents=[desk], entry='desk')"
+    page = module_of("faststream_page", team, *blocks)
+    assert page.app.broker is page.broker
+    async with AgentTestClient(page.desk) as client:
+        answer = await client.send(page.Question(text="why"))
+    assert answer is not None
+    said = answer.payload_as(MessagePayload).content["text"]
+    assert str(said).endswith("you asked 'why'. Your desk")
+
+
+FRAMEWORKS = """
+from typing import Any
+
+from tests.minds.joined.openai_fake import FakeModel, call, outputs, said
+
+
+def think(instructions: str | None, items: list[Any]) -> list[Any]:
+    given = outputs(items)
+    return [said(given[-1].splitlines()[1])] if given else [call("refund_order", '{"order": "O-7"}', "call-1")]
+
+
+class Shop:
+    is_open = True
+    refunds: list[str] = []
+
+    async def refund(self, order: str) -> str:
+        self.refunds.append(order)
+        return f"refunded {order}"
+
+
+shop, model = Shop(), FakeModel(think)
+"""
+MAIL = """
+mails: list[str] = []
+
+
+def mail(invoice: str) -> str:
+    mails.append(invoice)
+    if len(mails) == 3:
+        raise TimeoutError
+    return invoice
+"""
+
+
+async def frameworks(blocks: list[str], url: str) -> None:
+    """The blocks of other frameworks run in separate environments (tests/frameworks)."""
+    tools, graph, sdk, *_, without_bus = blocks
+    page = module_of("frameworks_page", FRAMEWORKS, tools, graph, sdk)
+    for team, said in ((page.clerks, "O-7?"), (page.cashiers, "call refund_order?")):
+        folder = Path(team.name)
+        async with TeamTestClient(team, people={"ida": "lead"}, database_url=url, folder=folder) as client:
+            session = await client.start(page.Question(text="O-7"))
+            assert (await client.question(session)).text.endswith(said)
+            await client.answer(session, approved=True)
+            assert (await session.result(timeout=30)).text == "refunded O-7"
+    assert page.shop.refunds == ["O-7", "O-7"]
+    alone = module_of("without_a_bus", MAIL, without_bus)
+    with pytest.raises(TimeoutError):
+        alone.send_all(["a", "b", "c"])
+    await alone.settle("c")
+    alone.send_all(["a", "b", "c", "d"])
+    assert alone.mails == ["a", "b", "c", "d"]
+    alone.store.close()
+
+
 async def artifacts(blocks: list[str]) -> None:
     parts = "async def several():\n    yield b'one'\n    yield b'two'"
     (block,) = blocks
@@ -252,15 +336,22 @@ async def artifacts(blocks: list[str]) -> None:
         assert await client.state() == {"n": 6}
 
 
+async def a2a(blocks: list[str]) -> None:
+    page = module_of("a2a_page", *blocks)
+    async with AgentTestClient(page.storyteller) as client:
+        assert await client.send(page.A2AMessage(message_id="m-1", parts=[{"text": "tell me"}])) is not None
+    assert client.emitted[0].payload_as(MessagePayload).schema_id == "a2a-artifact/1"
+
+
 async def chat(blocks: list[str]) -> None:
-    imports = "from apc_agents.llm import LLMAgent, Persona\nfrom apc_agents.tools import ToolRegistry"
+    imports = "from apc_minds.llm import LLMAgent, Persona\nfrom apc_minds.tools import ToolRegistry"
     assert module_of("chat_page", imports, "tools = ToolRegistry()", *blocks).agent.role == "clerk"
 
 
 ACTIONS = """
-from apc_agents.action_context import ActionContext
-from apc_agents.actions import ActionExecutor
-from apc_agents.tools import ToolCall, ToolRegistry
+from apc_minds.action_context import ActionContext
+from apc_minds.actions import ActionExecutor
+from apc_minds.tools import ToolCall, ToolRegistry
 from apc_contracts import IdeaPayload, Packet, PacketType, parse_response
 
 
@@ -311,7 +402,7 @@ async def agents(blocks: list[str]) -> None:
 
 
 CONTEXT = """
-from apc_agents.context import ContextSession, MemoryContextStore, emit_compressions
+from apc_minds.context import ContextSession, MemoryContextStore, emit_compressions
 
 
 async def ask_a_model(prompt: object) -> str:
@@ -330,7 +421,7 @@ async def context(blocks: list[str]) -> None:
 
 async def memory(blocks: list[str], url: str) -> None:
     (block,) = blocks
-    imports = "from apc_agents.memory import ConversationContext, ConversationMessage, PostgresMemoryStore"
+    imports = "from apc_minds.memory import ConversationContext, ConversationMessage, PostgresMemoryStore"
     page = module_of(
         "memory_page", imports, f"async def example(pool):\n{textwrap.indent(block, '    ')}    return memory"
     )
@@ -348,10 +439,13 @@ async def python(blocks: list[str]) -> None:
 
 STAGES: dict[str, Stage] = {
     "docs/explanation/contracts.md": contracts,
+    "docs/how-to/a2a.md": a2a,
     "docs/how-to/approvals.md": approvals,
     "docs/how-to/artifacts.md": artifacts,
     "docs/how-to/chat.md": chat,
     "docs/how-to/effects.md": effects,
+    "docs/how-to/faststream.md": faststream,
+    "docs/how-to/frameworks.md": frameworks,
     "docs/reference/actions.md": actions,
     "docs/reference/agent-context.md": agent_context,
     "docs/reference/context.md": context,
@@ -360,7 +454,7 @@ STAGES: dict[str, Stage] = {
     "docs/research/lifecycle.md": lifecycle,
     "docs/specification/agents.md": agents,
 }
-WITH_A_LOG = {approvals, memory}
+WITH_A_LOG = {approvals, frameworks, memory}
 
 
 @pytest.mark.parametrize("page", [page for page, stage in STAGES.items() if stage not in WITH_A_LOG])

@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 from tests.agents.scheduling.conftest import SEVEN, make_agent
-from tests.agents.tasks.test_task_store import added
+from tests.minds.tasks.test_task_store import added
 from tests.support.failover.demotion import Demoted, Switch, by_way_of, place_of
 from tests.support.log import LogBench, ScriptedGate, packet_entry
 from tests.support.waiting import until
@@ -19,15 +19,15 @@ from apc_agents import Agent, HandlerContext, PostgresStateStore, WorkerSettings
 from apc_agents.effects import EffectClaim, EffectId, EffectSettled, PostgresEffectStore
 from apc_agents.errors import StateStale, StateUnavailable
 from apc_agents.handling.state import StateCache
-from apc_agents.memory import ConversationContext, MemoryUnavailable, PostgresMemoryStore, StaleRevision
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import PostgresScheduleStore
-from apc_agents.tasks.postgres import PostgresTaskStore
 from apc_bus.artifacts import open_artifacts
 from apc_bus.database import open_pool, problems_of
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_bus.topology import AgentQueues, build_topology
+from apc_minds.memory import ConversationContext, MemoryUnavailable, PostgresMemoryStore, StaleRevision
+from apc_minds.tasks.postgres import PostgresTaskStore
 from apc_orchestrator.service import Orchestrator
 
 Act = Callable[[asyncpg.Pool], Coroutine[Any, Any, None]]

@@ -19,9 +19,44 @@ HERE: Table = {
     "web/test_accounts.py": {
         "test_browsers_are_told_to_use_tls_alone": "without TLS a browser could not come back",
         "test_a_viewer_sees_the_rule_but_not_what_it_read": "assert ruling.values == {",
+        "test_a_viewer_reads_no_key_of_an_effect": "assert SECRET in str(effect)",
+    },
+    "doors/test_mcp.py": {
+        "test_nobody_goes_on_with_the_session_of_another": "its owner does",
+        "test_a_role_that_is_taken_away_ends_within_the_session": 'startswith("NO_DOCTOR: ")',
+        "test_an_oversized_message_is_turned_away": 'olga.whole("packets"',
+        "test_what_changed_since_it_was_shown_is_not_done": "the newer protocol asks again",
+        "test_garbage_on_standard_input_ends_nothing": "Nothing but messages is ever written",
+        "test_a_line_is_kept_up_to_the_limit": "Without the limit a line of any length",
+    },
+    "web/test_contents.py": {
+        "test_a_huge_content_costs_what_its_line_shows": "100_000 < Counted.looked_at",
+    },
+    "doors/test_a2a_access.py": {
+        "test_nobody_is_let_in_and_nothing_is_stored": "the act works with a token",
+        "test_a_foreign_an_unknown_and_a_malformed_id_are_answered_alike": 'running.ida.task(asked["id"])',
+        "test_a_revoked_caller_and_one_of_another_door_are_nobody": "status_of(running.ida) == 200",
+        "test_a_token_of_the_web_console_is_none_of_the_door_and_the_other_way_round": 'name_of(token) == "ida"',
+        "test_a_file_that_others_can_read_lets_nobody_in": 'name_of("secret") == "ida"',
+        "test_a_token_of_an_issuer_is_of_one_door_and_one_time": 'door.name_of(token()) == "ida"',
+        "test_bombs_and_oversized_parts_are_refused_before_they_are_parsed": '== "COMPLETED"',
+        "test_a_replayed_message_answers_no_second_question": "for expected in (200, -32004)",
+        "test_what_fails_inside_is_told_without_its_words": "password=hunter2",
+    },
+    "doors/test_a2a_push.py": {
+        "test_no_private_address_is_told": 'PushHosts(["hooks.example"], resolve=private)',
+        "test_a_name_that_moves_between_check_and_connection_moves_nothing": "where.pinned ==",
+        "test_each_send_checks_again_and_connects_to_what_it_checked": "(request,) = sent",
+    },
+    "gate/test_answer_fields.py": {
+        "test_an_answer_of_a_megabyte_reaches_no_handler": 'content=FITTING) == ("accepted", None, None)',
     },
     "gate/test_effect_tampering.py": {
         "test_a_tampering_with_an_effect_is_found": "assert (await verify_shard(connection, 0, key)).findings == []",
+    },
+    "web/test_waiting_work.py": {
+        "test_nobody_acknowledges_for_another": "whatever else the request says",
+        "test_the_page_makes_no_html_of_texts": "assert len(sources) > 80",
     },
     "web/test_verification.py": {
         "test_one_verification_runs_however_many_are_started": "the next one starts",
@@ -35,6 +70,12 @@ HERE: Table = {
         "test_no_agent_gets_the_orchestrators_user": "anyone who has this user publishes",
         "test_nobody_publishes_under_the_user_id_of_another": "connect(ORCHESTRATOR).publish(forged)",
     },
+    "agents/test_hosts.py": {
+        "test_a_host_reaches_no_inbox_but_its_own": "anyone who has this right",
+        "test_one_key_for_all_agents_of_a_host_is_refused": "without the refusal each signs as the other",
+        "test_a_packet_for_another_agent_is_handled_by_nobody": "its recipient handles it",
+        "test_a_child_process_handles_the_packet_of_its_agent_alone": "the agent itself takes it",
+    },
     "agents/test_pydantic_agent.py": {
         "test_a_tool_runs_for_whom_its_rule_allows": "bool(clerk.paid) is is_allowed",
     },
@@ -44,6 +85,9 @@ HERE: Table = {
     "artifacts/test_uploads.py": {
         "test_a_full_disk_is_not_filled": "without the bound it is stored",
         "test_without_a_broker_only_this_machine_brings_artifacts": "asks nobody for a login",
+    },
+    "bus/test_hostile_login.py": {
+        "test_an_agent_that_fills_the_broker_does_not_prevent_its_own_revocation": "lambda: is_refused(bus)",
     },
     "automl/test_model_bytes.py": {
         "test_a_hostile_node_is_found_however_deep_it_stands": "without the guard it is run",
@@ -84,6 +128,11 @@ HERE: Table = {
         "test_nobody_but_a_registrar_may_call_it": "the acts work for a registrar",
         "test_a_revoked_login_is_sent_away_and_cannot_come_back": "make_login(logins.admin, agent_id",
         "test_an_agent_does_not_prevent_its_own_revocation": "with pytest.raises(asyncpg.LockNotAvailableError)",
+    },
+    "database/test_host_rows.py": {
+        "test_a_host_has_the_rows_of_its_agents_alone": "once the guard is away",
+        "test_the_rows_of_an_agent_move_with_it": "once the guard is away",
+        "test_a_host_makes_no_objects_of_the_database": "DROP EVENT TRIGGER",
     },
     "database/test_own_rows.py": {
         "test_a_task_for_another_agent_is_refused": "once the guard is away",
@@ -137,6 +186,9 @@ HERE: Table = {
     "registry/test_handmade_rules.py": {
         "test_what_is_wrong_in_a_section_made_by_hand_is_refused": "assert objection_to(document) is None",
     },
+    "machine/test_files_beside_the_data.py": {
+        "test_what_an_older_release_left_open_is_closed": "touch(0o644)",
+    },
     "machine/test_embedded_postgres.py": {
         "test_a_stranger_does_not_get_in": "let_everybody_in(",
         "test_a_restart_closes_what_was_open": "let_everybody_in(",
@@ -146,6 +198,10 @@ HERE: Table = {
         "test_no_route_answers_without_the_token_of_this_start": "is_guarded=False",
         "test_answers_forbid_scripts_frames_and_referrers_and_set_no_cookie": "is_guarded=False",
         "test_the_link_is_for_its_owner_alone": "an ordinary file may be read",
+    },
+    "web/test_local_token.py": {
+        "test_what_a_page_sends_is_of_no_use_to_who_hears_it": "which pages sent before, would be known",
+        "test_the_token_is_in_no_log_process_list_or_referrer": "a printed link would hold it",
     },
     "web/test_chat_abuse.py": {
         "test_another_users_conversation_is_not_there": "its owner has it",
@@ -160,7 +216,19 @@ A tampering with the log is found, not refused: there the act is carried out, wi
 PICKLE = "automl/test_model_bytes.py::test_a_pickle_with_a_dotted_name_runs_a_command_only_without_the_guard"
 FOREIGN_PAGE = "http/test_http_server.py::test_what_a_foreign_page_can_send_is_refused"
 CALL = "test_a_tree_that_calls_a_function_runs_it_only_without_the_guard"
+_ALLOWED = "test_no_private_address_is_told"
 ELSEWHERE: Table = {
+    "doors/test_a2a_access.py": {
+        "test_a_page_of_another_origin_or_name_is_refused": FOREIGN_PAGE,
+    },
+    "doors/test_a2a_push.py": {
+        "test_a_url_that_is_none_of_a_receiver": _ALLOWED,
+        "test_numbers_that_the_resolver_reads_as_private_addresses": _ALLOWED,
+        "test_a_door_refuses_private_receivers_at_every_place_that_takes_one": _ALLOWED,
+    },
+    "machine/test_files_beside_the_data.py": {
+        "test_no_file_beside_the_data_is_open_to_others": "test_nobody_else_keeps_a_system_from_its_start",
+    },
     "gate/test_effects.py": {
         "test_only_an_operator_settles_for_another_and_says_no_more": "test_nobody_reports_the_effect_of_another",
     },
@@ -207,6 +275,10 @@ ELSEWHERE: Table = {
 """Test -> the test that carries its act out without the guard."""
 
 NO_ACT: Table = {
+    "web/test_local_token.py": {
+        "test_links_outlive_a_restart_and_the_file_is_for_its_owner_alone": "honest use",
+        "test_page_and_server_prove_alike": "honest use",
+    },
     "agents/test_scheduled_starts.py": {
         "test_the_session_of_a_schedule_is_opened": "honest use",
     },
@@ -252,6 +324,13 @@ NO_ACT: Table = {
         "test_everybody_has_got_what_the_substrate_holds": "honest use",
         "test_a_repeat_of_a_claim_is_a_repeat": "honest use",
     },
+    "log/test_swapped_approvals.py": {
+        "test_a_bundle_of_today_is_not_checked_as_an_old_one": "unchanged it is checked, as the first test does",
+    },
+    "gate/test_approved_words.py": {
+        "test_words_that_were_approved_are_sent": "honest use",
+        "test_an_approval_of_other_words_is_none_of_the_content_alone": "the same hash",
+    },
     "gate/test_claimed_texts.py": {
         "test_a_text_that_no_rule_reads_may_be_in_the_store": "honest use",
     },
@@ -292,6 +371,9 @@ NO_ACT: Table = {
         "test_a_reader_may_verify": "honest use",
         "test_what_is_not_covered_is_printed": "what is told",
     },
+    "machine/test_files_beside_the_data.py": {
+        "test_a_lock_outlives_the_closing_of_its_file_to_others": "what must go on",
+    },
     "machine/test_embedded_postgres.py": {
         "test_the_stranger_is_another_user": "what the other tests begin with",
     },
@@ -306,6 +388,9 @@ NO_ACT: Table = {
     },
     "web/test_access.py": {
         "test_what_is_not_there_is_told_apart_by_nothing": "answers to names that do not exist",
+    },
+    "web/test_cookies.py": {
+        "test_a_login_is_recognised_among_other_cookies": "honest use",
     },
     "web/test_verification.py": {
         "test_a_verification_ends_with_its_server": "what ends with it",

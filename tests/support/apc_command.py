@@ -2,11 +2,14 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
+import termios
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +62,28 @@ class ApcCommand:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def at_terminal(
+        self, *arguments: str, columns: int = 80, typed: Sequence[tuple[str, str]] = (), given: Settings = NONE
+    ) -> tuple[int, str]:
+        """Run at a terminal of this width; return the exit code and all that it showed, what was typed too.
+
+        `typed`: what is typed once a text was shown; an empty text is there from the beginning.
+        """
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (50, columns))
+        command = subprocess.Popen(
+            self._line(arguments), cwd=self.folder, env=_environment(given), stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        shown, waiting = b"", list(typed)
+        with suppress(OSError):  # it has ended
+            while True:
+                while waiting and waiting[0][0].encode() in shown:
+                    os.write(ours, waiting.pop(0)[1].encode())
+                shown += os.read(ours, 65_536)
+        os.close(ours)
+        return command.wait(), shown.decode().replace("\r\n", "\n")
 
     @staticmethod
     def _line(arguments: tuple[str, ...]) -> list[str]:
@@ -116,5 +141,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _environment(additions: Settings) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("APC_")}
+    # Workers of xdist have COLUMNS and LINES, which would win over the size of a terminal.
+    left_out = ("APC_", "COLUMNS", "LINES")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return inherited | dict(additions)

@@ -8,7 +8,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = ("server", "embedded", "automl", "otel", "llm")
+EXTRAS = ("server", "embedded", "automl", "otel", "llm", "langgraph", "openai-agents", "a2a", "mcp")
 """Extras of a running system; `dev` and `docs` install tools that are never shipped."""
 ALLOWED = frozenset({
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU",

@@ -37,9 +37,14 @@ def long(data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + data
 
 
+def method(of_class: int, number: int) -> bytes:
+    """Return how the payload of a method begins: its class, its number, and the reserved field that most have."""
+    return struct.pack(">HHH", of_class, number, 0)
+
+
 def publish(exchange: bytes, key: bytes) -> bytes:
     """Return the payload of basic.publish."""
-    return struct.pack(">HHH", 60, 40, 0) + short(exchange) + short(key) + b"\0"
+    return method(60, 40) + short(exchange) + short(key) + b"\0"
 
 
 def content(properties: bytes, body: bytes) -> bytes:
@@ -48,10 +53,14 @@ def content(properties: bytes, body: bytes) -> bytes:
 
 
 class RawClient:
-    """One connection to a broker with one channel in confirm mode; it connects again when the broker closes it."""
+    """One connection to a broker with one channel; it connects again when the broker closes it.
 
-    def __init__(self, url: str) -> None:
-        self._url = urlsplit(url)
+    Args:
+        confirms: whether the channel is in confirm mode, as `publish` needs it.
+    """
+
+    def __init__(self, url: str, *, confirms: bool = True) -> None:
+        self._url, self._confirms = urlsplit(url), confirms
         self._socket: socket.socket | None = None
         self._rest = b""
 
@@ -103,6 +112,28 @@ class RawClient:
             self.close()
         return f"{answer.name} {getattr(answer, 'reply_text', '')}"
 
+    def call(self, payload: bytes) -> Frame:
+        """Send the payload of a method; return the answer, which may be a Channel.Close: then the next call connects.
+
+        Raises OSError when the broker closes the connection.
+        """
+        if self._socket is None:
+            self._connect()
+        self._write(frame(METHOD, payload))
+        answer = self._read()
+        if isinstance(answer, commands.Channel.Close):
+            self.close()
+        return answer
+
+    def flood(self, exchange: str, key: bytes, body: bytes, times: int) -> None:
+        """Write a message so many times and read nothing."""
+        if self._socket is None:
+            self._connect()
+        parts = [frame(METHOD, publish(exchange.encode(), key)), frame(HEADER, content(b"\0\0", body))]
+        parts += [frame(BODY, body[at : at + MOST - 8]) for at in range(0, len(body), MOST - 8)]
+        for _ in range(times):
+            self._write(b"".join(parts))
+
     def _connect(self) -> None:
         host, port = self._url.hostname or "localhost", self._url.port or 5672
         self._socket, self._rest = socket.create_connection((host, port), timeout=20), b""
@@ -115,7 +146,8 @@ class RawClient:
         self._send(commands.Connection.TuneOk(tune.channel_max, tune.frame_max, 0), 0)
         self._send(commands.Connection.Open(unquote(self._url.path[1:]) or "/"), 0)
         self._read()
-        for opening in (commands.Channel.Open(), commands.Confirm.Select()):
+        openings = (commands.Channel.Open(), *((commands.Confirm.Select(),) if self._confirms else ()))
+        for opening in openings:
             self._send(opening, CHANNEL)
             self._read()
 

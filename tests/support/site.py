@@ -18,9 +18,9 @@ SCRIPT = Path("assets/mermaid.min.js")
 API = (
     "apc_agents",
     "apc_client",
-    "apc_agents.llm",
-    "apc_agents.pydantic_ai",
-    "apc_agents.tools",
+    "apc_minds.llm",
+    "apc_minds.pydantic_ai",
+    "apc_minds.tools",
     "apc_contracts",
     "apc_bus",
     "apc_log.queries",

@@ -70,11 +70,6 @@ def _is_workbook(path: Path) -> bool:
         return is_workbook(archive)
 
 
-def _read_workbook(path: Path) -> tuple[pd.DataFrame, list[str]]:
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        return read_workbook(file, archive, path, LARGEST_TABLE)
-
-
 def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
     """Read a CSV (also .gz, or a .zip with one file), an Excel workbook or a parquet file.
 
@@ -84,7 +79,7 @@ def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
     check_file(path)
     options = options or SourceOptions()
     try:
-        frame, how = _read_workbook(path) if _is_workbook(path) else _read_unpacked(path, options)
+        frame, how = read_workbook(path, LARGEST_TABLE) if _is_workbook(path) else _read_unpacked(path, options)
     except _BROKEN as error:
         raise TableInvalid(f"{path} cannot be read: {error}") from error
     _check_width(len(frame.columns), path)
@@ -156,6 +151,10 @@ def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.Data
     text, encoding = _decoded(data, path, options.encoding)
     check_text(text, path)
     separator = options.separator or _separator(text)
+    if len(separator) > 1:
+        raise TableInvalid(
+            f"--separator {separator!r} has {len(separator)} characters; name the one between the fields"
+        )
     try:
         cells = list(csv.reader(io.StringIO(text[: 2**20]), delimiter=separator, skipinitialspace=True))
         rows = [row for row in cells[:SAMPLE_LINES] if row]
@@ -198,7 +197,7 @@ def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
     if given is not None:
         try:
             return data.decode(given).removeprefix("\ufeff"), given
-        except (LookupError, UnicodeDecodeError) as error:
+        except (LookupError, UnicodeError) as error:
             raise TableInvalid(f"{path} is not {given}: {error}; name another --encoding") from error
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         try:

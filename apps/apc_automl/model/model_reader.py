@@ -7,11 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import structlog
-
 from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model.frames import LARGEST_ANSWER, Header, Request, read_frame
 from apc_automl.skrub_parts import MARK, WITH_SKRUB
+from apc_bus.telemetry import get_logger
 
 COMMAND = (sys.executable, "-I", "-m", "apc_automl.model.reader_process")
 SECONDS = 240.0
@@ -24,7 +23,7 @@ LONGEST_REASON = 500
 
 Answer = tuple[Header, list[bytes]]
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 class ModelReader:

@@ -7,7 +7,6 @@ from typing import Any
 
 import asyncpg
 
-from apc_agents.memory import PostgresMemoryStore
 from apc_automl.report.model_record import failures_of, save_all_rows, save_model
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.review import review_of
@@ -17,6 +16,7 @@ from apc_automl.swarm.narrative import Narrative, read_narrative
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
+from apc_minds.memory import PostgresMemoryStore
 
 REPORT_FILE = "report.html"
 

@@ -1,7 +1,5 @@
 """The review of a judged model: its predictions come from the confined reader, the figures from a training process."""
 
-import structlog
-
 from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.report.run_log import RunLog
 from apc_automl.swarm.briefs import REST
@@ -10,8 +8,9 @@ from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
+from apc_bus.telemetry import get_logger
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 async def review_of(run: RunLog, artifacts: ArtifactStore, workbench: Workbench) -> JsonObject | None:

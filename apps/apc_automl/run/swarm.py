@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from apc_automl.errors import Interrupted, NothingPassed
@@ -75,8 +76,7 @@ async def run_swarm(form: RunForm, shown: Shown = Shown()) -> None:
         check_console()
     async with console_beside() as console:
         outcome, form = await _run(form, shown, console)
-        print_summary(outcome, form, as_json=shown.as_json)
-        await console.stay()
+        await console.stay(partial(print_summary, outcome, form, as_json=shown.as_json))
     _check_promoted(outcome)
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import rfc8785
-import structlog
 from pydantic import ValidationError
 
 from apc_agents.agent import Agent
@@ -25,6 +24,7 @@ from apc_automl.training.search import Place, Trial
 from apc_automl.training.spaces import families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Packet, SomePayload
 from apc_contracts.payloads.by_type import (
     ClaimPayload,
@@ -36,7 +36,7 @@ from apc_contracts.payloads.by_type import (
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Signal
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 def make_builder(swarm: str, workbench: Workbench) -> Agent:

@@ -1,7 +1,5 @@
 """The librarian's last work: the promoted recipe, trained on every row. It alone may read the whole table."""
 
-import structlog
-
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.errors import TableInvalid, TrainingUnavailable
@@ -9,12 +7,13 @@ from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads
 from apc_automl.training import work
 from apc_automl.training.workbench import Workbench
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Packet, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 def take_final_models(agent: Agent, settings: AutomlSettings, workbench: Workbench) -> None:

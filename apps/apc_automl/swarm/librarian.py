@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import rfc8785
-import structlog
 
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
@@ -28,6 +27,7 @@ from apc_automl.training.material import Prepared
 from apc_automl.training.preparing import prepare_table
 from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
@@ -41,7 +41,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, CommitmentLevel, PacketType, 
 MAXIMUM_NOTES = 20
 """Notes on the table that go into each brief: a packet has a size limit, a table may have a thousand odd columns."""
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 def make_librarian(settings: AutomlSettings, workbench: Workbench, past: PastRuns | None = None) -> Agent:

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import structlog
-
-from apc_agents.context import (
+from apc_agents.errors import EmitRefused, Retry
+from apc_agents.handling.handler_context import HandlerContext
+from apc_agents.handling.invocation import MEMORY_AWAY_AFTER
+from apc_automl.swarm.members import LIBRARIAN, WORKING_STATES
+from apc_bus.telemetry import get_logger
+from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
+from apc_contracts.payloads.session_signals import SessionState
+from apc_minds.context import (
     ContextError,
     ContextSession,
     ContextStale,
@@ -20,14 +25,8 @@ from apc_agents.context import (
     TurnRole,
     emit_compressions,
 )
-from apc_agents.errors import EmitRefused, Retry
-from apc_agents.handling.handler_context import HandlerContext
-from apc_agents.handling.invocation import MEMORY_AWAY_AFTER
-from apc_agents.memory import BaseMemoryStore, MemoryUnavailable
-from apc_agents.text import ExtractiveSummarizer
-from apc_automl.swarm.members import LIBRARIAN, WORKING_STATES
-from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
-from apc_contracts.payloads.session_signals import SessionState
+from apc_minds.memory import BaseMemoryStore, MemoryUnavailable
+from apc_minds.text import ExtractiveSummarizer
 
 NARRATIVE_TOKENS: Final = 2_000
 """About two pages of the report."""
@@ -41,7 +40,7 @@ so the same audit in the log (docs/specification/agents.md section 7)."""
 Scores = Mapping[str, float]
 """Verified scores by swarm, 1 = the best."""
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 @dataclass(frozen=True, slots=True)

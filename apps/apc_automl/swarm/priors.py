@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import asyncpg
-import structlog
 from pydantic import ValidationError
 
 from apc_automl.data.table_profile import TableProfile, distance
 from apc_automl.training.spaces import FAMILIES
 from apc_bus.database import DATABASE_AWAY, connect
+from apc_bus.telemetry import get_logger
 from apc_log.queries.sessions import past_trials
 
 MOST_RUNS = 50
@@ -25,7 +25,7 @@ DOUBT = 0.5
 """Counts like the weight of an earlier run in which the recipe was useless: what worked twice goes before what worked
 once."""
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from typing import Any
 from uuid import UUID
 
 import rfc8785
-import structlog
 
 from apc_agents.agent import Agent
 from apc_agents.errors import Reject
@@ -18,6 +17,7 @@ from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
+from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Lineage, Packet
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
@@ -32,7 +32,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, RunPhase, Signal
 
 COMPETING_PHASES = frozenset({RunPhase.DISCOVERY, RunPhase.REFINEMENT, RunPhase.CONVERGENCE})
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 def make_sentinel(workbench: Workbench) -> Agent:

@@ -10,20 +10,19 @@ from concurrent.futures.process import BrokenProcessPool
 from os import _exit
 from typing import ParamSpec, TypeVar
 
-import structlog
-
 from apc_automl.errors import TrainingUnavailable
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Study
+from apc_bus.telemetry import get_logger
 
 ATTEMPTS = 4
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-log = structlog.get_logger()
+log = get_logger("apc_automl")
 
 
 class Workbench:

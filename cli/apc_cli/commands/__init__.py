@@ -22,7 +22,7 @@ from apc_cli.commands.group import Commands
 from apc_cli.errors import OutputLost
 from apc_cli.output.output import sentence_of, tell
 from apc_cli.output.terminal import echo, give_up_output, guard_output
-from apc_contracts.errors import ApcError
+from apc_contracts.errors import ApcError, ExtraMissing
 from apc_contracts.text import one_line
 
 __all__ = ["COMMANDS", "app", "loaded", "main"]
@@ -81,7 +81,9 @@ COMMANDS = {
     "contract": ("commands.contract:app", "Walk, draw, explain, check and register contracts."),
     "schema": ("commands.schema:app", "Register, list and show the schemas of typed content."),
     "dead-letter": ("commands.dead_letter:app", "List, show, requeue and discard dead letters."),
+    "issue": ("commands.issue:app", "What goes wrong: refusals, failures, dead letters, failed verifications."),
     "agent": ("commands.agent:app", "Add, revoke, list and show agents."),
+    "caller": ("commands.caller:app", "Add, revoke and list those who come in through a door of A2A."),
     "key": ("commands.key:app", "Make, show and register the keys with which agents sign."),
     "session": ("commands.session:app", "List, show, explain, start, follow, pause, resume and stop sessions."),
     "task": ("commands.task:app", "Durable tasks of agents."),
@@ -168,8 +170,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).startswith("apc_"):
             raise
-        extras = "pip install 'apc-bus[server,embedded,automl,llm]'"
-        return _failure(f"this needs {error.name}, which is not installed: {extras}", 2)
+        return _failure(str(ExtraMissing(error)), 2)
     except ValidationError as error:
         return _failure(sentence_of(error), 2)
     except PermissionError as error:

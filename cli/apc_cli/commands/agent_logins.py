@@ -6,6 +6,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from urllib.parse import unquote, urlsplit
 
 import asyncpg
@@ -21,7 +22,8 @@ from apc_cli.connections import broker_user, topology_url
 from apc_cli.errors import InputUnusable
 from apc_client.registration import queues_of, topology_of
 from apc_contracts.identity.registry import Registration
-from apc_persister.database.logins import end_login, make_login, may_make_logins
+from apc_contracts.text import some_of
+from apc_persister.database.logins import end_login, host_owner, make_login, may_make_logins
 
 # Passwords of broker users: from the environment, from a private file, or generated and kept there.
 
@@ -132,14 +134,19 @@ def open_management(settings: BusSettings) -> Management | None:
     return None if url is None else Management(url.get_secret_value(), settings.amqp_ca_file)
 
 
-def user_of_agent(settings: BusSettings, agent_id: str) -> str:
+def user_of_agent(settings: BusSettings, agent_id: str, host: str | None = None) -> str:
     """Return the broker user for an agent that names none.
 
-    Its own user if users can be made here or we run as a service, else ours, shared.
+    Its own user, or that of its host, if users can be made here or we run as a service, else ours, shared.
     """
     ours = broker_user(settings)
     is_shared = ConsoleSettings().management_url is None and ours not in SERVICE_USERS
-    return ours if is_shared else f"agent.{agent_id}"
+    return ours if is_shared else login_of(agent_id, host)
+
+
+def login_of(agent_id: str, host: str | None) -> str:
+    """Return the name of the broker user and of the database login of an agent: its own, or its host's."""
+    return f"agent.{agent_id}" if host is None else f"host.{host}"
 
 
 def vhost_of(settings: BusSettings) -> str:
@@ -223,7 +230,7 @@ async def cut_off(settings: BusSettings, agent_id: str, user: str, sharing: Sequ
     Raises:
         BusUnavailable: the API is away or refuses: nothing was changed, or not all of it; repeat the command.
     """
-    names = ", ".join(agent.agent_id for agent in sharing)
+    names = some_of([agent.agent_id for agent in sharing])
     management = open_management(settings)
     if user in SERVICE_USERS or user == broker_user(settings):
         return [f"broker user {user} of agent {agent_id} stays: it is not the agent's alone; give each its own"]
@@ -234,7 +241,7 @@ async def cut_off(settings: BusSettings, agent_id: str, user: str, sharing: Sequ
     if management is None:
         return [
             f"broker user {user} of agent {agent_id} is not managed from here (no APC_MANAGEMENT_URL): "
-            f"`rabbitmqctl delete_user {user}` takes it away and closes its connections"
+            f"`rabbitmqctl delete_user {quote(user)}` takes it away and closes its connections"
         ]
     was_there = await management.delete_user(user)
     forget_password(user, default_file())
@@ -252,7 +259,7 @@ _HELD = (
 
 
 async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -> Remarks:
-    """Create or repair the logins of agents, each with the password that is known for `agent.<agent_id>`.
+    """Create or repair the logins of agents and hosts, each with the password that is known for the name of the login.
 
     Does nothing where our user is no member of apc_registrar. Raises InputUnusable for passwords that cannot be read.
     """
@@ -260,18 +267,22 @@ async def make_agent_logins(pool: asyncpg.Pool, added: Sequence[Registration]) -
         return []
     known = known_passwords(default_file())
     remarks = []
-    for registration in added:
-        login = f"agent.{registration.agent_id}"
+    for login, owner in {login_of(one.agent_id, one.host): login_owner(one) for one in added}.items():
         if login in known:
-            remarks += await _make(pool, registration.agent_id, login, known[login])
+            remarks += await _make(pool, owner, login, known[login])
         elif ConsoleSettings().management_url is not None:
             remarks.append(f"database login {login} was not made: its password is not in {default_file()}")
     return remarks
 
 
-async def _make(pool: asyncpg.Pool, agent_id: str, login: str, password: str) -> Remarks:
+def login_owner(registration: Registration) -> str:
+    """Return the owner of an agent's login as `apc_access.make_login` takes it: the agent, or its host."""
+    return registration.agent_id if registration.host is None else host_owner(registration.host)
+
+
+async def _make(pool: asyncpg.Pool, owner: str, login: str, password: str) -> Remarks:
     try:
-        is_new = await make_login(pool, agent_id, password)
+        is_new = await make_login(pool, owner, password)
     except _REFUSALS as error:
         return [f"database login {login} was not made: {error}"]
     except asyncpg.LockNotAvailableError:
@@ -279,17 +290,19 @@ async def _make(pool: asyncpg.Pool, agent_id: str, login: str, password: str) ->
     return [f"made database login {login}: its password is that of the broker user {login}"] if is_new else []
 
 
-async def end_agent_login(pool: asyncpg.Pool, agent_id: str) -> Remarks:
-    """Delete an agent's login and end its connections; does nothing unless our user is a member of apc_registrar.
+async def end_agent_login(pool: asyncpg.Pool, login: str, owner: str) -> Remarks:
+    """Delete a login and end its connections; does nothing unless our user is a member of apc_registrar.
+
+    Args:
+        owner: as `login_owner` returns it.
 
     Raises:
         InputUnusable: the login stays; says why, and who can change it.
     """
-    login = f"agent.{agent_id}"
     if not await may_make_logins(pool):
         return []
     try:
-        is_gone = await end_login(pool, agent_id)
+        is_gone = await end_login(pool, owner)
     except _REFUSALS as error:
         raise InputUnusable(first_line(error)) from error
     except (asyncpg.LockNotAvailableError, TimeoutError) as error:

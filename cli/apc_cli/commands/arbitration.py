@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from apc_cli.commands.group import Commands
+from apc_cli.commands.group import Commands, whole_run_id, whole_session_id
 from apc_cli.connections import open_log
-from apc_cli.output.output import AsJson, print_json, print_table, wants_json
+from apc_cli.output.output import AsJson, print_json, print_table, show, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import echo
 from apc_log.queries import ArbitrationRow, list_arbitrations
@@ -19,7 +19,7 @@ def _print_tables(rows: Sequence[ArbitrationRow]) -> None:
     console = SafeConsole()
     for row in rows:
         place = f"round {row.round}, generation {row.generation} of session {row.session_id}"
-        console.print(f"{row.judged_at:%H:%M:%S}  {place}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"{show(row.judged_at)}  {place}", soft_wrap=True, markup=False, highlight=False)
         candidates = [
             {"candidate_id": one.candidate_id, "score": f"{one.total_score:.4f}", "outcome": _outcome(row, one)}
             for one in row.candidates
@@ -40,8 +40,8 @@ app = Commands(help="Live arbitrations of transfers and of candidates.")
 
 @app.command("list")
 async def list_(
-    run_id: Annotated[str | None, typer.Option(help="Only of this run.")] = None,
-    session_id: Annotated[str | None, typer.Option(help="Only of this session.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Only of this run.", parser=whole_run_id)] = None,
+    session_id: Annotated[str | None, typer.Option(help="Only of this session.", parser=whole_session_id)] = None,
     task_id: Annotated[str | None, typer.Option(help="Only of this task.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many arbitrations.")] = 100,
     as_json: AsJson = False,

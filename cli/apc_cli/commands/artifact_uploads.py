@@ -1,8 +1,8 @@
 """`apc serve artifacts`: the only process that writes artifacts, into a folder or an S3-like store that agents read.
 
 `PUT /sha256/<64 hex digits>` with a Content-Length: the body is written to its own file while it is hashed, and
-moved or copied into the store when the hash matches the path. An existing object is never overwritten. One request per
-connection; every wait for a client has a time limit.
+moved or copied into the store when the hash matches the path. An existing object is never overwritten. Every wait for a
+client has a time limit.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import re
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,21 +21,21 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from apc_bus.artifacts import ArtifactStore, object_key
 from apc_bus.errors import ArtifactCorrupt, ArtifactError, BusUnavailable
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import BusSettings
+from apc_bus.telemetry import get_logger
 from apc_cli.errors import InputUnusable
-from apc_cli.system.running import stop_on_signals
-from apc_web.http import listen_address
+from apc_web.http import HttpLimits, StoppableServer, listen_address, make_server, open_listeners
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _PATH = re.compile(r"/sha256/([0-9a-f]{64})")
-_PART_BYTES = 1 << 16
-_LONGEST_HEAD = 1 << 14
 _MOST_LOGINS = 1_000
 """Logins that need no question to the broker for a while."""
 LoginCheck = Callable[[str, str], Awaitable[bool]]
@@ -55,7 +54,7 @@ class UploadLimits:
     head_seconds: float = 10.0
     """Time for the head of a request."""
     farewell_seconds: float = 2.0
-    """Time for what a client sends after its answer."""
+    """Time for what a client still sends when it is answered."""
     bytes_per_second: int = 256 << 10
     """A body may take as long as it needs at this rate, plus the time for a head."""
     login_seconds: float = 60.0
@@ -107,39 +106,30 @@ class ArtifactUploads:
         self._may_log_in = may_log_in
         self._known: dict[tuple[str, bytes], float] = {}
         self._incoming = folder / "incoming"
-        self._limits = limits
+        self.limits = limits
         self._store = remote or ArtifactStore(folder, max_bytes=limits.max_bytes)
-        self._clients: Counter[str] = Counter()
         self._unwritten = 0
         """Bytes of uploads that were let in and are not on the disk yet."""
         make_private_folder(self._incoming)
         for left_over in self._incoming.iterdir():
             left_over.unlink()
 
-    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the one request of a connection, and close it."""
-        address = str((writer.get_extra_info("peername") or ("",))[0])
-        self._clients[address] += 1
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request (ASGI)."""
+        request = Request(scope, receive)
         try:
-            if self._are_too_many(address):
-                writer.write(_answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients: come again"))
-                return
-            await self._say(reader, writer, _answer(*await self._outcome(reader, writer)))
-        finally:
-            self._clients[address] -= 1
-            self._clients += Counter()  # drops the addresses that have gone
-            writer.close()
+            status, reason = await self._outcome(request)
+        except ClientDisconnect:
+            return
+        answer = PlainTextResponse(f"{reason}\n", status, {"Connection": "close"})
+        await answer(scope, receive, partial(self._say, request, send))
 
-    def _are_too_many(self, address: str) -> bool:
-        everybody, here = self._clients.total(), self._clients[address]
-        return everybody > self._limits.clients or here > self._limits.clients_of_one_address
-
-    async def _outcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
+    async def _outcome(self, request: Request) -> tuple[HTTPStatus, str]:
         try:
-            return await self._take(reader, writer)
+            return await self._take(request)
         except _Refused as refused:
             return refused.status, str(refused)
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+        except TimeoutError:
             return HTTPStatus.REQUEST_TIMEOUT, "the request came too slowly, or not whole"
         except ArtifactError as error:
             log.error("artifact_not_stored", error=str(error))
@@ -148,21 +138,18 @@ class ArtifactUploads:
             log.error("artifact_not_stored", error=str(error))
             return HTTPStatus.INSUFFICIENT_STORAGE, f"the store failed: {error.strerror}"
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[HTTPStatus, str]:
-        async with asyncio.timeout(self._limits.head_seconds):
-            method, path, fields = await _head(reader)
-        if method == "GET" and path in ("/healthz", "/readyz"):
+    async def _take(self, request: Request) -> tuple[HTTPStatus, str]:
+        path = request.scope["path"]
+        if request.method == "GET" and path in ("/healthz", "/readyz"):
             return HTTPStatus.OK, "ready"
-        digits = _digits(method, path)
-        user = await self._user(fields.get("authorization", ""))
-        size = self._size(fields)
+        digits = _digits(request.method, path)
+        user = await self._user(request.headers.get("authorization", ""))
+        size = self._size(request)
         if await self._is_there(f"sha256:{digits}"):
             return HTTPStatus.OK, "it is there"
         with self._space_for(size) as space:
-            if fields.get("expect", "").lower() == "100-continue":
-                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            async with asyncio.timeout(self._limits.head_seconds + size / self._limits.bytes_per_second):
-                await self._receive(reader, space, digits)
+            async with asyncio.timeout(self.limits.head_seconds + size / self.limits.bytes_per_second):
+                await self._receive(request, space, digits)
         log.info("artifact_stored", artifact=f"sha256:{digits}", bytes=size, user=user)
         return HTTPStatus.CREATED, "stored"
 
@@ -181,22 +168,22 @@ class ArtifactUploads:
             raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         if len(self._known) >= _MOST_LOGINS:
             self._known.clear()
-        self._known[login] = now + self._limits.login_seconds
+        self._known[login] = now + self.limits.login_seconds
         return user
 
-    def _size(self, fields: dict[str, str]) -> int:
-        text = fields.get("content-length", "")
-        if "transfer-encoding" in fields or not (text.isascii() and text.isdecimal() and len(text) < 20):
+    def _size(self, request: Request) -> int:
+        text = request.headers.get("content-length", "")
+        if "transfer-encoding" in request.headers or not (text.isascii() and text.isdecimal() and len(text) < 20):
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send a Content-Length, and no Transfer-Encoding")
         size = int(text)
-        if size > self._limits.max_bytes:
-            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self._limits.max_bytes} bytes are allowed")
+        if size > self.limits.max_bytes:
+            raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{self.limits.max_bytes} bytes are allowed")
         return size
 
     @contextmanager
     def _space_for(self, size: int) -> Iterator["_Space"]:
         """Set space aside for a body, so that the bodies of several clients do not count on the same."""
-        if shutil.disk_usage(self._folder).free - self._unwritten - size < self._limits.free_bytes:
+        if shutil.disk_usage(self._folder).free - self._unwritten - size < self.limits.free_bytes:
             raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, "the disk of the store is nearly full")
         space = _Space(self, size)
         self._unwritten += size
@@ -218,15 +205,12 @@ class ArtifactUploads:
             raise _Refused(HTTPStatus.INSUFFICIENT_STORAGE, str(error)) from error
         return True
 
-    async def _receive(self, reader: asyncio.StreamReader, space: "_Space", digits: str) -> None:
+    async def _receive(self, request: Request, space: "_Space", digits: str) -> None:
         descriptor, name = tempfile.mkstemp(dir=self._incoming)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 digest = hashlib.sha256()
-                while space.left:
-                    part = await reader.read(min(space.left, _PART_BYTES))
-                    if not part:
-                        raise asyncio.IncompleteReadError(b"", space.left)
+                async for part in request.stream():
                     digest.update(part)
                     await asyncio.to_thread(_write, file, part)
                     space.use(len(part))
@@ -252,48 +236,24 @@ class ArtifactUploads:
             os.link(file, place)
         sync_below(self._folder, place)
 
-    async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        """Answer, and keep reading for a while.
+    async def _say(self, request: Request, send: Send, message: Message) -> None:
+        """Send a part of the answer, and read on for a while before the end closes the connection.
 
-        A client that is still sending would lose the answer with the connection.
+        A client that is still sending would lose the answer with it.
         """
-        try:
-            async with asyncio.timeout(self._limits.farewell_seconds):
-                writer.write(answer)
-                writer.write_eof()
-                while await reader.read(_PART_BYTES):
-                    pass
-        except (TimeoutError, OSError):
-            writer.transport.abort()
+        if message["type"] == "http.response.body":
+            await send({**message, "more_body": True})
+            with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # RuntimeError: the body was read to its end
+                async with asyncio.timeout(self.limits.farewell_seconds):
+                    async for _ in request.stream():
+                        pass
+            message = {**message, "body": b""}
+        await send(message)
 
 
 def _write(file: BinaryIO, part: bytes) -> None:
     file.write(part)
     file.flush()
-
-
-def _answer(status: HTTPStatus, reason: str) -> bytes:
-    body = f"{reason}\n".encode()
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-async def _head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]]:
-    """Return method, path and header fields of a request."""
-    try:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, path, _ = lines[0].split(" ")
-    except (ValueError, asyncio.LimitOverrunError) as error:
-        raise _Refused(HTTPStatus.BAD_REQUEST, "this is no request of HTTP") from error
-    fields = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines[1:] if line)]
-    names = [name for name, _ in fields]
-    if names.count("content-length") > 1 or any(name != name.strip() for name in names):
-        # A proxy in front of the service could read another length or another field.
-        raise _Refused(HTTPStatus.BAD_REQUEST, "give one Content-Length, and no space beside the name of a field")
-    return method, path, dict(fields)
 
 
 def _basic(authorization: str) -> tuple[str, str]:
@@ -346,17 +306,22 @@ def login_check(settings: BusSettings, host: str) -> LoginCheck | None:
     return None
 
 
+def server_of(uploads: ArtifactUploads, host: str, port: int) -> StoppableServer:
+    """Return the server that takes uploads, within their limits."""
+    limits = uploads.limits
+    longest = limits.head_seconds + limits.max_bytes / limits.bytes_per_second
+    bounds = HttpLimits(limits.clients, limits.clients_of_one_address, limits.head_seconds, longest + 1)
+    return make_server(uploads, host, port, limits=bounds, media_type=None)
+
+
 async def serve_artifacts(listen: str) -> None:
     """Take uploads until the process is told to stop. Raises InputUnusable."""
     settings = BusSettings()
     host, port = listen_address(listen)
     try:
         uploads = uploads_of(settings, login_check(settings, host))
-        server = await asyncio.start_server(uploads.answer, host, port, limit=_LONGEST_HEAD)
     except OSError as error:
-        raise InputUnusable(f"cannot take artifacts at {listen}: {error.strerror}") from error
-    log.info("artifacts_taken", listen=listen)
-    try:
-        await stop_on_signals().wait()
-    finally:
-        server.close()
+        raise InputUnusable(f"cannot keep artifacts at {settings.artifacts}: {error.strerror}") from error
+    with open_listeners(host, port) as listeners:
+        log.info("artifacts_taken", listen=listen)
+        await server_of(uploads, host, port).serve(listeners)

@@ -26,6 +26,7 @@ from apc_bus.topology import (
     Topology,
     agent_queue,
     gate_queue,
+    host_queue,
     intra_exchange,
     log_queue,
     retry_key,
@@ -39,7 +40,7 @@ from apc_contracts.packet import PACKET_TYPES
 from apc_contracts.schema_export import packet_schema, receipts_schema, registry_change_schema
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
 from apc_log.batch import CONTENT_TYPE as LOG_CONTENT_TYPE
-from apc_log.batch import EPOCH_OPEN_TYPE, LOG_BATCH_TYPE
+from apc_log.batch import EPOCH_OPEN_TYPE, LOG_BATCH_TYPE, SIGNS_TYPE
 
 # The bus as an AsyncAPI 3.0 document, generated from the packet models and the topology.
 #
@@ -50,6 +51,7 @@ Document = dict[str, Any]
 
 BINDING_VERSION = "0.3.0"
 _AGENT = "{agent_id}"
+_HOST = "{host}"
 _SHARD = "{shard}"
 _DELAY = "{delay_ms}"
 _DEFINITIONS = "#/$defs/"
@@ -87,6 +89,7 @@ class AsyncApiChannel:
         named = {
             "shard": (_SHARD, _shard_parameter),
             "agent_id": (_AGENT, _agent_parameter),
+            "host": (_HOST, _host_parameter),
             "delay_ms": (_DELAY, _delay_parameter),
         }
         parameters = {name: of(topology) for name, (mark, of) in named.items() if mark in self.address}
@@ -125,11 +128,18 @@ def asyncapi_document(topology: Topology, nodes: Sequence[str] = ()) -> Document
     }
 
 
+_LOG_MESSAGES = {
+    LOG_BATCH_TYPE: "A log batch",
+    EPOCH_OPEN_TYPE: "A gate takes a shard",
+    SIGNS_TYPE: "When agents were heard of last",
+}
+
+
 def _channels() -> dict[str, AsyncApiChannel]:
     sent, delivered = tuple(map(str, PacketType)), tuple(map(_delivered, PacketType))
     normal = tuple(_delivered(kind) for kind in PacketType if kind not in CONTROL_TYPES)
     inputs = (*sent, "receipts", "registry")
-    log = (LOG_BATCH_TYPE, EPOCH_OPEN_TYPE)
+    log = tuple(_LOG_MESSAGES)
     waiting_receipts = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
     own_exchange, dead = intra_exchange(_AGENT), "Deliveries that the broker gave up."
     return {
@@ -144,7 +154,7 @@ def _channels() -> dict[str, AsyncApiChannel]:
         "interAgent": AsyncApiChannel(
             "{type}.{swarm_id}.{recipient}",
             "Accepted packets on their way to the queues of their recipients, the words percent-encoded; with a fourth "
-            "word `urgent` for the urgent queue.",
+            "word `urgent` for the urgent queue. To an agent of a host: `host.{host}.{recipient}`.",
             delivered,
             INTER_AGENT,
             ExchangeKind.TOPIC,
@@ -153,6 +163,8 @@ def _channels() -> dict[str, AsyncApiChannel]:
             agent_queue(_AGENT, urgent=True), "An agent's control types, and priority 5 or more.", delivered
         ),
         "inboxNormal": AsyncApiChannel(agent_queue(_AGENT, urgent=False), "An agent's other packets.", normal),
+        "hostUrgent": AsyncApiChannel(host_queue(_HOST, True), "As inboxUrgent, for all agents of a host.", delivered),
+        "hostNormal": AsyncApiChannel(host_queue(_HOST, False), "As inboxNormal, for all agents of a host.", normal),
         "intraUrgent": AsyncApiChannel("urgent", "Between the processes of one agent.", sent, own_exchange),
         "intraNormal": AsyncApiChannel("normal", "Between the processes of one agent.", sent, own_exchange),
         "substrate": AsyncApiChannel("", "Accepted packets for any reader.", delivered, SUBSTRATE, ExchangeKind.FANOUT),
@@ -176,6 +188,8 @@ def _operations(channels: Mapping[str, AsyncApiChannel]) -> Document:
         "logIntraAgent": operation("send", "receipts", "agent", "Hand an INTRA_AGENT packet to the log.", PacketType),
         "receiveUrgent": operation("receive", "inboxUrgent", "agent", "Take packets, these first."),
         "receiveNormal": operation("receive", "inboxNormal", "agent", "Take packets."),
+        "hostReceiveUrgent": operation("receive", "hostUrgent", "host", "Take packets of all its agents, these first."),
+        "hostReceiveNormal": operation("receive", "hostNormal", "host", "Take packets of all its agents."),
         "sendIntraUrgent": operation("send", "intraUrgent", "agent", "To a replica of the agent itself."),
         "sendIntraNormal": operation("send", "intraNormal", "agent", "To a replica of the agent itself."),
         "readSubstrate": operation("receive", "substrateStream", "agent", "Read what was sent to all."),
@@ -218,7 +232,7 @@ def _messages() -> Document:
         messages[_delivered(kind)] = _message(kind, f"{kind}, as the gate delivers it", payload, "DeliveryHeaders")
     messages["receipts"] = _message(headers.TYPE_RECEIPTS, "Receipts", {"$ref": _SCHEMAS + "Receipts"})
     messages["registry"] = _message(headers.TYPE_REGISTRY, "A registry change", {"$ref": _SCHEMAS + "RegistryChange"})
-    for name, title in ((LOG_BATCH_TYPE, "A log batch"), (EPOCH_OPEN_TYPE, "A gate takes a shard")):
+    for name, title in _LOG_MESSAGES.items():
         messages[name] = _message(name, title) | {"contentType": LOG_CONTENT_TYPE}
     return messages
 
@@ -311,8 +325,13 @@ def _delay_parameter(topology: Topology) -> Document:
 
 
 def _agent_parameter(topology: Topology) -> Document:
-    agents = [agent.agent_id for agent in topology.agents]
+    agents = [agent.agent_id for agent in topology.agents if agent.host is None]
     return {"description": "A registered agent."} | ({"enum": agents} if agents else {})
+
+
+def _host_parameter(topology: Topology) -> Document:
+    hosts = [one.host for one in topology.hosts]
+    return {"description": "A process that runs many agents.", **({"enum": hosts} if hosts else {})}
 
 
 def _server(url: str) -> Document:

@@ -21,9 +21,10 @@ from apc_cli.commands.contract_rules import (
     rules_in_words,
     summary,
     try_on_log,
+    unruled_versions,
     write_overlay,
 )
-from apc_cli.commands.group import Commands, ContractFile
+from apc_cli.commands.group import Commands, ContractFile, whole_run_id
 from apc_cli.connections import open_bus, open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
@@ -39,7 +40,7 @@ from apc_contracts.errors import ContractInvalid
 from apc_contracts.identity.registry_change import MAX_CONTRACT_BYTES
 from apc_contracts.replay.examination import Examined, examine, holds_overlay
 from apc_contracts.text import numbered
-from apc_log.registry import read_contracts
+from apc_log.registry import read_contracts, read_schemas
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _COMMENTS = {
@@ -137,7 +138,9 @@ def _read(file: Path) -> bytes:
     try:
         return read_contract_file(file)
     except OSError as error:
-        raise ContractInvalid("$", f"cannot read it: {error.strerror}", str(file)) from error
+        module, colon, _ = str(file).partition(":")
+        hint = f": give the file of the rules, such as {module}.yml, and the team with --team {file}" if colon else ""
+        raise ContractInvalid("$", f"cannot read it: {error.strerror}{hint}", str(file)) from error
     except ContractInvalid as error:
         raise ContractInvalid(error.place, error.message, str(file)) from error
 
@@ -336,7 +339,9 @@ async def test(
 @app.command("try")
 async def try_rules(
     file: Annotated[Path, typer.Argument(help="A contract file, or the overlay of a team.")],
-    run_id: Annotated[str | None, typer.Option("--run", help="Try it on the sessions of this run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Try it on the sessions of this run.", parser=whole_run_id)
+    ] = None,
     since: Annotated[
         str | None, typer.Option(help="Try it on the sessions that began within this time, like 90m, 12h or 7d.")
     ] = None,
@@ -431,9 +436,12 @@ async def register(file: Annotated[Path, typer.Argument(help="A contract file; `
     settings = BusSettings()
     async with open_log() as pool, open_bus(settings) as bus:
         registered = await register_contract(bus, pool, settings.shards, body, file)
+        schemas = await read_schemas(pool)
     name, digest = registered.contract.name, registered.contract.hash.hex()
     echo(f"contract {name} is registered, revision {registered.revision}, sha256 {digest}")
-    tell([f"warning: {one}" for one in omissions(registered.contract)])
+    team = registered.contract.team
+    unruled = () if team is None else unruled_versions(team, schemas)
+    tell([f"warning: {one}" for one in (*omissions(registered.contract), *unruled)])
 
 
 @app.command("list")
@@ -445,7 +453,8 @@ async def list_contracts(as_json: AsJson = False) -> None:
         {"contract": one.name, "revision": one.revision, "sha256": sha256(one.document.encode()).hexdigest()}
         for one in sorted(contracts, key=lambda one: one.name)
     ]
-    print_rows(rows, title="Contracts", as_json=as_json, empty="no contract is registered")
+    weight = ("contract", "revision")
+    print_rows(rows, title="Contracts", as_json=as_json, empty="no contract is registered", weight=weight)
 
 
 @app.command()

@@ -22,6 +22,7 @@ from apc_contracts.contract.rules import Team as TeamOfRules
 from apc_contracts.replay.examination import Examined, examine
 from apc_contracts.replay.what_if import Trial
 from apc_contracts.text import numbered
+from apc_contracts.vocabulary import PacketType
 from apc_log.queries.replay import Tried, read_recorded, try_contract
 from apc_log.registry import read_contracts, read_registry, read_schemas
 
@@ -84,6 +85,7 @@ def summary(examined: Examined, body: bytes, around: Surroundings) -> Iterator[s
     yield f"{counted}; a packet may cost {team.cost:,} of {MAX_COST:,} steps"
     passed = sum(one.has_passed for one in examined.tests)
     yield f"{passed} of {numbered(len(examined.tests), 'test')} passed"
+    yield from (f"warning: {one}" for one in unruled_versions(team, around.schemas))
     if examined.is_overlay:
         yield from (f"warning: {one}" for one in warnings(examined, read_overlay(body), around))
 
@@ -107,6 +109,18 @@ def warnings(examined: Examined, overlay: Overlay, around: Surroundings) -> Iter
     yield from _open_evidence(rules, team)
     if around.roles is None and overlay.roles is None:
         yield from _unchecked_roles(rules, around.team)
+
+
+def unruled_versions(team: TeamOfRules, schemas: Iterable[str]) -> Iterator[str]:
+    """Yield other versions of schemas with rules that members may send and no rule is for: `action/2` of `action/1`."""
+    ruled = {subject.schema_ for rule in team.rules for subject in rule.subjects if subject.schema_ is not None}
+    names = {schema.rpartition("/")[0]: schema for schema in sorted(ruled)}
+    for schema in sorted(set(schemas) - ruled):
+        alike = names.get(schema.rpartition("/")[0])
+        is_open = alike is not None and (team.file.only is None or schema in team.file.only)
+        if is_open and not any(team.rules_for(schema, kind) for kind in (PacketType.MESSAGE, PacketType.DECISION)):
+            remedy = f"add {schema} to `for`, or list in `only` what members may send"
+            yield f"{alike} has rules, {schema} has none, and members may send it: {remedy}"
 
 
 def _unsent(rules: Iterable[Rule], team: Team) -> Iterator[str]:

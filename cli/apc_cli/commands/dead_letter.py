@@ -16,7 +16,7 @@ from apc_bus import headers
 from apc_bus.port import ActPublisher, Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
-from apc_cli.commands.group import Commands
+from apc_cli.commands.group import Commands, whole_packet_id, whole_session_id
 from apc_cli.connections import Door, find_door, open_log, require_agent
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows, tell, wants_json
@@ -45,7 +45,7 @@ _LISTED = (
     "sender",
     "expires_at",
 )
-
+_WEIGHT = ("packet_id", "reason", "recipient", "died_at", "expires_at", "packet_type", "session_id")
 
 Row = dict[str, Any]
 
@@ -194,19 +194,39 @@ async def settle_deliveries(
     deliveries: Sequence[DeliveryId],
     note: str | None,
     named: str | None = None,
+    attempts: Mapping[DeliveryId, int] | None = None,
 ) -> list[Row]:
     """Requeue or discard these dead deliveries in the name of `named`, else of the operator of the broker user.
 
-    Returns the outcome of each. Raises as `settle_dead`.
+    Returns the outcome of each, with a `verdict` in words. What cannot be settled is left as it is, and so is a
+    delivery that died in another attempt than `attempts` says: it failed again since somebody looked at it.
+
+    Raises as `settle_dead`; InputUnusable when all of them are left as they are.
     """
     _check_note(note)
-    dead = await list_dead(pool, packet_ids=[one.packet_id for one in deliveries])
-    meant = [one for one in dead if one.id in set(deliveries)]
-    missing = set(deliveries) - {one.id for one in meant}
-    if missing:
-        lost = min(missing)
-        raise InputUnusable(f"the delivery of packet {lost.packet_id} to {lost.recipient} is not dead, or not any more")
-    return await _settle_letters(pool, door, kind, meant, note, named=named)
+    wanted = list(dict.fromkeys(deliveries))
+    dead = {one.id: one for one in await list_dead(pool, packet_ids=[one.packet_id for one in wanted])}
+    left = {one: why for one in wanted if (why := _why_left(kind, one, dead.get(one), attempts or {}, door.shards))}
+    meant = [dead[one] for one in wanted if one not in left]
+    if not meant:
+        raise InputUnusable(next(iter(left.values())))
+    rows = await _settle_letters(pool, door, kind, meant, note, named=named)
+    done = [row | {"verdict": DONE[kind]} for row in rows]
+    return done + [one._asdict() | {"verdict": f"left as it is: {why}"} for one, why in left.items()]
+
+
+def _why_left(
+    kind: ReceiptKind, named: DeliveryId, dead: DeadDelivery | None, attempts: Mapping[DeliveryId, int], shards: int
+) -> str | None:
+    """Return why a delivery is left as it is; None when it can be settled."""
+    if dead is None:
+        return f"the delivery of packet {named.packet_id} to {named.recipient} is not dead, or not any more"
+    if attempts.get(named, dead.attempt) != dead.attempt:
+        return f"the delivery of packet {named.packet_id} failed again since, in attempt {dead.attempt}: look at it"
+    now = datetime.now(UTC)
+    if kind is ReceiptKind.REQUEUE and (dead.expires_at <= now or dead.is_in_halted_session):
+        return _why_useless(dead, now)
+    return _why_unserved(dead, shards) if dead.shard >= shards else None
 
 
 async def _settle_letters(
@@ -272,11 +292,15 @@ def _within(meant: Sequence[DeadDelivery], shards: int, *, is_all: bool) -> list
     """Return the deliveries whose shard has an orchestrator. Raises InputUnusable for others, unless `is_all`."""
     lost = next((one for one in meant if one.shard >= shards), None)
     if lost is not None and not is_all:
-        raise InputUnusable(
-            f"session {lost.session_id} is in shard {lost.shard} of the log, which nobody serves with "
-            f"APC_SHARDS={shards}: its dead letters, such as packet {lost.packet_id}, stay in the log as they are"
-        )
+        raise InputUnusable(_why_unserved(lost, shards))
     return [one for one in meant if one.shard < shards]
+
+
+def _why_unserved(dead: DeadDelivery, shards: int) -> str:
+    return (
+        f"session {dead.session_id} is in shard {dead.shard} of the log, which nobody serves with "
+        f"APC_SHARDS={shards}: its dead letters, such as packet {dead.packet_id}, stay in the log as they are"
+    )
 
 
 async def _report(
@@ -345,7 +369,9 @@ app = Commands(help="List, show, requeue and discard dead letters.")
 NOTHING = "no such delivery is dead"
 NOTHING_DONE = {ReceiptKind.REQUEUE: "no such delivery can be requeued", ReceiptKind.DISCARD: NOTHING}
 
-SessionId = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only of this session.")]
+SessionId = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="Only of this session.", parser=whole_session_id)
+]
 AgentId = Annotated[str | None, typer.Option("--agent", metavar="ID", help="Only deliveries to this agent.")]
 Reason = Annotated[
     str | None,
@@ -353,7 +379,9 @@ Reason = Annotated[
         help="Only with a reason that begins with this: handler_error, delivery_limit, overflow, retry_limit…"
     ),
 ]
-PacketIds = Annotated[list[str] | None, typer.Argument(metavar="PACKET_ID…", help="The packets.")]
+PacketIds = Annotated[
+    list[str] | None, typer.Argument(metavar="PACKET_ID…", help="The packets.", parser=whole_packet_id)
+]
 All = Annotated[bool, typer.Option("--all", help="Everything that is dead and that the filters let through.")]
 Note = Annotated[str | None, typer.Option(help="The reason, which the log keeps.")]
 
@@ -368,12 +396,12 @@ async def list_(
 ) -> None:
     """Print dead deliveries, oldest first: packet, recipient, attempt, reason and since when."""
     rows = await dead_rows(Filter(session_id, agent_id, reason), limit=limit)
-    print_rows(rows, title="dead letters", as_json=as_json, empty=NOTHING)
+    print_rows(rows, title="dead letters", as_json=as_json, empty=NOTHING, weight=_WEIGHT)
 
 
 @app.command()
 async def show(
-    packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet.")],
+    packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet.", parser=whole_packet_id)],
     session_id: SessionId = None,
     agent_id: AgentId = None,
     as_json: AsJson = False,

@@ -6,7 +6,6 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -33,6 +32,7 @@ from apc_cli.commands.demo_story import Story, kind_of
 from apc_cli.errors import LogDiffers
 from apc_cli.output.files import StandardInput
 from apc_cli.output.output import program
+from apc_cli.output.terminal import forget_typed
 from apc_cli.system.running import run_quietly
 from apc_cli.system.up import PORT, console_beside
 from apc_client.session import ClientSession, SessionEvent
@@ -177,7 +177,7 @@ async def _answer(story: Story, patience: timedelta) -> Answer:
         story.say(f"There is no terminal to ask at, so {AUTOPILOT} approves.")
         return Answer(True, AUTOPILOT, "no terminal")
     seconds = f"{patience.total_seconds():g} s"
-    _forget_typed()
+    forget_typed()
     story.say(f"You are the lead. Approve? Enter or y = yes, n = no; after {seconds} {AUTOPILOT} approves.", "bold")
     try:
         line = await asyncio.wait_for(StandardInput().read_line(), patience.total_seconds())
@@ -187,14 +187,6 @@ async def _answer(story: Story, patience: timedelta) -> Answer:
         story.say(f"Nobody has answered, so {AUTOPILOT} approves.")
         return Answer(True, AUTOPILOT, f"nobody answered at the terminal within {seconds}")
     return Answer(line.strip().lower() in _YES, YOU, None)
-
-
-def _forget_typed() -> None:
-    """Forget what was typed before the question: it is no answer to it."""
-    with suppress(ImportError):  # where terminals work in another way
-        import termios
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 # What the run has left: the effect, the log, the page.

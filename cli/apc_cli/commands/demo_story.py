@@ -3,13 +3,13 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.text import Text
 
 from apc_cli.commands.demo_stage import Killed
 from apc_cli.output.safe_console import SafeConsole
 from apc_client.session import SessionEvent
+from apc_contracts.content import payload_line
 from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, SignalPayload
 from apc_contracts.text import numbered, one_line
 from apc_contracts.vocabulary import PacketType
@@ -145,6 +145,8 @@ class Story:
             prefix = Text(" " * width)
 
 
+_LONGEST = 400
+"""Characters of what an agent says."""
 _STYLES = {"accepted": "green", "held": "yellow"}
 
 
@@ -157,21 +159,12 @@ def _line(event: SessionEvent) -> Text:
 def _gist(event: SessionEvent) -> str:
     payload = None if event.packet is None else event.packet.payload
     match payload:
-        case MessagePayload():
-            return f"{payload.schema_id}: {in_words(payload.content)}"
         case DecisionPayload(result=result) if result is not None:
             return result.schema_id
-        case SignalPayload(question=question) if question is not None:
-            return question.text
-        case SignalPayload(answer=answer) if answer is not None:
-            return f"{answer.outcome.value}{f' ({answer.note})' if answer.note else ''}"
-        case _:
+        case None:
             return ""
-
-
-def in_words(content: Any) -> str:
-    """Return the fields of a message in a line."""
-    return ", ".join(f"{name} {value}" for name, value in content.items())
+        case _:
+            return payload_line(event.packet_type, payload, {}, width=_LONGEST)
 
 
 def _refusal(event: SessionEvent) -> list[str]:

@@ -214,7 +214,7 @@ def read_secrets(compose_file: Path) -> list[ComposeSecret]:
         content = yaml.safe_load(compose_file.read_text())
     except OSError as error:
         raise InputUnusable(f"cannot read {compose_file}: {error.strerror}; name the file with --compose") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputUnusable(f"{compose_file} is no YAML: {' '.join(str(error).split())}") from error
     declared = content.get("secrets") or {} if isinstance(content, dict) else None
     if not isinstance(declared, dict):

@@ -10,15 +10,16 @@ from uuid import UUID
 import asyncpg
 import orjson
 import typer
+from pydantic import JsonValue
 
 from apc_agents.effect_maker import effect_report
-from apc_agents.effects import EffectId, EffectRecord, EffectState, PostgresEffectStore
+from apc_agents.effects import EffectId, EffectRecord, EffectState, EffectStore, PostgresEffectStore
 from apc_bus import headers
 from apc_bus.errors import BusError
 from apc_bus.port import Message, Publication
 from apc_bus.settings import BusSettings
 from apc_bus.topology import RECEIPTS
-from apc_cli.commands.group import Commands
+from apc_cli.commands.group import Commands, whole_packet_id, whole_session_id
 from apc_cli.connections import Door, find_door, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_rows, tell
@@ -29,6 +30,7 @@ from apc_log.queries import LoggedEffect, effects_of, packet_effects, session_ef
 
 OPERATOR = "operator"
 _SHOWN = ("packet_id", "agent_id", "key", "state", "claimed_at", "worker", "problem", "settled_by", "log")
+_WEIGHT = ("packet_id", "state", "agent_id", "key", "problem", "claimed_at")
 _LOGGED = ("at", "key", "entry", "actor", "reference", "note", "digest")
 
 
@@ -69,7 +71,9 @@ app = Commands(help="Effects that handlers make once (ctx.once).")
 @app.command("list")
 async def list_(
     agent_id: Annotated[str | None, typer.Option("--agent", help="Only effects of this agent.")] = None,
-    packet_id: Annotated[str | None, typer.Option("--packet", help="Only effects for this packet.")] = None,
+    packet_id: Annotated[
+        str | None, typer.Option("--packet", help="Only effects for this packet.", parser=whole_packet_id)
+    ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(help="Only effects in this state: RUNNING, UNKNOWN, RESULT_LOST, MADE; repeatable."),
@@ -85,7 +89,8 @@ async def list_(
         logged = await effects_of(pool, {(one.session_id, one.effect_id.packet_id) for one in records})
     documents = [_document(one, logged.get((one.session_id, one.effect_id.packet_id), ())) for one in records]
     rows = [{name: document[name] for name in _SHOWN} for document in documents]
-    print_rows(rows, title="effects", as_json=as_json, empty="there is no such effect", document=documents)
+    empty = "there is no such effect"
+    print_rows(rows, title="effects", as_json=as_json, empty=empty, weight=_WEIGHT, document=documents)
 
 
 def _document(record: EffectRecord, logged: Sequence[LoggedEffect]) -> dict[str, Any]:
@@ -97,9 +102,12 @@ def _document(record: EffectRecord, logged: Sequence[LoggedEffect]) -> dict[str,
 @app.command()
 async def show(
     packet_id: Annotated[
-        str | None, typer.Argument(metavar="[PACKET_ID]", help="The packet that the effects were for.")
+        str | None,
+        typer.Argument(metavar="[PACKET_ID]", help="The packet that the effects were for.", parser=whole_packet_id),
     ] = None,
-    session_id: Annotated[str | None, typer.Option("--session", metavar="ID", help="All effects of a session.")] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session", metavar="ID", help="All effects of a session.", parser=whole_session_id)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what the log has of effects, entry by entry: it stays when the agents' own records are deleted."""
@@ -123,7 +131,9 @@ def _columns(session_id: str | None) -> tuple[str, ...]:
 
 @app.command()
 async def settle(
-    packet_id: Annotated[str, typer.Argument(metavar="PACKET_ID", help="The packet that the effect was for.")],
+    packet_id: Annotated[
+        str, typer.Argument(metavar="PACKET_ID", help="The packet that the effect was for.", parser=whole_packet_id)
+    ],
     agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="The agent whose effect it is.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The handler's name for it, as `apc effect list` shows.")],
     result: Annotated[str | None, typer.Option(help="It has happened: the JSON that ctx.once returns for it.")] = None,
@@ -137,17 +147,27 @@ async def settle(
         raise InputUnusable("say what became of it: --result JSON if it has happened, --not-made if it has not")
     effect_id = EffectId(_uuid(packet_id), agent_id, key)
     async with _open_effects() as (store, pool):
-        known = await store.get(effect_id)
-        if result is None:
-            await store.release(effect_id)
-            document: dict[str, Any] = {"packet_id": packet_id, "agent_id": agent_id, "key": key, "state": "RELEASED"}
-            kept, entry = known, EffectEntry.RELEASED
-        else:
-            kept, entry = await store.settle(effect_id, _json(result), OPERATOR), EffectEntry.SETTLED
-            document = kept.to_document()
+        kept, entry = await settle_kept(store, effect_id, None if result is None else _json(result), OPERATOR, not_made)
         if kept is not None:
             await _report(pool, kept, entry)
+    document = {"packet_id": packet_id, "agent_id": agent_id, "key": key, "state": "RELEASED"}
+    if kept is not None and not not_made:
+        document = kept.to_document()
     print_rows([document], title=str(effect_id), as_json=as_json, empty="")
+
+
+async def settle_kept(
+    store: EffectStore, effect_id: EffectId, result: JsonValue, by: str, not_made: bool
+) -> tuple[EffectRecord | None, EffectEntry]:
+    """Settle an effect in its store; return what is kept of it, or was, and the entry for the log.
+
+    Raises EffectSettled.
+    """
+    if not_made:
+        known = await store.get(effect_id)
+        await store.release(effect_id)
+        return known, EffectEntry.RELEASED
+    return await store.settle(effect_id, result, by), EffectEntry.SETTLED
 
 
 async def _report(pool: asyncpg.Pool, kept: EffectRecord, entry: EffectEntry) -> None:
@@ -160,10 +180,14 @@ async def _report(pool: asyncpg.Pool, kept: EffectRecord, entry: EffectEntry) ->
     try:
         door = find_door(BusSettings())
         operator = await acting_operator(pool, door.user)
-        shard = await read_shard(pool, kept.session_id, door.shards)
-        await _publish(door, shard, kept, entry, operator.agent_id)
+        await report_settled(pool, door, kept, entry, operator.agent_id)
     except (InputUnusable, ServiceAway, BusError) as error:
         tell([f"it is settled, but the log was not told: {error}"])
+
+
+async def report_settled(pool: asyncpg.Pool, door: Door, kept: EffectRecord, entry: EffectEntry, by: str) -> None:
+    """Report to the orchestrator what an operator has decided of an effect. Raises BusError, ServiceAway."""
+    await _publish(door, await read_shard(pool, kept.session_id, door.shards), kept, entry, by)
 
 
 async def _publish(door: Door, shard: int, kept: EffectRecord, entry: EffectEntry, by: str) -> None:

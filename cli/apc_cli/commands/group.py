@@ -1,20 +1,45 @@
 """What groups of commands are made of: their Typer, and the options that several of them have."""
 
+import re
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar
+from uuid import UUID
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
+from apc_cli.errors import InputUnusable
+from apc_cli.output.safe_console import SafeConsole
 from apc_cli.system.running import run_quietly
+from apc_contracts.errors import ApcError
 
 After = Annotated[str | None, typer.Option(help="Continue after this cursor, which the previous page printed.")]
 ContractFile = Annotated[Path | None, typer.Option("--contract", help="A contract file instead of the built-in one.")]
 
 Options = ParamSpec("Options")
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class _Help:
+    """Help that is printed as everything else: without padding, and without styles where none are wanted."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of a command."""
+        from typer import rich_utils  # it takes a tenth of a second
+
+        rich_utils.Console = SafeConsole  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Group(_Help, TyperGroup):
+    """A group of commands."""
+
+
+class _Command(_Help, TyperCommand):
+    """One command."""
 
 
 class Commands(typer.Typer):
@@ -24,11 +49,11 @@ class Commands(typer.Typer):
     """
 
     def __init__(self, *, help: str, **options: Any) -> None:
-        super().__init__(help=help, no_args_is_help=True, **options)
+        super().__init__(help=help, no_args_is_help=True, cls=_Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Command], Command]:
         """Add a function as a command, and return it as it is."""
-        add = super().command(name, **options)
+        add = super().command(name, **{"cls": _Command} | options)
 
         def added(command: Command) -> Command:
             add(_to_its_end(command) if iscoroutinefunction(command) else command)
@@ -43,3 +68,57 @@ def _to_its_end(command: Callable[Options, Coroutine[Any, Any, None]]) -> Callab
         run_quietly(command(*arguments, **options))
 
     return run
+
+
+# Ids, of which lists print the end where the terminal is narrow.
+
+_END = re.compile("…?([0-9a-fA-F-]{4,35})")
+"""The end of an id, as lists print it; fewer characters are the end of too many."""
+
+
+def whole_session_id(text: str) -> str:
+    """Return a session's id; `text` is the id, or the end of one. Raises InputUnusable."""
+    return _whole("session", text)
+
+
+def whole_run_id(text: str) -> str:
+    """Return a run's id; `text` is the id, or the end of one. Raises InputUnusable."""
+    return _whole("run", text)
+
+
+def whole_packet_id(text: str) -> str:
+    """Return a packet's id; `text` is the id, or the end of one. Raises InputUnusable."""
+    return _whole("packet", text)
+
+
+def packet_uuid(text: str) -> UUID:
+    """Return a packet's id; `text` is the id, or the end of one. Raises InputUnusable, ValueError."""
+    return UUID(_whole("packet", text))
+
+
+def _whole(kind: str, text: str) -> str:
+    """Return the only id of its kind that ends so; another text as it is, which the command then does not find."""
+    end = _END.fullmatch(text)
+    if end is None:
+        return text
+    try:
+        found = run_quietly(_ids_that_end(kind, end[1].lower()))
+    except ApcError:  # the command says why, if it needs the log at all
+        return text
+    if len(found) > 1:
+        listed = " and ".join(found[:_MOST]) + (" and others" if len(found) > _MOST else "")
+        raise InputUnusable(f"{text} is the end of {listed}: give one whole")
+    if not found and text.startswith("…"):
+        raise InputUnusable(f"the log holds no {kind} whose id ends with {end[1]}")
+    return found[0] if found else text
+
+
+_MOST = 10
+
+
+async def _ids_that_end(kind: str, end: str) -> list[str]:
+    from apc_cli.connections import open_log  # late: many commands need no log
+    from apc_log.queries.search import ids_that_end
+
+    async with open_log() as pool:
+        return await ids_that_end(pool, kind, end, limit=_MOST + 1)

@@ -15,11 +15,11 @@ import orjson
 import typer
 
 from apc_bus.settings import LogKeySettings
-from apc_cli.commands.group import Commands
+from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whole_session_id
 from apc_cli.commands.log_verification import TrustedKeys, print_uncovered, read_exported, say_uncovered, verify_log
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable, ServiceAway
-from apc_cli.output.files import write_bytes
+from apc_cli.output.files import read_bytes, write_bytes
 from apc_cli.output.output import AsJson, opened, to_json
 from apc_cli.output.terminal import ask_whether, echo, standard_output
 from apc_cli.system.running import run_quietly
@@ -53,13 +53,6 @@ def _packet_id(text: str) -> UUID:
 def _write_document(document: Mapping[str, object], out: Path | None) -> None:
     with opened(out) as file:
         file.write(to_json(document) + b"\n")
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputUnusable(f"--contract {path}: {error.strerror}") from error
 
 
 # `apc log erase`: destroy a subject's key, and say what that does not reach.
@@ -113,7 +106,7 @@ OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; defa
 
 @app.command()
 async def openlineage(
-    run_id: Annotated[str, typer.Option(help="The run.")],
+    run_id: Annotated[str, typer.Option(help="The run.", parser=whole_run_id)],
     out: Annotated[Path | None, typer.Option(help="File of JSON lines; default: the standard output.")] = None,
     url: Annotated[str | None, typer.Option(help="Server to send to, such as http://localhost:5000.")] = None,
 ) -> None:
@@ -209,8 +202,15 @@ async def checkpoint(
 
 @app.command()
 async def prove(
-    what: Annotated[str, typer.Argument(metavar="PACKET_ID|SHARD/SEQ", help="A packet, or any entry by its number.")],
-    session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PACKET_ID|SHARD/SEQ", help="A packet, or any entry by its number.", parser=whole_packet_id
+        ),
+    ],
+    session_id: Annotated[
+        str | None, typer.Option(help="The session, when several have the id.", parser=whole_session_id)
+    ] = None,
     out: OutFile = None,
     keys: KeyOption = None,
 ) -> None:
@@ -239,7 +239,7 @@ async def consistency(
 
 @app.command()
 async def export(
-    run_id: Annotated[str, typer.Option(help="The run.")],
+    run_id: Annotated[str, typer.Option(help="The run.", parser=whole_run_id)],
     out: OutFile = None,
     contract: Annotated[
         list[Path] | None, typer.Option(help="File of a contract that the run was judged by; may be repeated.")
@@ -252,7 +252,7 @@ async def export(
     """
     own = TrustedKeys(())
     outside = read_exported(own)
-    given = [_read_bytes(path) for path in contract or []] or [packaged_contract_bytes()]
+    given = [read_bytes(path) for path in contract or []] or [packaged_contract_bytes()]
     count = -2  # header and end
     async with open_log() as pool, pool.acquire() as connection:
         lines = bundle_lines(connection, run_id, own.signer, given, outside)
@@ -277,7 +277,10 @@ def check(
         bool, typer.Option("--no-key", help="Without a key: only check that the file agrees with itself.")
     ] = False,
 ) -> None:
-    """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when verification fails."""
+    """Verify a proof or a bundle offline: no database, no network, no settings. Exit 1 when verification fails.
+
+    Exit 3: all that a bundle of version 2 can show holds; it cannot show that no shard was left out. Export it again.
+    """
     options = [part for key in keys or [] for part in ("--key", key)]
     raise typer.Exit(verify_offline([str(file), *options, *(["--no-key"] if no_key else [])]))
 

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from apc_agents.memory import ConversationMessage, PostgresMemoryStore, Removed, UnknownSession
-from apc_agents.memory.conversation import MADE_BY
-from apc_cli.commands.group import Commands
+from apc_agents.ports import MADE_BY
+from apc_cli.commands.group import Commands, whole_session_id
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, opened, print_json, print_rows, wants_json
 from apc_cli.output.terminal import ask_whether, echo
 from apc_cli.system.running import run_quietly
 from apc_contracts.text import numbered
+from apc_minds.memory import ConversationMessage, PostgresMemoryStore, Removed, UnknownSession
 
 _LISTED = ("session_id", "last_updated", "message_count", "summary", "revision")
 _FOUND = ("session_id", "last_updated", "message_count", "excerpt")
@@ -121,12 +121,13 @@ async def list_(
         for row, one in zip(rows, conversations, strict=True):
             row["made_by"] = ", ".join(f"agent.{name}" for name in one.get("made_by", ()))
     empty = f"{owner} keeps none of user {whose}"
-    print_rows(rows, title=f"conversations of {whose}", as_json=as_json, empty=empty, document=conversations)
+    title, weight = f"conversations of {whose}", ("session_id", "message_count", "last_updated", *shown)
+    print_rows(rows, title=title, as_json=as_json, empty=empty, weight=weight, document=conversations)
 
 
 @app.command()
 async def show(
-    session_id: Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.")],
+    session_id: Annotated[str, typer.Argument(metavar="SESSION_ID", help="The session.", parser=whole_session_id)],
     owner: Owner = "apc",
     agent: Annotated[
         str | None,

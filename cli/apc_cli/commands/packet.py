@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -19,15 +19,18 @@ from rich.text import Text
 
 from apc_bus.port import Delivery, Subscription
 from apc_bus.settings import BusSettings
-from apc_cli.commands.group import After, Commands, ContractFile
+from apc_cli.commands.group import After, Commands, ContractFile, packet_uuid, whole_run_id, whole_session_id
+from apc_cli.commands.issue import GroupBy, grouping_of, issues_since, print_issues
 from apc_cli.commands.packet_lineage import impact, lineage_summary, retract, tree
 from apc_cli.commands.packet_replay import print_lines, print_verified
+from apc_cli.commands.packet_search import search
 from apc_cli.connections import open_bus, open_log, require_agent
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes, read_cursor, write_cursor, write_output
 from apc_cli.output.output import AsJson, opened, print_json, print_rows, show, tell, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import BlockPrinter, echo, own_sentences, place_of, refusal_sentences
+from apc_cli.times import Since, time_since
 from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import PacketRefused
@@ -57,6 +60,7 @@ from apc_log.queries import (
     trace as recorded_trace,
 )
 from apc_log.queries.news import Passage, RefusedRow, count_late_heartbeats, list_refused, passages
+from apc_log.queries.troubles import Grouping
 
 ACCEPTED_FORMS = "a list of packets, {packets: […]}, JSON lines or YAML"
 
@@ -127,14 +131,23 @@ def _arbitration_document(text: str, path: Path) -> Any:
         return _yaml(text, path)
 
 
-def _yaml(text: str, path: Path) -> Any:
-    class PlainLoader(yaml.SafeLoader):
-        """A YAML loader that leaves times as text, as in JSON."""
+class PlainLoader(yaml.SafeLoader):
+    """A YAML loader that leaves times as text, as in JSON, and takes no aliases: a small file can grow by them."""
 
-    PlainLoader.yaml_implicit_resolvers = {
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Return the node that comes next."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("no anchors and aliases: write the value out")
+        return super().compose_node(parent, index)
+
+
+PlainLoader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml(text: str, path: Path) -> Any:
     try:
         loader = PlainLoader(text)
         try:
@@ -233,10 +246,10 @@ CONFLICTS = 10
 
 @app.command()
 async def trace(
-    run_id: Annotated[str | None, typer.Option(help="Only this run.")] = None,
-    session_id: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="Only this run.", parser=whole_run_id)] = None,
+    session_id: Annotated[str | None, typer.Option(help="Only this session.", parser=whole_session_id)] = None,
     task_id: Annotated[str | None, typer.Option(help="Only this task.")] = None,
-    packet_id: Annotated[UUID | None, typer.Option(help="Only this packet.")] = None,
+    packet_id: Annotated[UUID | None, typer.Option(help="Only this packet.", parser=packet_uuid)] = None,
     packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only this type.")] = None,
     phase: Annotated[RunPhase | None, typer.Option(help="Only this phase.")] = None,
     trace_id: Annotated[UUID | None, typer.Option(help="Only what follows from this root packet.")] = None,
@@ -336,7 +349,7 @@ def _print_table(console: SafeConsole, timelines: Sequence[PacketTimeline]) -> N
     table.add_column("packet id", no_wrap=True)
     for timeline in timelines:
         packet = timeline.packet
-        table.add_row(f"{packet.judged_at:%H:%M:%S}", packet.packet_type, *_facts(timeline), str(packet.packet_id))
+        table.add_row(f"{packet.judged_at:%H:%M:%S}Z", packet.packet_type, *_facts(timeline), str(packet.packet_id))
         for text, style in _remarks(timeline):
             table.add_row("", "", Text(text), style=style)
     console.print(table)
@@ -390,14 +403,25 @@ POLL = timedelta(milliseconds=500)
 
 @app.command()
 async def refused(
-    session_id: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    session_id: Annotated[str | None, typer.Option(help="Only this session.", parser=whole_session_id)] = None,
     agent: Annotated[str | None, typer.Option(help="Only what this agent sent.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Begin with at most this many of the newest.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more, until interrupted.")] = False,
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="Also HEARTBEATs that expired.")] = False,
+    since: Since = None,
+    group_by: GroupBy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what was refused, with the field and the remedy: packets, conflicting ids, unreadable inputs."""
+    """Print what was refused, with the field and the remedy: packets, conflicting ids, unreadable inputs.
+
+    With --group-by the counts of the last day, or of --since: by code, rule, agent or field.
+    """
+    if group_by is not None:
+        if follow or session_id is not None:
+            raise InputUnusable("--group-by counts: give --since or --agent with it, not --follow or --session-id")
+        await _print_grouped(since, grouping_of(group_by), agent, limit, as_json=as_json)
+        return
+    begin = None if since is None else time_since(since)
     is_json = wants_json(as_json)
     write = _write_line if is_json else _block_writer()
     most: int | None = limit
@@ -406,6 +430,7 @@ async def refused(
             rows = await list_refused(
                 pool, passage, session_id=session_id, agent_id=agent, with_heartbeats=heartbeats, limit=most
             )
+            rows = [row for row in rows if begin is None or row.at >= begin]
             if most is not None and not rows:
                 await require_agent(pool, agent)  # what an unregistered agent sent was refused, and is listed
             if most is not None and not heartbeats:
@@ -416,6 +441,13 @@ async def refused(
             for row in rows:
                 write(row)
             most = None
+
+
+async def _print_grouped(since: str | None, by: Grouping, agent: str | None, limit: int, *, as_json: bool) -> None:
+    begin = datetime.now(UTC) - timedelta(days=1) if since is None else time_since(since)
+    async with open_log() as pool:
+        found = await issues_since(pool, begin, by, kinds=("refusal",), agent_id=agent, limit=limit)
+    print_issues(found, by, as_json=as_json, empty="nothing was refused")
 
 
 async def _tell_left_out(pool: asyncpg.Pool, passage: Passage, session_id: str | None, agent_id: str | None) -> None:
@@ -463,7 +495,7 @@ app.command()(tree)
 
 @app.command()
 async def replay(
-    run_id: Annotated[str | None, typer.Option(help="The run; a bundle contains its own.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="The run; a bundle contains its own.", parser=whole_run_id)] = None,
     task_id: Annotated[str | None, typer.Option(help="Only the packets of this task.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write JSON to this file.")] = None,
     verify: Annotated[
@@ -569,6 +601,7 @@ def _entry(row: LogRow) -> dict[str, Any]:
     return entry
 
 
+app.command()(search)
 app.command()(impact)
 app.command()(retract)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
-from apc_cli.commands.group import After, ContractFile
+from apc_cli.commands.group import After, ContractFile, packet_uuid, whole_run_id, whole_session_id
 from apc_cli.connections import broker_user, open_bus, open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_cursor, write_cursor
@@ -45,7 +45,9 @@ from apc_log.registry import registered_agents
 
 
 async def lineage_summary(
-    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Only what was transferred in this run.", parser=whole_run_id)
+    ] = None,
     protocol_id: Annotated[str | None, typer.Option(help="Only this protocol.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows of each kind.")] = 20,
     after: After = None,
@@ -111,8 +113,10 @@ def _short(row: Any) -> dict[str, Any]:
 
 
 async def tree(
-    packet_id: Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The root of the tree.")],
-    session_id: Annotated[str | None, typer.Option(help="The session, when several have the id.")] = None,
+    packet_id: Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The root of the tree.", parser=packet_uuid)],
+    session_id: Annotated[
+        str | None, typer.Option(help="The session, when several have the id.", parser=whole_session_id)
+    ] = None,
     dot: Annotated[bool, typer.Option("--dot", help="For Graphviz.")] = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="A Mermaid flowchart.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many packets.")] = 500,
@@ -167,7 +171,7 @@ def mermaid_lines(rows: Sequence[TreeRow]) -> Iterator[str]:
 
 def _label(row: TreeRow, line_break: str) -> str:
     verdict = row.refusal_code or row.verdict
-    parts = (row.packet_type, f"{row.sender_agent_id} g{row.generation}", verdict, str(row.packet_id)[:8])
+    parts = (row.packet_type, f"{row.sender_agent_id} g{row.generation}", verdict, f"…{str(row.packet_id)[-8:]}")
     return line_break.join(parts)
 
 
@@ -195,8 +199,10 @@ def _line(row: TreeRow) -> Text:
 LEAST = ("seq", "shard", "run_phase", "round", "generation", "judged_at")
 """The first columns that a narrow terminal leaves out."""
 
-PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.")]
-OfSession = Annotated[str | None, typer.Option("--session-id", help="The session, when several have the id.")]
+PacketId = Annotated[UUID, typer.Argument(metavar="PACKET_ID", help="The packet.", parser=packet_uuid)]
+OfSession = Annotated[
+    str | None, typer.Option("--session-id", help="The session, when several have the id.", parser=whole_session_id)
+]
 
 
 async def impact(
@@ -225,7 +231,7 @@ async def impact(
 async def retract(
     packet_id: PacketId,
     reason: Annotated[str, typer.Option(help="The reason, which the log keeps.")],
-    replacement: Annotated[UUID | None, typer.Option(help="The packet that replaces it.")] = None,
+    replacement: Annotated[UUID | None, typer.Option(help="The packet that replaces it.", parser=packet_uuid)] = None,
     session_id: OfSession = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be stale.")] = False,
     as_json: AsJson = False,

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apc_cli.commands.group import Commands, ContractFile
+from apc_cli.commands.group import Commands, ContractFile, whole_run_id
 from apc_cli.connections import open_log
 from apc_cli.output.output import AsJson, print_rows
 from apc_contracts.contract.contract import load_contract
@@ -28,7 +28,9 @@ app = Commands(help="Effectiveness and decay of protocols.")
 
 @app.command("list")
 async def list_(
-    run_id: Annotated[str | None, typer.Option(help="Only what was transferred in this run.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Only what was transferred in this run.", parser=whole_run_id)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many protocols.")] = 100,
     contract_file: ContractFile = None,
     as_json: AsJson = False,

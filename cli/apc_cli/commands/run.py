@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from apc_cli.commands.group import whole_run_id
 from apc_cli.output.output import WithUi
 from apc_cli.output.terminal import echo
 from apc_cli.system.running import run as run_to_end
@@ -19,10 +20,26 @@ ListenOption = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="The address to listen on; beyond loopback only with accounts.")
 ]
 ReadOnlyOption = Annotated[bool, typer.Option("--read-only", help="Offer no acts, no matter who asks.")]
+RunIdOption = Annotated[str | None, typer.Option(help="The run that the session belongs to; by default a new one.")]
+TagOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A tag by which people find the run, as customer=7; repeatable."),
+]
 AgentOption = Annotated[
     str | None,
     typer.Option("--agent", metavar="MODULE:AGENT", help="An LLMAgent; default one with the model of APC_LLM_MODEL."),
 ]
+
+
+def tags_of(given: Sequence[str]) -> dict[str, str]:
+    """Return the tags of a run by key. Raises BadParameter for what is not KEY=VALUE, or a key given twice."""
+    tags = dict[str, str]()
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not (key and equals and value) or key in tags:
+            raise typer.BadParameter(f"{text!r}: write KEY=VALUE, each key once", param_hint="--tag")
+        tags[key] = value
+    return tags
 
 
 def people_of(given: Sequence[str]) -> dict[str, str]:
@@ -52,6 +69,8 @@ def run(
             "repeatable.",
         ),
     ] = None,
+    run_id: RunIdOption = None,
+    tag: TagOption = None,
     ui: WithUi = False,
 ) -> None:
     """Run a team on one input and print its result as JSON: in this process, or over RabbitMQ with APC_AMQP_URL.
@@ -59,11 +78,13 @@ def run(
     Exits with 3 when the session halted without a result.
     """
     from apc_cli.system.teams import run_team
+    from apc_client.run_names import RunNames
 
     def show(outcome: dict[str, Any]) -> None:
         echo(orjson.dumps(outcome, option=orjson.OPT_INDENT_2).decode(), flush=True)
 
-    run_to_end(run_team(team, file, show, key=key, people=people_of(person or ()), ui=ui), "run")
+    names = RunNames.of(run_id, tags_of(tag or ()))
+    run_to_end(run_team(team, file, show, key=key, names=names, people=people_of(person or ()), ui=ui), "run")
 
 
 def up(
@@ -84,6 +105,10 @@ def up(
             "Without a broker only.",
         ),
     ] = None,
+    a2a: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:TEAM", help="Run this team, too, and serve it over A2A at APC_A2A_LISTEN."),
+    ] = None,
     ui: WithUi = False,
 ) -> None:
     """Run everything until SIGTERM: in this process by default, with an embedded PostgreSQL and no broker.
@@ -92,7 +117,7 @@ def up(
     """
     from apc_cli.system.up import run_everything
 
-    run_service("system", run_everything(agent or [], chaos, people_of(person or ()), ui=ui))
+    run_service("system", run_everything(agent or [], chaos, people_of(person or ()), ui=ui, a2a=a2a))
 
 
 def worker(
@@ -122,7 +147,9 @@ async def chat(
 
 
 async def ui(
-    run_id: Annotated[str | None, typer.Option("--run", metavar="RUN_ID", help="The run to open first.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", metavar="RUN_ID", help="The run to open first.", parser=whole_run_id)
+    ] = None,
     listen: ListenOption = "127.0.0.1:8083",
     read_only: ReadOnlyOption = False,
     agent: Annotated[
@@ -132,8 +159,14 @@ async def ui(
         ),
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Replace the token of the data folder and exit: old links end.")
+    ] = False,
 ) -> None:
     """Open the web console for the log of the data folder, or of APC_DATABASE_URL; it never migrates."""
-    from apc_cli.commands.ui import WebForm, serve_web
+    from apc_cli.commands.ui import WebForm, renew_links, serve_web
 
+    if new_token:
+        renew_links()
+        return
     await serve_web(WebForm(run_id, listen, read_only, opens_browser=browser, agent=agent))

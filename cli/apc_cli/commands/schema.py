@@ -56,7 +56,7 @@ async def list_schemas(as_json: AsJson = False) -> None:
         {"schema": one.schema_id, "title": one.document.get("title"), "sha256": one.hash.hex()}
         for _, one in sorted(schemas.items())
     ]
-    print_rows(rows, title="Schemas", as_json=as_json, empty="no schema is registered")
+    print_rows(rows, title="Schemas", as_json=as_json, empty="no schema is registered", weight=("schema", "title"))
 
 
 @app.command()

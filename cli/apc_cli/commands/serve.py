@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import asyncpg
-import structlog
 import typer
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,6 +24,7 @@ from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings
+from apc_bus.telemetry import agent_labels, get_logger
 from apc_bus.trace_export import export_traces
 from apc_cli.commands.group import Commands
 from apc_cli.commands.run import AgentOption, ListenOption, ReadOnlyOption
@@ -31,10 +32,12 @@ from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.health import serve_health
 from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
+from apc_contracts.vocabulary import HOST_PATTERN
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.merkle import TILE_WIDTH
 from apc_persister.evidence.tree import Tiles
+from apc_web.access import AccountRole
 from apc_web.http import listen_address, make_server, open_listeners
 
 # Checkpoints and tiles of the log over HTTP (C2SP tlog-tiles), for monitors and witnesses.
@@ -56,9 +59,9 @@ _AWAY = (*DATABASE_AWAY, TreeBroken)
 def make_app(pool: asyncpg.Pool) -> Starlette:
     """Return the application, over the database of the pool; it only reads."""
     routes = _TileRoutes(pool)
-    paths = [("/checkpoint", routes.checkpoint), ("/tile/{level:int}/{index:path}", routes.tile)]
+    paths = [("/checkpoint", routes.checkpoint), ("/tile/{level}/{index:path}", routes.tile)]
     return Starlette(
-        routes=[Route(prefix + path, endpoint) for prefix in ("", "/{shard:int}") for path, endpoint in paths],
+        routes=[Route(prefix + path, endpoint) for prefix in ("", "/{shard}") for path, endpoint in paths],
         exception_handlers=dict.fromkeys(_AWAY, _say_away),
     )
 
@@ -78,9 +81,9 @@ class _TileRoutes:
 
     async def tile(self, request: Request) -> Response:
         """Return the hashes of a tile, concatenated; a partial tile as soon as it has this width."""
-        shard, level = _shard(request), request.path_params["level"]
+        shard, level = _shard(request), _number(request.path_params["level"])
         place = _place(request.path_params["index"])
-        if shard is None or level >= _LEVELS or place is None:
+        if shard is None or level is None or level >= _LEVELS or place is None:
             return _NOT_THERE
         async with self._pool.acquire() as connection:
             tiles = await Tiles.open(connection, shard)
@@ -93,8 +96,13 @@ class _TileRoutes:
 
 def _shard(request: Request) -> int | None:
     """Return the shard in the path; None when it is no shard number."""
-    shard: int = request.path_params.get("shard", 0)
-    return shard if shard < 1 << 31 else None
+    shard = _number(request.path_params.get("shard", "0"))
+    return shard if shard is not None and shard < 1 << 31 else None
+
+
+def _number(text: str) -> int | None:
+    """Return a number of at most ten digits: of thousands Python raises an error, which would be one of ours."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else None
 
 
 def _place(text: str) -> tuple[int, int] | None:
@@ -124,7 +132,7 @@ FIRST_PAUSE = timedelta(seconds=0.2)
 LONGEST_PAUSE = timedelta(seconds=5)
 Opened = TypeVar("Opened")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -149,8 +157,9 @@ class _Service:
             try:
                 return await connect()
             except (BusUnavailable, DatabaseUnavailable) as error:
+                if self.waits_for != str(error):
+                    log.warning("service_waits", reason=str(error))
                 self.waits_for = str(error)
-                log.warning("service_waits", reason=str(error), pause_s=backoff.pause)
             await backoff.wait()
         return None
 
@@ -199,6 +208,7 @@ async def _prepared(name: str) -> AsyncIterator[_Service]:
     """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
     console = ConsoleSettings()
     configure(console.log_level)
+    agent_labels.most = console.agent_metrics
     if console.supervised:
         end_with_supervisor()
     export_traces(f"apc-{name}")
@@ -218,6 +228,18 @@ async def _prepared(name: str) -> AsyncIterator[_Service]:
                 await bus.close()
             if pool is not None:
                 await pool.close()
+
+
+async def run_a2a(team: str) -> None:
+    """Serve a team over A2A until SIGTERM. Raises InputUnusable: the team, a file or a setting cannot be used."""
+    from apc_agents.team import load_team
+    from apc_cli.system.a2a import serve_door, served_over
+
+    served = load_team(team)  # what is wrong with its name is said before the broker is waited for
+    async with _prepared("a2a") as service:
+        if service.connections is not None:
+            service.problems = list
+            await serve_door(served_over(*service.connections, served), service.stop)
 
 
 # `apc serve`: the services, one per process.
@@ -266,9 +288,64 @@ def chat(agent: AgentOption = None, listen: Listen = "127.0.0.1:8080") -> None:
 
 
 @app.command()
+def agents(
+    host: Annotated[
+        str, typer.Option("--host", metavar="HOST", help="The host on which the agents are registered, as batch-1.")
+    ],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="MODULE:NAME…", help="Agents, and teams with all their members.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A file with one MODULE:NAME a line; # is a comment.")
+    ] = None,
+) -> None:
+    """Run many agents in one process, over one inbox (docs/how-to/hosts.md).
+
+    Another process of the same host is its standby.
+    """
+    from apc_cli.output.files import names_in
+    from apc_cli.system.worker import run_agents
+
+    if not re.fullmatch(HOST_PATTERN, host):
+        raise typer.BadParameter("1 to 32 of a-z, 0-9, _ and -, the first a letter or a digit", param_hint="--host")
+    run_service("host", run_agents(host, [*(names or ()), *(names_in(file) if file is not None else ())]))
+
+
+@app.command()
+def a2a(
+    team: Annotated[str, typer.Argument(metavar="MODULE:TEAM", help="Where the team is, as package.module:name.")],
+) -> None:
+    """Serve a team over A2A 1.0 at APC_A2A_LISTEN: JSON-RPC, HTTP+JSON, streams and push (docs/how-to/a2a.md).
+
+    Any number of doors may stand beside each other. The team's agents run elsewhere.
+    """
+    run_service("door of A2A", run_a2a(team))
+
+
+@app.command()
 def web(listen: ListenOption = "127.0.0.1:8083", read_only: ReadOnlyOption = False) -> None:
     """Serve the web console: the HTTP API and its page (docs/how-to/web-console.md)."""
     from apc_cli.commands.ui import WebForm, serve_web
 
     configure(ConsoleSettings().log_level)
     run_service("web console", serve_web(WebForm(None, listen, read_only, opens_browser=False, is_service=True)))
+
+
+@app.command()
+def mcp(
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve HTTP at this address instead of standard input and output."),
+    ] = None,
+    role: Annotated[
+        AccountRole, typer.Option(help="What a client on standard input may do; over HTTP each account has its own.")
+    ] = AccountRole.OPERATOR,
+    acts: Annotated[
+        bool, typer.Option("--acts", help="Offer tools that act; a person confirms each in their client.")
+    ] = False,
+) -> None:
+    """Serve the log to assistants by MCP; it only reads unless --acts is given (docs/how-to/mcp.md)."""
+    from apc_cli.commands.mcp_door import McpForm, serve_mcp
+
+    configure(ConsoleSettings().log_level)
+    run_service("MCP server", serve_mcp(McpForm(listen, role, acts)))

@@ -1,6 +1,9 @@
 """`apc session pause|resume|stop`: send an operator's SIGNAL, and print the gate's verdict."""
 
+from collections.abc import Mapping
+
 import asyncpg
+from pydantic import JsonValue
 
 from apc_bus.settings import BusSettings, OrchestratorSettings
 from apc_cli.connections import Door, find_door, open_log
@@ -76,6 +79,7 @@ def operator_packet(
     task_id: str,
     run_phase: RunPhase,
     step: int = 0,
+    metadata: Mapping[str, JsonValue] | None = None,
 ) -> Packet:
     """Return a SIGNAL of an operator to the orchestrator: a root packet, because it answers no packet."""
     packet_id = new_packet_id()
@@ -97,4 +101,5 @@ def operator_packet(
         run_phase=run_phase,
         ttl_ms=load_contract(OrchestratorSettings().contract).session.emission_ttl_ms,
         protocol_version=PROTOCOL_VERSION if payload.session is None else version_of(payload.session),
+        metadata=metadata,
     )

@@ -19,153 +19,48 @@ from apc_client.client import check_key
 from apc_client.connecting import connect
 from apc_client.errors import StillRunning
 from apc_client.operator import first_operator
+from apc_client.run_names import RunNames
 from apc_client.sending import send_packet
 from apc_client.session import ClientSession, SessionEvent
+from apc_contracts.content import Schemas, payload_line
 from apc_contracts.errors import PacketRefused
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.judging.facts import find_unregistered
 from apc_contracts.payloads.by_type import (
-    AckPayload,
     AgentRequest,
-    ArbitrationPayload,
-    ArtifactPayload,
-    ClaimPayload,
     DecisionPayload,
     ErrorPayload,
-    EvalPayload,
-    IdeaPayload,
     MessagePayload,
-    NackPayload,
-    OpenEvalPayload,
     Payload,
     Result,
-    RetractionPayload,
-    SignalFields,
     SignalPayload,
-    TaskIrPayload,
-    TransferPayload,
 )
-from apc_contracts.payloads.session_signals import SessionSpec, SessionState, TaskSessionSpec
-from apc_contracts.payloads.task_ir import IrClaim
+from apc_contracts.payloads.session_signals import SessionSpec, TaskSessionSpec
 from apc_contracts.session.document import TaskDocument
-from apc_contracts.text import numbered, one_line, printable_json
+from apc_contracts.text import printable_json
 from apc_contracts.vocabulary import RunPhase, Signal
 from apc_contracts.wire.parsing import refusal_of
 from apc_contracts.wire.strict_json import read_strict_json
 from apc_log.queries import get_session
 from apc_log.queries.lineage import list_stale_decisions
-from apc_log.registry import registered_agents
-
-# What a packet says, in one line: the plain words of each type of payload.
-
-LONGEST = 200
-"""Characters of a packet's line; what is cut ends with an ellipsis."""
-
-
-def gist_of(payload: Payload) -> str:
-    """Return what a payload says, as one line that is safe at a terminal, at most LONGEST characters."""
-    return cut(one_line(_words(payload)), LONGEST)
-
-
-def cut(text: str, longest: int) -> str:
-    """Return the text, or its beginning and an ellipsis when it is longer."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def _words(payload: Payload) -> str:
-    match payload:
-        case SignalFields():
-            return _signal(payload)
-        case DecisionPayload():
-            actions = f"then {', '.join(payload.next_actions)}" if payload.next_actions else ""
-            return _joined(payload.recommendation, actions, _data(payload.result))
-        case MessagePayload():
-            return _joined(payload.text or "", _data(payload))
-        case ErrorPayload():
-            return f"{payload.error_code}: {payload.message}"
-        case RetractionPayload():
-            return f"{payload.target_packet_id}: {payload.reason}"
-        case AckPayload() | NackPayload():
-            return _joined(f"{payload.ack_status} {payload.acked_packet_id}", payload.reason or "")
-    return _of_research(payload)
-
-
-def _of_research(payload: Payload) -> str:
-    match payload:
-        case IdeaPayload():
-            return f"{payload.method_id}: {payload.intent}"
-        case ClaimPayload():
-            confidence = f"confidence {payload.confidence_pre:.6g} → {payload.confidence_post:.6g}"
-            return f"{payload.text} ({confidence})"
-        case ArtifactPayload():
-            return f"{payload.artifact_kind} {payload.artifact_id}"
-        case EvalPayload():
-            return _eval(payload.passed, {"outcome": payload.metric_set.outcome}, payload.notes)
-        case OpenEvalPayload():
-            return _eval(payload.passed, dict(payload.metrics), payload.notes)
-        case TransferPayload():
-            return f"offers {payload.protocol_id} from {payload.from_swarm} to {payload.to_swarm}"
-        case ArbitrationPayload():
-            return f"chose {payload.winner_candidate_id} among {numbered(len(payload.candidates), 'candidate')}"
-        case TaskIrPayload():
-            return _joined(*(one.text for one in payload.objects if isinstance(one, IrClaim)))
-    return ""
-
-
-def _eval(passed: bool, metrics: dict[str, float], notes: tuple[str, ...] | None) -> str:
-    measured = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-    return _joined("passed" if passed else "did not pass", measured, *(notes or ()))
-
-
-def _signal(signal: SignalFields) -> str:
-    said: list[str] = [signal.reason or ""]
-    match signal.session:
-        case SessionState() as state:
-            said.append(f"{state.state}, round {state.round}, generation {state.generation}, step {state.step}")
-        case TaskSessionSpec() as spec:
-            said.append(f"contract {spec.contract}, members {', '.join(spec.members)}")
-        case SessionSpec() as spec:
-            said += [f"swarm {one.swarm_id}: {', '.join(one.agents)}" for one in spec.swarms]
-    if isinstance(signal, SignalPayload):
-        if signal.question is not None:
-            said += [signal.question.text, _data(signal.question.content)]
-        if signal.request is not None:
-            said.append(_data(signal.request))
-        if signal.answer is not None:
-            said += [signal.answer.outcome.value, signal.answer.note or "", _data(signal.answer.result)]
-    return _joined(signal.signal.value, *said)
-
-
-def _data(value: object) -> str:
-    """Return the schema and content of typed data, or an object, as compact JSON."""
-    match value:
-        case None:
-            return ""
-        case MessagePayload() | AgentRequest() | Result():
-            return f"{value.schema_id} {orjson.dumps(value.content, default=dict).decode()}"
-        case _:
-            return orjson.dumps(value, default=dict).decode()
-
-
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
-
+from apc_log.registry import read_schemas, registered_agents
 
 # The input of a team as a file has it, and its result as commands print it.
 
 
-def read_input(team: Team, body: bytes) -> BaseModel:
-    """Return the input of a session. Raises InputUnusable with the field's place."""
+def read_input(team: Team, file: Path) -> BaseModel:
+    """Return the input of a session, which a file holds. Raises InputUnusable with the file and the field's place."""
+    body = read_bytes(file)
     if team.input is None:
         raise InputUnusable(f"team {team.name} does not say its input: give Team(..., input=Model)")
     try:
         return team.input.model_validate(orjson.loads(body), by_alias=True)
     except orjson.JSONDecodeError as error:
-        raise InputUnusable(f"the input is no JSON: {error}") from error
+        raise InputUnusable(f"the input {file} is no JSON: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "$"
-        raise InputUnusable(f"the input is no {team.input.__name__}: {place}: {first['msg']}") from error
+        raise InputUnusable(f"the input {file} is no {team.input.__name__}: {place}: {first['msg']}") from error
 
 
 def result_document(found: Result | None) -> dict[str, Any] | None:
@@ -218,12 +113,13 @@ async def print_events(session_id: str, *, as_json: bool) -> None:
     async with open_log() as pool:
         if await get_session(pool, session_id) is None:
             raise InputUnusable(f"the log holds no session {session_id!r}: `apc session list` shows them")
+        schemas = await read_schemas(pool)
         async for event in ClientSession(pool, session_id).events():
             if printer is None:
                 line = orjson.dumps(_document(event), default=show, option=orjson.OPT_UTC_Z)
                 echo(printable_json(line.decode()), flush=True)
             else:
-                _print_block(printer, event)
+                _print_block(printer, event, schemas)
 
 
 async def _outcome(session_id: str, timeout: float | None) -> Result | None:  # noqa: ASYNC109
@@ -286,8 +182,16 @@ def _said(signal: SignalPayload) -> dict[str, Any] | None:
     return None
 
 
-def _print_block(printer: BlockPrinter, event: SessionEvent) -> None:
-    said = "(its body is encrypted)" if event.packet is None else gist_of(event.packet.payload)
+LONGEST = 200
+"""Characters of a packet's line."""
+
+
+def _print_block(printer: BlockPrinter, event: SessionEvent, schemas: Schemas) -> None:
+    said = (
+        "(its body is encrypted)"
+        if event.packet is None
+        else payload_line(event.packet_type, event.packet.payload, schemas, width=LONGEST)
+    )
     way = f"{event.sender} → {', '.join(event.recipients) or '-'}"
     refusal = event.refusal
     refused = [] if refusal is None else [refusal["message"], *own_sentences(refusal)]
@@ -303,13 +207,13 @@ class StartForm:
 
     file: Path
     session_id: str | None
-    run_id: str | None
     task_id: str | None
     agent_id: str | None
     reason: str | None
+    names: RunNames
 
 
-async def start_team(name: str, file: Path, key: str | None, operator: str | None) -> str:
+async def start_team(name: str, file: Path, key: str | None, operator: str | None, names: RunNames) -> str:
     """Start a session of a team that runs, over RabbitMQ; return the session's id.
 
     Raises:
@@ -320,10 +224,11 @@ async def start_team(name: str, file: Path, key: str | None, operator: str | Non
     """
     check_key(key)
     team = load_team(name)
-    content = read_input(team, read_bytes(file))
+    content = read_input(team, file)
     require_broker(BusSettings())
     async with connect(operator=operator) as client:
-        return (await client.start(team, content, key=key)).session_id
+        started = await client.start(team, content, key=key, run_id=names.run_id, metadata=names.tags)
+        return started.session_id
 
 
 async def start_session(form: StartForm) -> str:
@@ -345,9 +250,10 @@ async def start_session(form: StartForm) -> str:
             await first_operator(pool, broker_user(settings), form.agent_id),
             SignalPayload(signal=Signal.START, session=spec, reason=form.reason),
             session_id=session_id,
-            run_id=form.run_id or session_id,
+            run_id=form.names.run_id or session_id,
             task_id=form.task_id or (spec.task_ids[0] if spec.task_ids else session_id),
             run_phase=RunPhase.RESEARCH,
+            metadata=form.names.tags or None,
         )
         async with open_bus(settings) as bus:
             answer = await send_packet(bus, pool, packet, settings.shards)

@@ -9,6 +9,7 @@ import asyncpg
 import orjson
 import typer
 
+from apc_cli.commands.group import whole_session_id
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, show, wants_json
@@ -27,7 +28,10 @@ _ENDED = frozenset({"CLOSED", "HALTED"})
 
 async def tail(
     session_id: Annotated[
-        str | None, typer.Argument(metavar="[SESSION_ID]", help="Only this session; the command ends with it.")
+        str | None,
+        typer.Argument(
+            metavar="[SESSION_ID]", help="Only this session; the command ends with it.", parser=whole_session_id
+        ),
     ] = None,
     packet_type: Annotated[PacketType | None, typer.Option("--type", help="Only packets of this type.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only packets from this agent or to it.")] = None,

@@ -8,17 +8,19 @@ from uuid import UUID
 
 import typer
 
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import ENDED, Task, TaskStatus
-from apc_cli.commands.group import Commands
+from apc_agents.task_port import ENDED, Task, TaskStatus
+from apc_cli.commands.group import Commands, whole_session_id
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, print_json, print_rows, wants_json
 from apc_cli.output.terminal import ask_whether, echo
 from apc_cli.system.running import run_quietly
 from apc_contracts.text import numbered
+from apc_minds.tasks.postgres import PostgresTaskStore
 
 _SHOWN = ("task_id", "action", "status", "progress", "attempt", "agent_id", "session_id", "created_at", "error")
+
+_WEIGHT = ("task_id", "status", "action", "agent_id", "progress", "error", "created_at")
 
 
 async def purge_tasks(days: int, agent_id: str | None, *, as_json: bool) -> None:
@@ -71,7 +73,9 @@ OfAgent = Annotated[str | None, typer.Option("--agent", help="Whose task it is, 
 @app.command("list")
 async def list_(
     agent_id: Annotated[str | None, typer.Option("--agent", help="Only tasks of this agent.")] = None,
-    session_id: Annotated[str | None, typer.Option("--session", help="Only tasks of this session.")] = None,
+    session_id: Annotated[
+        str | None, typer.Option("--session", help="Only tasks of this session.", parser=whole_session_id)
+    ] = None,
     status: Annotated[
         list[str] | None,
         typer.Option(help="Only tasks in this status: PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED; repeatable."),
@@ -85,7 +89,8 @@ async def list_(
         tasks = await store.list(agent_id=agent_id, session_id=session_id, statuses=known, limit=limit)
     documents = [task.to_document() for task in tasks]
     rows = [{name: document[name] for name in _SHOWN} for document in documents]
-    print_rows(rows, title="tasks", as_json=as_json, empty="there is no such task", document=documents)
+    empty = "there is no such task"
+    print_rows(rows, title="tasks", as_json=as_json, empty=empty, weight=_WEIGHT, document=documents)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from apc_cli.connections import open_log, planned_topology
 from apc_cli.output.files import write_output
 from apc_cli.output.output import AsJson, print_rows, tell, to_json
 from apc_cli.output.terminal import echo
-from apc_contracts.text import numbered
+from apc_contracts.text import numbered, some_of
 from apc_log.placement import check_places, read_open_sessions
 
 
@@ -55,13 +55,14 @@ async def _check_places() -> None:
 
 
 def shared_users(topology: Topology) -> Iterator[str]:
-    """Yield a sentence for each broker user of several agents."""
+    """Yield a sentence for each broker user of several agents, but for those of hosts, whose purpose that is."""
     sharing: dict[str, list[str]] = {}
     for agent in topology.agents:
-        sharing.setdefault(agent.user, []).append(agent.agent_id)
+        if agent.user != f"host.{agent.host}":
+            sharing.setdefault(agent.user, []).append(agent.agent_id)
     for user, agents in sharing.items():
         if len(agents) > 1:
-            yield f"agents {', '.join(agents)} share the broker user {user}: each can speak as the others"
+            yield f"agents {some_of(agents)} share the broker user {user}: each can speak as the others"
 
 
 app = Commands(help="Show, declare or export the broker's topology.")

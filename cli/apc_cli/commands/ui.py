@@ -4,9 +4,10 @@ import asyncio
 import html
 import sys
 import webbrowser
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING, Protocol
@@ -14,8 +15,13 @@ from urllib.parse import quote
 from uuid import UUID
 
 import asyncpg
+from pydantic import JsonValue
 from starlette.types import ASGIApp
 
+from apc_agents import EffectSettled
+from apc_agents.effects import EffectId, EffectRecord, PostgresEffectStore
+from apc_agents.errors import ValueUnserialisable
+from apc_agents.json_values import result_value
 from apc_bus.concurrency import cancelled, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line
 from apc_bus.port import QueueDepth
@@ -30,6 +36,8 @@ from apc_bus.settings import (
 )
 from apc_bus.topology import gate_queue, log_queue
 from apc_cli.commands.dead_letter import settle_deliveries
+from apc_cli.commands.effect import report_settled, settle_kept
+from apc_cli.commands.issue import acknowledge_as
 from apc_cli.commands.session_control import signal_over
 from apc_cli.connections import PATIENCE, database_url, find_door, open_bus
 from apc_cli.errors import InputUnusable, ServiceAway
@@ -38,25 +46,27 @@ from apc_cli.output.terminal import echo
 from apc_cli.system.running import end_with_supervisor
 from apc_client.local_acts import inbox_depths, open_acts
 from apc_client.operator import acting_operator
-from apc_client.sending import AnswerForm, answer_over
+from apc_client.sending import AnswerForm, answer_over, until
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.payloads.by_type import AnswerOutcome
 from apc_contracts.vocabulary import Signal
-from apc_contracts.wire.receipts import ReceiptKind
+from apc_contracts.wire.receipts import EffectEntry, ReceiptKind
 from apc_log.heads import holds_log
 from apc_log.offline_verifier import PublicKey
-from apc_log.queries import DeliveryId
-from apc_log.queries.session_pages import page_of_runs
+from apc_log.queries import DeliveryId, effects_of
+from apc_log.queries.session_pages import figures_of_runs
+from apc_log.queries.troubles import IssueKey
 from apc_log.registry import registered_people
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import load_signer
-from apc_web.access import LOCAL_USER, Accounts, UsersFile, make_token, read_users, write_private
+from apc_web.access import LOCAL_USER, Accounts, UsersFile, read_users, write_private
 from apc_web.app import make_app
 from apc_web.guard import AccessGuard, BehindProxies
 from apc_web.http import HttpLimits, TlsFiles, listen_address, make_server, open_listeners
 from apc_web.live import Feed
 from apc_web.local_names import is_loopback
-from apc_web.pool import open_reader, open_state_reader
+from apc_web.local_token import KeptToken, LocalToken, renew_token
+from apc_web.pool import open_reader, open_settler, open_state_reader
 from apc_web.queue_looks import CachedProbe
 from apc_web.route_services import ActResult, KeyOf, Services
 from apc_web.verification_job import LogVerifier
@@ -149,12 +159,20 @@ class OperatorActs:
         settings: the system; each act opens its own connection.
         operator: in whose name somebody acts who has no account; None = the person `operator`, or the first agent of
             the broker user with the right.
+        settler: settles effects and acknowledges issues in the database; None = its user may not.
     """
 
-    def __init__(self, pool: asyncpg.Pool, settings: BusSettings, operator: str | None = None) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        settings: BusSettings,
+        operator: str | None = None,
+        settler: asyncpg.Pool | None = None,
+    ) -> None:
         self._pool = pool
         self._settings = settings
         self._operator = operator
+        self._settler = settler
 
     async def why_not(self, by: str | None) -> str | None:
         """Return why somebody has no acts now: nobody listens, or they are not registered for them."""
@@ -176,25 +194,86 @@ class OperatorActs:
         return frozenset(able if by is None else able & {by})
 
     async def settle(
-        self, kind: ReceiptKind, deliveries: Sequence[DeliveryId], note: str | None, by: str | None
+        self,
+        kind: ReceiptKind,
+        deliveries: Sequence[DeliveryId],
+        note: str | None,
+        by: str | None,
+        attempts: Mapping[DeliveryId, int] | None = None,
     ) -> ActResult:
         """Requeue or discard dead deliveries. Raises InputUnusable, ServiceAway, BusError."""
         door = find_door(self._settings)
         who = (await acting_operator(self._pool, door.user, by or self._operator)).agent_id
-        rows = await settle_deliveries(self._pool, door, kind, deliveries, note, who)
+        rows = await settle_deliveries(self._pool, door, kind, deliveries, note, who, attempts or {})
         return ActResult("accepted", {"deliveries": rows, "by": who})
 
-    async def answer(self, packet_id: UUID, outcome: AnswerOutcome, note: str | None, person: str | None) -> ActResult:
+    async def answer(
+        self,
+        packet_id: UUID,
+        outcome: AnswerOutcome,
+        note: str | None,
+        person: str | None,
+        seen: str | None = None,
+        content: Mapping[str, JsonValue] | None = None,
+    ) -> ActResult:
         """Approve or deny what an agent asks people. Raises InputUnusable, ServiceAway, BusError."""
         door = find_door(self._settings)
         if person is not None and person not in await self.voices(person):
             add = f"apc agent add {person} --person --role ROLE --via {door.user}"
             way = f"start `apc up --person {person}:ROLE`" if door.is_socket else f"`{add}`"
             raise InputUnusable(f"{person} is no registered person for whom the broker user {door.user} speaks: {way}")
-        form = AnswerForm(packet_id, outcome, note, person)
+        form = AnswerForm(packet_id, outcome, note, person, seen, content)
         async with door.open() as bus:
             who = await answer_over(bus, self._pool, door.shards, form)
         return ActResult("accepted", {"outcome": outcome.value, "by": who})
+
+    async def settle_effect(self, effect: EffectId, result: JsonValue, by: str | None, *, is_made: bool) -> ActResult:
+        """Settle an effect whose outcome is unknown, and wait until the log says so.
+
+        Raises InputUnusable, ServiceAway, BusError. The decision stands when the log does not say so in time.
+        """
+        door, settler = find_door(self._settings), self._settling()
+        who = (await acting_operator(self._pool, door.user, by or self._operator)).agent_id
+        try:
+            value = result_value(result)
+            store = PostgresEffectStore(settler, is_patient=False)
+            kept, entry = await settle_kept(store, effect, value, who, not is_made)
+        except (EffectSettled, ValueUnserialisable) as error:
+            raise InputUnusable(str(error)) from error
+        detail = {"state": "MADE" if is_made else "RELEASED", "by": who, "is_logged": False}
+        if kept is not None:
+            await report_settled(self._pool, door, kept, entry, who)
+            detail["is_logged"] = await self._is_logged(kept, entry)
+        return ActResult("accepted", detail)
+
+    async def _is_logged(self, kept: EffectRecord, entry: EffectEntry) -> bool:
+        """Return whether the log has the entry, after waiting for it."""
+        place = (kept.session_id, kept.effect_id.packet_id)
+
+        async def is_there() -> bool:
+            effects = (await effects_of(self._pool, [place])).get(place, [])
+            rows = [row for one in effects if one.key == kept.effect_id.key for row in one.entries]
+            return any((row.entry, row.claim) == (entry, kept.claim_id) for row in rows)
+
+        try:
+            await until(is_there, PATIENCE)
+        except TimeoutError:
+            return False
+        return True
+
+    async def acknowledge(self, issue: IssueKey, note: str, seen_until: datetime, by: str | None) -> ActResult:
+        """Record in the log that somebody knows of an issue. Raises InputUnusable, ServiceAway."""
+        door, settler = find_door(self._settings), self._settling()
+        who = (await acting_operator(self._pool, door.user, by or self._operator)).agent_id
+        return ActResult("accepted", {"id": await acknowledge_as(settler, issue, note, who, seen_until), "by": who})
+
+    def _settling(self) -> asyncpg.Pool:
+        if self._settler is None:
+            raise InputUnusable(
+                "the database user of this server may not settle or acknowledge: an administrator of the database "
+                "grants it the role apc_settler"
+            )
+        return self._settler
 
     async def signal(self, session_id: str, signal: Signal, reason: str | None, by: str | None) -> ActResult:
         """Pause, resume or stop a session. Raises InputUnusable, ServiceAway, BusError."""
@@ -225,11 +304,11 @@ class QueueProbe:
         async with open_bus(self._settings) as bus:
             return {name: await bus.depth(name) for name in names}
 
-    async def inboxes(self, agents: Sequence[str]) -> dict[str, QueueDepth]:
-        """Return agent -> depth of its two queues together. Raises InputUnusable, ServiceAway, BusError."""
+    async def inboxes(self, agents: Mapping[str, str | None]) -> dict[str, QueueDepth]:
+        """Return agent -> depth of its queues, or those of its host. Raises InputUnusable, ServiceAway, BusError."""
         if not self._settings.amqp_nodes:
             async with open_acts(self._settings.data_dir) as sender:
-                return await sender.inboxes(agents)
+                return await sender.inboxes(list(agents))
         async with open_bus(self._settings) as bus:
             return await inbox_depths(bus, agents)
 
@@ -243,12 +322,15 @@ class Reach:
 
     host: str
     port: int
-    accounts: Accounts | None
-    token: str
-    """What the page sends where there are no accounts."""
+    authority: Accounts | LocalToken
     hosts: frozenset[str]
     tls: TlsFiles | None
     settings: WebSettings
+
+    @property
+    def accounts(self) -> Accounts | None:
+        """The people who log in; None where a token is enough."""
+        return self.authority if isinstance(self.authority, Accounts) else None
 
     @property
     def scheme(self) -> str:
@@ -257,7 +339,7 @@ class Reach:
 
     def guarded(self, app: ASGIApp) -> ASGIApp:
         """Return the application behind its guards."""
-        guarded = AccessGuard(app, self.accounts or self.token)
+        guarded = AccessGuard(app, self.authority)
         proxies = self.settings.web_trusted_proxies
         return BehindProxies(guarded, proxies) if proxies else guarded
 
@@ -267,7 +349,7 @@ def reach_of(listen: str, settings: WebSettings) -> Reach:
 
     Raises:
         InputUnusable: listen is no HOST:PORT; accounts without TLS; others could reach a server without accounts, or
-    one whose names are not set.
+    one whose names are not set; the file of the token may be known to others.
     """
     host, port = listen_address(listen)
     users, tls = settings.web_users_file, _tls(settings)
@@ -285,9 +367,9 @@ def reach_of(listen: str, settings: WebSettings) -> Reach:
         raise InputUnusable(f"--listen {listen}: set APC_WEB_HOSTS to the names by which browsers reach it")
     if users is not None:
         read_users(users)
-    accounts = None if users is None else Accounts(UsersFile(users))
+    authority = LocalToken(KeptToken(BusSettings().data_dir)) if users is None else Accounts(UsersFile(users))
     hosts = frozenset(name.lower() for name in settings.web_hosts)
-    return Reach(host, port, accounts, make_token(), hosts, tls, settings)
+    return Reach(host, port, authority, hosts, tls, settings)
 
 
 def _tls(settings: WebSettings) -> TlsFiles | None:
@@ -302,7 +384,7 @@ def _tls(settings: WebSettings) -> TlsFiles | None:
     return TlsFiles(certificate, key)
 
 
-# Run the web console: open the log, make a token, serve the API and the page until Ctrl-C.
+# Run the web console: open the log, serve the API and the page until Ctrl-C.
 
 _CONNECTIONS = 256
 _GRACE_SECONDS = 2
@@ -356,7 +438,7 @@ async def _serve(form: WebForm, reach: Reach, listeners: list[socket]) -> None:
             hosts=reach.hosts,
             tls=reach.tls,
         )
-        if reach.accounts is not None:
+        if isinstance(reach.authority, Accounts):
             echo(
                 f"apc ui: serves {reach.scheme}://{form.listen}/ with accounts until Ctrl-C",
                 file=sys.stderr,
@@ -364,7 +446,7 @@ async def _serve(form: WebForm, reach: Reach, listeners: list[socket]) -> None:
             )
             await server.serve(listeners)
             return
-        link = write_link(BusSettings().data_dir, reach.host, port, form.run_id, reach.token)
+        link = write_link(BusSettings().data_dir, reach.host, port, form.run_id, reach.authority.token)
         try:
             say_link(reach.host, port, link, opens_browser=form.opens_browser)
             await server.serve(listeners)
@@ -379,6 +461,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
     async with database_url(bus, database) as url, AsyncExitStack() as stack:
         pool = await open_reader(url, PATIENCE)
         state = await open_state_reader(url, PATIENCE)
+        settler = None if form.is_read_only else await open_settler(url, PATIENCE)
         verifier = LogVerifier(url)
         try:
             await _check(pool, form.run_id)
@@ -392,7 +475,7 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
                 feed=Feed(pool, contract),
                 is_embedded=database.url is None,
                 run_id=form.run_id,
-                acts=None if why_no_acts else OperatorActs(pool, bus, reach.settings.web_operator),
+                acts=None if why_no_acts else OperatorActs(pool, bus, reach.settings.web_operator, settler),
                 why_no_acts=why_no_acts,
                 accounts=reach.accounts,
                 verifier=verifier,
@@ -402,6 +485,8 @@ async def _opened(form: WebForm, reach: Reach) -> AsyncIterator[Services]:
             )
         finally:
             await verifier.cancel()
+            if settler is not None:
+                settler.terminate()
             state.terminate()
             pool.terminate()
 
@@ -411,7 +496,7 @@ async def _check(pool: asyncpg.Pool, run_id: str | None) -> None:
         if not await holds_log(pool):
             raise InputUnusable("this database holds no log: run `apc migrate`")
         is_expected = ConsoleSettings().supervised  # the run of the command that started us begins soon
-        if run_id is not None and not is_expected and not await page_of_runs(pool, run_id=run_id, limit=1):
+        if run_id is not None and not is_expected and not await figures_of_runs(pool, [run_id]):
             raise InputUnusable(f"--run: the log holds no run {run_id!r}: `apc session list` shows them")
     except DATABASE_AWAY as error:
         raise ServiceAway(f"the database failed: {error}") from error
@@ -441,6 +526,14 @@ def write_link(folder: Path, host: str, port: int, run_id: str | None, token: st
     except OSError as error:
         raise InputUnusable(f"cannot write {file}: {error.strerror}") from error
     return file
+
+
+def renew_links() -> None:
+    """Replace the token, and print the files that lead to running servers with the new one. Raises InputUnusable."""
+    links = renew_token(BusSettings().data_dir)
+    echo("apc ui: a new token is in force; who has the old one is out, at servers that run, too", file=sys.stderr)
+    for link in links:
+        echo(f"apc ui: open {link.as_uri()} in a browser: it has the token", file=sys.stderr)
 
 
 def say_link(host: str, port: int, file: Path, *, opens_browser: bool) -> None:

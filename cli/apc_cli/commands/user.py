@@ -160,4 +160,5 @@ def remove(name: Name) -> None:
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Print the accounts."""
-    print_rows(user_rows(), title="Accounts", as_json=as_json, empty="no accounts: `apc user add`")
+    empty = "no accounts: `apc user add`"
+    print_rows(user_rows(), title="Accounts", as_json=as_json, empty=empty, weight=("name",))

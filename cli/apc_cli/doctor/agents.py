@@ -1,6 +1,7 @@
 """Checks of the registered agents: whether they receive what is sent to them."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,9 +28,11 @@ async def look_at_agents(pool: asyncpg.Pool, depths: Mapping[str, QueueDepth]) -
     """Check each registered agent that handles something: is it alive, and are its queues consumed."""
     now = datetime.now(UTC)
     agents = [row for row in await listed(pool, now) if not row["is_revoked"]]
-    idle = [one for row in agents if (one := _idle(row, depths, now)) is not None]
-    if idle or not agents:
-        return [finding for kind in KINDS for finding in _told(kind, idle)]
+    alone = [row for row in agents if row["host"] is None]
+    idle = [one for row in alone if (one := _idle(row, depths, now)) is not None]
+    stopped = [*_stopped_hosts(agents, depths, now)]
+    if idle or stopped or not agents:
+        return [*stopped, *(finding for kind in KINDS for finding in _told(kind, idle))]
     registered = f"{numbered(len(agents), 'is', 'are')} registered"
     return [ok("agents", f"{registered}; each that handles something is alive and consumes")]
 
@@ -72,8 +75,33 @@ def _finding_of(one: _Idle) -> Finding:
     return warning("agents", f"{one.agent_id}: {said}{waits}", fix)
 
 
+def _stopped_hosts(
+    agents: Sequence[dict[str, Any]], depths: Mapping[str, QueueDepth], now: datetime
+) -> Iterator[Finding]:
+    """Yield a finding for each host that is not here: its agents give no other signs of life.
+
+    The broker is asked, and what the gate has logged where the queues are unknown.
+    """
+    of_host = Counter(row["host"] for row in agents if row["host"] is not None)
+    known = {row["host"]: row for row in agents}
+    for host, count in sorted(of_host.items()):
+        inbox, row = inbox_depths(depths, "", host), known[host]
+        if all(depth.consumers for depth in inbox) if inbox else row["is_host_present"]:
+            continue
+        waiting = sum(depth.messages for depth in inbox)
+        waits = f"; {numbered(waiting, 'packet waits', 'packets wait')}" if waiting else ""
+        since = f", gone for {(now - row['host_changed_at']).total_seconds():.0f} s" if _is_gone(row) else ""
+        cannot = f"so that {numbered(count, 'agent')} cannot work"
+        said = f"host {host}: nobody consumes its queues{since}, {cannot}{waits}"
+        yield warning("agents", said, f"start it: `apc serve agents --host {host} …`, or revoke its agents")
+
+
+def _is_gone(row: Mapping[str, Any]) -> bool:
+    return row["host_changed_at"] is not None and row["is_host_present"] is False
+
+
 def _idle(row: dict[str, Any], depths: Mapping[str, QueueDepth], now: datetime) -> _Idle | None:
-    inbox = inbox_depths(depths, row["agent_id"])
+    inbox = inbox_depths(depths, row["agent_id"], None)
     waiting = sum(depth.messages for depth in inbox)
     is_consumed = bool(inbox) and all(depth.consumers for depth in inbox)
     if is_consumed and row["is_alive"]:

@@ -1,6 +1,7 @@
 """Checks of the broker: each node, the topology, the queues that must not fill up."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from urllib.parse import urlsplit
 
 from apc_bus.errors import BusUnavailable
@@ -9,13 +10,14 @@ from apc_bus.rabbit import Inspection, inspect_rabbit, takes_message_of
 from apc_bus.rabbit.administration import BrokerRights, probe_rights
 from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.rabbit.definitions import Permission, permissions
-from apc_bus.rabbit.management import Management
+from apc_bus.rabbit.management import Holding, Management
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS, INTER_AGENT, LOG, RECEIPTS, RETRY, Topology, build_topology, gate_queue
 from apc_cli.commands.agent_logins import open_management, own_users, vhost_of
 from apc_cli.commands.topology import shared_users
 from apc_cli.connections import CONNECT_PATIENCE, broker_user
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
+from apc_contracts.text import numbered
 
 APPLY = "apc topology apply"
 NAMED = 3
@@ -40,7 +42,7 @@ async def look_at_nodes(urls: Sequence[str]) -> list[Finding]:
             fix = "start RabbitMQ on that node, or correct APC_AMQP_URL"
             findings.append(wrong("broker", f"{name} cannot be reached: {error}", fix))
         else:
-            await link.close(CONNECT_PATIENCE.total_seconds())
+            await link.close()
             findings.append(ok("broker", f"{name} answers"))
     return findings
 
@@ -122,6 +124,8 @@ def judge_gates(depths: dict[str, QueueDepth], shards: Iterable[int]) -> list[Fi
 
 IMPERSONATOR = "impersonator"
 """The tag of users whose messages may carry any user_id (RabbitMQ documentation, "Validated User-ID")."""
+MOST_UNACKNOWLEDGED = 10_000
+"""Far above what a worker has in hand."""
 OWN = "with APC_MANAGEMENT_URL `apc agent add` gives each its own user; docs/how-to/security.md"
 MEND = "`apc topology apply` with APC_MANAGEMENT_URL, or import what `apc topology export` writes"
 
@@ -145,7 +149,7 @@ async def _look(settings: BusSettings, management: Management, topology: Topolog
         wrong(
             "users",
             f"broker user {user} has the tag {IMPERSONATOR}: it can send in anybody's name",
-            f"rabbitmqctl set_user_tags {user}",
+            f"rabbitmqctl set_user_tags {quote(user)}",
         )
         for user in sorted(tags)
         if IMPERSONATOR in tags[user]
@@ -155,7 +159,24 @@ async def _look(settings: BusSettings, management: Management, topology: Topolog
     for user in own_users(settings, management):
         expected.pop(user, None)  # deployments where all share one user, or the deploy-time users
     agents = {agent.user for agent in topology.agents}
-    return [*findings, *_compare(expected, held, agents)]
+    kept = await management.holdings(vhost_of(settings))
+    return [*findings, *_compare(expected, held, agents), *_judge_holdings(kept, topology)]
+
+
+def _judge_holdings(kept: Mapping[str, Holding], topology: Topology) -> Iterator[Finding]:
+    """Yield agents for whom the broker keeps what no worker needs: when it is full, it takes nothing from anybody."""
+    for agent in topology.agents:
+        held = kept.get(agent.user)
+        if held is None:
+            continue
+        fix = f"apc agent revoke {quote(agent.agent_id)}"
+        if held.uncommitted:
+            what = numbered(held.uncommitted, "message")
+            said = f"the broker keeps {what} of user {agent.user} in transactions, which no worker uses"
+            yield wrong("users", said, fix)
+        if held.unacknowledged > MOST_UNACKNOWLEDGED:
+            said = f"the broker keeps {held.unacknowledged} deliveries to user {agent.user}, who acknowledges none"
+            yield wrong("users", said, fix)
 
 
 def _compare(expected: Mapping[str, Permission], held: Mapping[str, Permission], agents: set[str]) -> Iterator[Finding]:

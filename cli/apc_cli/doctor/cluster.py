@@ -4,6 +4,7 @@ A cluster that was split shows it in the management API alone: each side goes on
 differs from that of the other.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -19,6 +20,8 @@ from apc_contracts.text import numbered
 CHECK = "cluster"
 REPLICAS = 3
 """Members that a quorum queue has when it is made, if there are so many nodes."""
+LATE_SECONDS = 6.0
+"""A node tells who leads a queue up to 5 s after an election."""
 NAMED = 3
 """Queues, bindings and nodes that one finding names; it counts the others."""
 START = "start that node; if it runs, look at the network between the nodes and at its log"
@@ -36,6 +39,7 @@ class View:
     host: str
     nodes: Sequence[BrokerNode]
     queues: Sequence[ReplicatedQueue]
+    """Without streams of which it says nothing yet: they were made a moment ago."""
     bindings: frozenset[tuple[str, str, str]]
     """(exchange, queue, key)."""
 
@@ -45,6 +49,19 @@ async def look_at_cluster(settings: BusSettings, topology: Topology) -> list[Fin
     management = open_management(settings)
     if management is None:
         return [ok(CHECK, "partitions, replicas and bindings cannot be asked for without APC_MANAGEMENT_URL")]
+    views, silent = await _views(management, settings)
+    if any(_is_leaderless(queue, _running(view)) for view in views for queue in view.queues):
+        await asyncio.sleep(LATE_SECONDS)
+        views, silent = await _views(management, settings)
+    return judge_views(views, topology, silent)
+
+
+async def _views(management: Management, settings: BusSettings) -> tuple[list[View], list[str]]:
+    """Return what each node says, and the hosts that do not answer.
+
+    Raises:
+        BusUnavailable: the API of APC_MANAGEMENT_URL itself does not answer.
+    """
     views: list[View] = []
     silent: list[str] = []
     for host in dict.fromkeys((management.host, *_hosts(settings))):
@@ -55,11 +72,12 @@ async def look_at_cluster(settings: BusSettings, topology: Topology) -> list[Fin
             if host == management.host:
                 raise
             silent.append(host)
-    return judge_views(views, topology, silent)
+    return views, silent
 
 
 async def _view(node: Management, vhost: str) -> View:
-    return View(node.host, await node.nodes(), await node.queues(vhost), frozenset(await node.bindings(vhost)))
+    queues = [queue for queue in await node.queues(vhost) if queue.members or not queue.is_stream]
+    return View(node.host, await node.nodes(), queues, frozenset(await node.bindings(vhost)))
 
 
 def _hosts(settings: BusSettings) -> list[str]:
@@ -107,13 +125,22 @@ def _of_bindings(view: View, topology: Topology) -> Iterator[Finding]:
         yield wrong(CHECK, f"{what} missing on the node at {view.host}: {_some(named)}", APPLY)
 
 
+def _running(view: View) -> frozenset[str]:
+    return frozenset(node.name for node in view.nodes if node.is_running)
+
+
+def _is_leaderless(queue: ReplicatedQueue, running: frozenset[str]) -> bool:
+    online = running.intersection(queue.online)
+    return (queue.leader is not None and queue.leader not in online) or len(online) * 2 <= len(queue.members)
+
+
 def _of_queues(view: View) -> Iterator[Finding]:
-    running = {node.name for node in view.nodes if node.is_running}
+    running = _running(view)
     least = min(REPLICAS, len(view.nodes))
     kinds: Mapping[str, list[str]] = {"leaderless": [], "few": [], "behind": []}
     for queue in view.queues:
         online = running.intersection(queue.online)
-        if queue.leader not in online or len(online) * 2 <= len(queue.members):
+        if _is_leaderless(queue, running):
             kinds["leaderless"].append(queue.name)
         elif len(queue.members) < least:
             kinds["few"].append(f"{queue.name} (on {', '.join(sorted(queue.members))})")
@@ -124,13 +151,24 @@ def _of_queues(view: View) -> Iterator[Finding]:
         what = numbered(len(names), "queue has", "queues have")
         yield wrong(CHECK, f"{what} no leader with a majority, and takes nothing: {_some(names)}", START)
     if names := kinds["few"]:
-        absent = sorted(running - {member for queue in view.queues for member in queue.members}) or sorted(running)
         what = numbered(len(names), "queue is", "queues are")
-        grow = f"rabbitmq-queues grow {absent[0]} all --vhost-pattern '.*' --queue-pattern '^apc\\.'"
-        yield wrong(CHECK, f"{what} on fewer than {least} nodes: {_some(names)}", grow)
+        few = [queue for queue in view.queues if len(queue.members) < least]
+        yield wrong(CHECK, f"{what} on fewer than {least} nodes: {_some(names)}", "; ".join(_growing(few, running)))
     if names := kinds["behind"]:
         what = numbered(len(names), "queue lacks", "queues lack")
         yield warning(CHECK, f"{what} a member that is away: {_some(names)}", START)
+
+
+def _growing(few: Sequence[ReplicatedQueue], running: frozenset[str]) -> Iterator[str]:
+    """Yield the commands that give queues and streams a further member; a stream does not grow with the queues."""
+    queues = [queue for queue in few if not queue.is_stream]
+    if queues:
+        absent = sorted(running.difference(*(queue.members for queue in queues))) or sorted(running)
+        yield f"rabbitmq-queues grow {absent[0]} all --vhost-pattern '.*' --queue-pattern '^apc\\.'"
+    for stream in few:
+        absent = sorted(running.difference(stream.members)) or sorted(running)
+        if stream.is_stream:
+            yield f"rabbitmq-streams add_replica {stream.name} {absent[0]} --vhost VHOST"
 
 
 def _some(names: Sequence[str]) -> str:

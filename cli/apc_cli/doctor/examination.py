@@ -35,6 +35,7 @@ from apc_cli.doctor.log import (
     look_at_lag,
     look_at_number,
     look_at_places,
+    look_at_projections,
     look_at_recorded_time,
     look_at_unstored,
 )
@@ -75,6 +76,7 @@ async def _database(
         ("recorded time", look_at_recorded_time),
         ("log end", look_at_evidence),
         ("unstored entries", look_at_unstored),
+        ("search", look_at_projections),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
         ("inputs set aside", look_at_inputs_set_aside),

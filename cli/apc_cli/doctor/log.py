@@ -18,8 +18,10 @@ from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_head
 from apc_log.placement import check_places, read_open_sessions, split_sessions
 from apc_log.queries.health import count_unstored, read_age, read_exports, read_seconds_ahead
+from apc_log.queries.search import read_lag
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
+from apc_persister.follower import PROJECTIONS
 from apc_persister.verification import findings
 from apc_persister.verification.log_ends import check_ends, check_registry
 
@@ -198,6 +200,22 @@ async def look_at_unstored(pool: asyncpg.Pool) -> list[Finding]:
     return [wrong("unstored entries", said, fix)]
 
 
+MOST_BEHIND = 10_000
+"""Entries: a working follower takes as many within seconds."""
+
+
+async def look_at_projections(pool: asyncpg.Pool) -> list[Finding]:
+    """Check how far search, lists of runs and counts are behind the log: they are filled after commit."""
+    check = "search"
+    behind = await read_lag(pool, *(one.name for one in PROJECTIONS))
+    if behind <= MOST_BEHIND:
+        return [ok(check, f"{numbered(behind, 'entry', 'entries')} behind the log")]
+    said = f"search and lists of runs are {numbered(behind, 'entry', 'entries')} behind the log"
+    return [
+        warning(check, said, "they follow while a log writer runs: see `projections_lag` in its log if they do not")
+    ]
+
+
 # Checks of what orchestrators have logged and the database does not hold yet.
 
 PATIENCE = timedelta(seconds=3)
@@ -285,7 +303,7 @@ async def look_at_number(url: str, shards: int) -> list[Finding]:
     except QueueMissing:
         pass
     finally:
-        await link.close(seconds)
+        await link.close()
     if existing == shards:
         return []
     return [wrong(CHECK, f"APC_SHARDS is {shards}, and the broker has the queues of {existing} shards", SET_BACK)]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from apc_cli.errors import InputUnusable
-from apc_cli.output.terminal import standard_output
+from apc_cli.output.terminal import forget_typed, standard_output
 
 # Read the lines of a pipe or file in the event loop.
 
@@ -18,7 +18,7 @@ _AT_ONCE = 65_536
 
 
 class StandardInput:
-    """Standard input that is no terminal; bytes that are not UTF-8 become surrogate escapes."""
+    """Standard input, line by line; bytes that are not UTF-8 become surrogate escapes."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -36,6 +36,12 @@ class StandardInput:
         line = bytes(self._waiting if end < 0 else self._waiting[:end])
         del self._waiting[: len(line) + 1]
         return line.removesuffix(b"\r").decode(errors="surrogateescape")
+
+    def forget_typed(self) -> None:
+        """Forget the lines that were typed at a terminal so far; those of a pipe or a file stay."""
+        if os.isatty(self._descriptor):
+            self._waiting.clear()
+            forget_typed()
 
     async def _read(self) -> bytes:
         await _until_readable(self._descriptor)
@@ -59,14 +65,32 @@ async def _until_readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
+MOST_BYTES = 1 << 30
+"""Of a file that a command reads whole: a device such as /dev/zero has no end."""
+
+
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file, or of the standard input for `-`. Raises InputUnusable."""
-    if str(path) == "-":
-        return sys.stdin.buffer.read()
+    """Return the bytes of a file, or of the standard input for `-`, up to 1 GiB. Raises InputUnusable."""
     try:
-        return path.read_bytes()
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise InputUnusable(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise InputUnusable(f"cannot read {path}: it has more than {MOST_BYTES} bytes, or no end")
+    return data
+
+
+def names_in(file: Path) -> list[str]:
+    """Return the `module:name`s of a file, one a line; `#` begins a comment. Raises InputUnusable."""
+    try:
+        lines = read_bytes(file).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise InputUnusable(f"{file}: it is no text in UTF-8: {error.reason} at byte {error.start}") from error
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
@@ -65,19 +66,22 @@ def print_rows(
     as_json: bool,
     empty: str,
     least: Sequence[str] = (),
+    weight: Sequence[str] = (),
     document: Any = None,
 ) -> None:
     """Print rows of equal keys; at a terminal print `empty` when there are none.
 
-    A narrow terminal gets fewer columns, without those in `least` first. JSON has `document`, where it is more than the
-    rows.
+    A narrow terminal gets fewer columns, without those in `least` first. With `weight`, the columns from the weightiest
+    on, each row is one line. JSON has `document`, where it is more than the rows.
     """
     if wants_json(as_json):
         print_json(rows if document is None else document)
-    elif rows:
-        print_table(SafeConsole(), rows, title, least)
-    else:
+    elif not rows:
         echo(empty)
+    elif weight:
+        print_lines(SafeConsole(), rows, title, weight)
+    else:
+        print_table(SafeConsole(), rows, title, least)
 
 
 def tell(remarks: Sequence[str]) -> None:
@@ -117,11 +121,11 @@ def show(value: Any) -> str:
         case None:
             return ""
         case datetime():
-            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+            return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
         case bool():
             return "yes" if value else "no"
         case float():
-            return f"{value:.6g}"
+            return str(whole) if isinstance(whole := number(value), int) else f"{value:.6g}"
         case list() | tuple() | set() | frozenset():
             return ", ".join(sorted(map(show, value)) if isinstance(value, set | frozenset) else map(show, value))
         case dict():
@@ -130,6 +134,14 @@ def show(value: Any) -> str:
             return value.hex()
         case _:
             return str(value)
+
+
+def number(value: float) -> int | float:
+    """Return a count as people write it, 2000 and not 2000.0; what is no whole number stays."""
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+_EXACT = 2.0**53
 
 
 def as_text(value: Any) -> Any:
@@ -158,20 +170,26 @@ def print_table(console: SafeConsole, rows: Sequence[Mapping[str, Any]], title: 
     """Print rows of equal keys as a table, without the columns for which the terminal is too narrow.
 
     Empty columns go first, then those that repeat an earlier one, those in `least`, and the last ones. Where fewer
-    than a third would stay, and for one row that does not fit, each row is printed as a record: a line for each value.
+    than a third would stay, and for one row that does not fit on a line, each row is printed as a record: a line for
+    each value.
     """
     console.print(Text(title, style="italic"))
     if not rows:
         return
     cells = {name: [printable(_cell(row[name])) for row in rows] for name in rows[0]}
     kept = _fitting(cells, console.width, least)
-    if len(kept) < len(cells) and (len(rows) == 1 or 3 * len(kept) < len(cells)):
+    is_broken = len(kept) < len(cells) or sum(_wanted(cells)) + GAP * (len(cells) - 1) > console.width
+    if (is_broken and len(rows) == 1) or 3 * len(kept) < len(cells):
         _print_records(console, cells, len(rows))
         return
     _print_columns(console, kept)
     left_out = [_heading(name) for name in cells if name not in kept]
-    if left_out:
-        console.print(Text(f"left out: {', '.join(left_out)} (a wider terminal or --json shows them)", style="dim"))
+    _name_left_out(console, left_out)
+
+
+def _name_left_out(console: SafeConsole, names: Sequence[str]) -> None:
+    if names:
+        console.print(Text(f"left out: {', '.join(names)} (a wider terminal or --json shows them)", style="dim"))
 
 
 def _fitting(cells: Cells, width: int, least: Sequence[str]) -> Cells:
@@ -226,15 +244,20 @@ def _widths(cells: Cells, width: int) -> list[int]:
     longest = LONGEST_WORD if _total(cells, LONGEST_WORD) <= width else LONGEST_WHERE_NARROW
     widths = _narrowest(cells, longest)
     rest = max(0, width - _total(cells, longest))
-    wanted = [
-        max(cell_len(line) for text in (_heading(name), *texts) for line in text.split("\n"))
-        for name, texts in cells.items()
-    ]
+    wanted = _wanted(cells)
     while rest and (short := [place for place, one in enumerate(widths) if one < wanted[place]]):
         for place in short[:rest]:
             widths[place] += 1
         rest -= len(short[:rest])
     return widths
+
+
+def _wanted(cells: Cells) -> list[int]:
+    """Return how wide each column is when no line of its cells is broken."""
+    return [
+        max(cell_len(line) for text in (_heading(name), *texts) for line in text.split("\n"))
+        for name, texts in cells.items()
+    ]
 
 
 def _total(cells: Cells, longest: int) -> int:
@@ -265,7 +288,7 @@ def _of_heading(name: str) -> int:
 
 
 def _heading(name: str) -> str:
-    return name.replace("_", " ")
+    return name.replace("_", " ").removeprefix("is ")
 
 
 def _cell(value: Any) -> str:
@@ -273,3 +296,105 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_cell(one) if isinstance(one, dict) else show(one)}" for name, one in value.items())
     return show(value)
+
+
+# Print a list: each row is one line at any width, with its weightiest columns.
+
+SHORTEST_TEXT, SHORT_TEXT, SHORT_ID = 12, 40, 13
+"""Where it is narrow: what is left of a longer text, what it gets before times and ids are whole, an id's end."""
+_TO_MINUTES, _TO_SECONDS = len("2026-11-27 04:41Z"), len("2026-11-27 04:41:41Z")
+_ID = re.compile(f"(sha256:)?[0-9a-f]{{64}}|{_UUID.pattern}")
+
+
+@dataclass(slots=True)
+class _Column:
+    """A column of a list: how wide its whole cells are, and how wide it is shown."""
+
+    name: str
+    cells: Sequence[str]
+    whole: int
+    width: int
+    is_id: bool = False
+    is_time: bool = False
+
+    def widen(self, to: int, rest: int) -> int:
+        """Widen it, if `rest` terminal columns allow; return what is left of them."""
+        more = min(to, self.whole) - self.width
+        if not 0 < more <= rest:
+            return rest
+        self.width += more
+        return rest - more
+
+
+def print_lines(console: SafeConsole, rows: Sequence[Mapping[str, Any]], title: str, weight: Sequence[str]) -> None:
+    """Print rows of equal keys, one line each: without empty columns, and without the lightest where it is narrow.
+
+    A text is cut at its end. Of an id the end is kept, for many begin alike; it is whole in the weightiest column. A
+    time is cut to the minute. Columns that are not in `weight` are the lightest.
+    """
+    columns = [_column(name, [row[name] for row in rows]) for name in dict.fromkeys((*weight, *rows[0]))]
+    columns = [column for column in columns if any(column.cells)]
+    if columns[0].is_id:
+        columns[0].width = columns[0].whole
+    kept = list(columns)
+    while len(kept) > 1 and _rest(kept, console.width) < 0:
+        kept.pop()
+    _widen(kept, _rest(kept, console.width))
+    shown = sorted(kept, key=lambda column: list(rows[0]).index(column.name))
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for column in shown:
+        table.add_column(Text(_heading(column.name), no_wrap=False), width=column.width, no_wrap=True)
+    for row in zip(*map(_shortened, shown), strict=True):
+        table.add_row(*row)
+    console.print(Text(title, style="italic"))
+    console.print(table)
+    _name_left_out(console, [_heading(column.name) for column in columns[len(kept) :]])
+
+
+def _column(name: str, values: Sequence[Any]) -> _Column:
+    cells = [one_line(_cell(value)) for value in values]
+    heading = _of_heading(name)
+    whole = max(heading, *map(cell_len, cells))
+    if all(isinstance(value, datetime | None) for value in values):
+        return _Column(name, cells, whole, max(heading, _TO_MINUTES), is_time=True)
+    if all(_ID.fullmatch(cell) for cell in cells if cell):
+        return _Column(name, cells, whole, max(heading, SHORT_ID), is_id=True)
+    return _Column(name, cells, whole, min(whole, max(heading, SHORTEST_TEXT)))
+
+
+def _rest(columns: Sequence[_Column], width: int) -> int:
+    return width - sum(column.width for column in columns) - GAP * (len(columns) - 1)
+
+
+def _widen(columns: Sequence[_Column], rest: int) -> None:
+    """Share out what is left of the line: to texts first, then to times and ids, which grow at once, then to texts."""
+    texts = [column for column in columns if not (column.is_id or column.is_time)]
+    rest = _widen_evenly(texts, SHORT_TEXT, rest)
+    for to in (_TO_SECONDS, sys.maxsize):
+        for column in columns:
+            if column.is_time or (column.is_id and to == sys.maxsize):
+                rest = column.widen(to, rest)
+    _widen_evenly(texts, sys.maxsize, rest)
+
+
+def _widen_evenly(columns: Sequence[_Column], to: int, rest: int) -> int:
+    before = -1
+    while before != rest:
+        before = rest
+        for column in columns:
+            rest = column.widen(min(column.width + 1, to), rest)
+    return rest
+
+
+def _shortened(column: _Column) -> list[Text]:
+    return [_cut(column, cell) for cell in column.cells]
+
+
+def _cut(column: _Column, cell: str) -> Text:
+    if column.is_time and cell:
+        return Text(cell if column.width >= len(cell) else f"{cell[: min(column.width, _TO_SECONDS) - 1]}Z")
+    if column.is_id and len(cell) > column.width:
+        return Text(f"…{cell[1 - column.width :]}")
+    text = Text(cell)
+    text.truncate(column.width, overflow="ellipsis")
+    return text

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedIOBase, BufferedWriter, FileIO, TextIOWrapper
 from typing import IO, Any
@@ -21,7 +22,7 @@ from apc_contracts.text import one_line, printable, printable_json
 
 # Print entries one below the other: a line of facts, and indented sentences that wrap with the terminal.
 
-INDENT = 10
+INDENT = 11
 """Columns before a sentence: as wide as a time and two spaces."""
 _STYLES = {
     "accepted": "green",
@@ -45,7 +46,7 @@ class BlockPrinter:
         block = Table.grid(expand=True)
         block.add_column(width=INDENT, style="dim")
         block.add_column(overflow="fold", ratio=1)
-        block.add_row(f"{at.astimezone(UTC):%H:%M:%S}", line)
+        block.add_row(f"{at.astimezone(UTC):%H:%M:%S}Z", line)
         for sentence in filter(None, sentences):
             block.add_row("", Text(one_line(sentence)))
         self._console.print(block)
@@ -90,19 +91,32 @@ def ask_whether(what: str) -> None:
     """Ask the operator to confirm something that cannot be undone.
 
     Raises:
-        InputUnusable: there is no terminal to ask.
+        InputUnusable: there is no terminal to ask, and no input with an answer.
         typer.Abort: the answer was no.
     """
+    forget_typed()
     try:
         answer = typer.confirm(what)
-    except typer.Abort as error:
-        if sys.stdin.isatty():
-            raise
-        raise InputUnusable(
-            "nobody can answer, there is no terminal: give --yes to go on without a question"
-        ) from error
+    except typer.Abort:
+        require_terminal()
+        raise
     if not answer:
         raise typer.Abort
+
+
+def require_terminal() -> None:
+    """Raise InputUnusable when there is no terminal to ask at."""
+    if not sys.stdin.isatty():
+        raise InputUnusable("nobody can answer, there is no terminal: give --yes to go on without a question")
+
+
+def forget_typed() -> None:
+    """Forget what was typed at the terminal before a question: it is no answer to it. Pipes and files stay."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):  # where terminals work in another way
+            import termios
+
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def echo(*texts: object, file: IO[str] | None = None, flush: bool = False) -> None:

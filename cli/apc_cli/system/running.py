@@ -12,13 +12,12 @@ from datetime import timedelta
 from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
-import structlog
 from pydantic import ValidationError
 
 from apc_bus.concurrency import reason_of, unasked_cancel_fails
 from apc_bus.errors import TaskEnded
 from apc_bus.last_resort import LastResort
-from apc_bus.telemetry import configure_logs
+from apc_bus.telemetry import configure_logs, get_logger
 from apc_contracts.errors import ApcError
 
 # Configure the logs of our processes: our events, and warnings of libraries.
@@ -35,7 +34,7 @@ def configure(level: str) -> None:
 
 Result = TypeVar("Result")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 COLLECT_AFTER = 20_000
 """Allocations before the youngest generation is collected; Python's default is 700."""

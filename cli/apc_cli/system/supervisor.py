@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
-import structlog
 
 from apc_agents.team import load_agent
 from apc_bus.artifacts import ArtifactStore, open_artifacts
@@ -22,6 +21,7 @@ from apc_bus.database import open_pool
 from apc_bus.errors import BusError, TaskEnded
 from apc_bus.folders import make_private_folder
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, PersisterSettings
+from apc_bus.telemetry import get_logger
 from apc_bus.topology import agent_queue, gate_queue, log_queue
 from apc_cli.commands.topology import shared_users
 from apc_cli.connections import PATIENCE, apply, broker_user, open_bus
@@ -43,7 +43,7 @@ from apc_log.heads import read_epochs
 from apc_log.registry import registered_agents
 from apc_persister.evidence.checkpoint import ensure_key
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 FIRST_PAUSE = timedelta(milliseconds=200)
 LONGEST_PAUSE = timedelta(seconds=10)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +19,7 @@ from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
 from apc_cli.commands.session_running import outcome_document, read_input, result_document
 from apc_cli.connections import open_bus
 from apc_cli.errors import InputUnusable
-from apc_cli.output.files import StandardInput, read_bytes
+from apc_cli.output.files import StandardInput
 from apc_cli.output.output import tell
 from apc_cli.output.terminal import echo
 from apc_cli.system.running import configure
@@ -28,7 +29,9 @@ from apc_cli.system.up import check_console, console_beside
 from apc_client import Client
 from apc_client.errors import SessionHalted
 from apc_client.registration import register_file, register_folder, register_schemas, registered_client
+from apc_client.run_names import RunNames
 from apc_client.session import ClientSession
+from apc_contracts.answers import answer_fields, check_answer_schema
 from apc_contracts.identity.registry import CLIENT
 from apc_contracts.text import one_line, printable_json
 from apc_log.queries.questions import QuestionRow
@@ -69,9 +72,12 @@ async def answer_here(client: Client, session_id: str, people: Collection[str]) 
 
 async def _answer(client: Client, lines: StandardInput, question: QuestionRow, person: str) -> bool:
     """Ask until the answer is yes or no; return False at the end of the standard input."""
+    lines.forget_typed()
     _say(f"{person} is asked by {question.asker}: {_text(question)}")
     if data := data_of(question):
         _say(f"about: {data}")
+    if question.denial:
+        _say(question.denial)
     while True:
         _say("approve? y or n, and a note if you like")
         line = await lines.read_line()
@@ -82,11 +88,48 @@ async def _answer(client: Client, lines: StandardInput, question: QuestionRow, p
         word, _, note = line.strip().partition(" ")
         if word.lower() in _YES | _NO:
             break
+    approved, content = word.lower() in _YES, None
+    if approved and question.answer_schema is not None:
+        content = await _read_fields(lines, question.answer_schema)
+        if content is None:
+            _say(f"nobody answers here: the standard input has ended. {_waiting(question)}")
+            return False
     try:
-        await client.answer(question.packet_id, approved=word.lower() in _YES, note=note.strip() or None, person=person)
+        await client.answer(
+            question.packet_id, approved=approved, note=note.strip() or None, person=person, answer=content
+        )
     except InputUnusable as error:  # its time is over, or somebody else was faster
         _say(str(error))
     return True
+
+
+async def _read_fields(lines: StandardInput, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Ask for each field of an answer, and once more for one that does not fit; None at the end of the input."""
+    fields, checked = {one.name: one for one in answer_fields(schema)}, check_answer_schema(schema)
+    answer, missing = dict[str, Any](), list(fields)
+    while missing:
+        field = fields[missing[0]]
+        _say(one_line(field.words) + ("; one line each, an empty one ends them" if field.kind == "texts" else ""))
+        line = await lines.read_line()
+        if line is None:
+            return None
+        try:
+            if line.strip():
+                value = field.read(line)
+                answer[field.name] = [*answer.get(field.name, ()), *value] if field.kind == "texts" else value
+                missing = missing if field.kind == "texts" else missing[1:]
+            else:
+                missing = missing[1:]
+        except ValueError as error:
+            _say(one_line(str(error)))
+        fault = None if missing else checked.fault(answer, "answer")
+        if fault is not None:
+            _say(one_line(f"{fault.path}: {fault.message}"))
+            name = re.split(r"[.\[]", f"{fault.path.removeprefix('answer')}.")[1]
+            missing = [name] if name in fields else list(fields)
+            for one in missing:
+                answer.pop(one, None)
+    return answer
 
 
 def _waiting(question: QuestionRow) -> str:
@@ -120,6 +163,7 @@ async def run_team(
     show: Callable[[dict[str, Any]], None],
     *,
     key: str | None = None,
+    names: RunNames,
     people: Mapping[str, str],
     ui: bool = False,
 ) -> None:
@@ -127,6 +171,7 @@ async def run_team(
 
     Args:
         show: takes the result.
+        names: the run's id and its tags.
         people: the role of each person who answers at this terminal, by id.
         ui: serve the web console while it runs, and until Ctrl-C.
 
@@ -141,7 +186,7 @@ async def run_team(
     team = load_team(name)
     if people and str(file) == "-":
         raise InputUnusable("--person: answers come from the standard input; give --input a file")
-    content = read_input(team, read_bytes(file))
+    content = read_input(team, file)
     if ui:
         check_console()
     async with console_beside() as console:
@@ -149,16 +194,15 @@ async def run_team(
             async with open_team(name, team, people) as client:
                 if ui:
                     await console.open()
-                session = await client.start(team, content, key=key)
+                session = await client.start(team, content, key=key, run_id=names.run_id, metadata=names.tags)
                 outcome = await _outcome(client, session, people)
                 doubts = await session.doubts()
         except SessionHalted as halted:
             if ui:
-                tell([str(halted)])
-                await console.stay()
+                await console.stay(partial(tell, [str(halted)]))
             raise
-        show(outcome_document(session.session_id, result_document(outcome), doubts))
-        await console.stay()
+        document = outcome_document(session.session_id, result_document(outcome), doubts)
+        await console.stay(partial(show, document))
 
 
 async def _outcome(client: Client, session: ClientSession, people: Mapping[str, str]) -> Any:

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ import asyncpg
 
 from apc_agents.team import load_contract_files, load_documents, load_members
 from apc_bus.chaos import Score, load_profile
-from apc_bus.folders import make_private_folder
+from apc_bus.folders import make_private_file, make_private_folder
 from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, WebSettings
 from apc_cli.errors import LogDiffers
 from apc_cli.output.output import print_json, to_json
@@ -56,11 +56,16 @@ class ConsoleBeside:
             start_new_session=True,  # Ctrl-C reaches only us
         )
 
-    async def stay(self) -> None:
-        """Wait until Ctrl-C or SIGTERM, or until it ends."""
+    async def stay(self, say: Callable[[], None] = lambda: None) -> None:
+        """Say something, and wait until it ends, or until Ctrl-C or SIGTERM: from the first word on they end the wait.
+
+        Where it is not open, say it and return.
+        """
         if self._process is None or self._process.returncode is not None:
+            say()
             return
         stop = asyncio.create_task(stop_on_signals().wait())
+        say()
         ended = asyncio.create_task(self._process.wait())
         await asyncio.wait({stop, ended}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -138,6 +143,7 @@ class Scorer:
         """
         scorecard = await self._add_up(Score.read(self._folder))
         document = asdict(scorecard)
+        make_private_file(self._folder.parent / SCORECARD)
         (self._folder.parent / SCORECARD).write_bytes(to_json(document))
         print_json(document)
         if scorecard.lost:
@@ -171,7 +177,12 @@ def prepare(data_dir: Path) -> Path:
 
 
 async def run_everything(
-    modules: Sequence[str], profile: Path | None, people: Mapping[str, str], *, ui: bool = False
+    modules: Sequence[str],
+    profile: Path | None,
+    people: Mapping[str, str],
+    *,
+    ui: bool = False,
+    a2a: str | None = None,
 ) -> None:
     """Run until SIGTERM, then drain.
 
@@ -180,6 +191,7 @@ async def run_everything(
         profile: faults to inject into the agents' messages; a scorecard is printed at the end.
         people: the role of each person for whom a system without a broker speaks, by id.
         ui: serve the web console beside it.
+        a2a: `module:team` of a team to run and to serve over A2A.
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
@@ -195,7 +207,9 @@ async def run_everything(
         settings = BusSettings(chaos_profile=profile, chaos_scores=prepare(settings.data_dir))
     if ui:
         check_console()
-    async with _system(modules, settings, people) as system, console_beside() as console:
+    if a2a is not None:
+        modules = list(dict.fromkeys([*modules, a2a]))
+    async with _system(modules, settings, people) as system, console_beside() as console, _a2a(system, a2a):
         started_in = timedelta(seconds=time.monotonic() - began)
         scores = settings.chaos_scores
         scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
@@ -207,6 +221,18 @@ async def run_everything(
         if scorer is not None:
             await system.drain()
             await scorer.finish()
+
+
+@asynccontextmanager
+async def _a2a(system: System, team: str | None) -> AsyncIterator[None]:
+    """Serve a team over A2A while the context lasts; nothing without one."""
+    if team is None:
+        yield
+        return
+    from apc_cli.system.a2a import door_beside
+
+    async with door_beside(system, team):
+        yield
 
 
 @asynccontextmanager

@@ -11,12 +11,12 @@ import httpx2 as httpx
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from apc_agents.actions import ToolRegistry
-from apc_agents.context import SessionConfig
-from apc_agents.llm import LLMAgent, LLMSettings, Persona
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import InMemoryTaskStore
 from apc_cli.api import Tokens, make_app
+from apc_minds.actions import ToolRegistry
+from apc_minds.context import SessionConfig
+from apc_minds.llm import LLMAgent, LLMSettings, Persona
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.tasks.in_memory import InMemoryTaskStore
 from apc_web.http import make_server
 
 JSON = {"Content-Type": "application/json"}

@@ -9,8 +9,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from tests.support.waiting import until
 
-from apc_agents.actions import Effect, ToolCall, ToolRegistry
-from apc_agents.llm import LLMAgent
+from apc_minds.actions import Effect, ToolCall, ToolRegistry
+from apc_minds.llm import LLMAgent
 
 GO_ON = "GO_ON"
 """Environment: the file that lets the task end."""

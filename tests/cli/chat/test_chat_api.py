@@ -12,10 +12,10 @@ from starlette.routing import Route
 from tests.cli.chat.chat_client import ACTIONS, JSON, Client, make_agent, serving
 from tests.support.waiting import until
 
-from apc_agents.memory import InMemoryMemoryStore
 from apc_cli import api as chat_app
 from apc_cli.api import ChatServiceForm, Tokens, make_app, serve_chat
 from apc_cli.errors import InputUnusable
+from apc_minds.memory import InMemoryMemoryStore
 
 ALICE, BOB = "alice-0123456789abcdef", "bob-0123456789abcdef"
 

@@ -13,9 +13,9 @@ import orjson
 import pytest
 from tests.support.traffic import until
 
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import Task, TaskStatus
+from apc_agents.task_port import Task, TaskStatus
 from apc_bus.database import open_pool
+from apc_minds.tasks.postgres import PostgresTaskStore
 
 from .slow_agent import GO_ON
 

@@ -1,13 +1,12 @@
 """`apc serve artifacts` over an S3-like store: an agent that may only read it uploads through the service."""
 
-import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.security.artifacts.uploading import send, service
+from tests.security.artifacts.uploading import send, service, serving
 from tests.support.servers import S3Account, S3Server
 
 from apc_bus.artifacts import ArtifactStore, open_artifacts
@@ -33,12 +32,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BusSet
 @asynccontextmanager
 async def serve(settings: BusSettings) -> AsyncIterator[ArtifactStore]:
     """Run the service; give the store as an agent opens it, which writes by the service alone."""
-    server = await asyncio.start_server(uploads_of(settings, None).answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with serving(uploads_of(settings, None)) as url:
         yield open_artifacts(settings.model_copy(update={"artifacts_upload_url": url}))
-    finally:
-        server.close()
 
 
 async def test_an_upload_is_in_the_bucket_and_nothing_is_left_behind(settings: BusSettings) -> None:
@@ -61,5 +56,5 @@ async def test_a_bucket_that_is_missing_is_told(settings: BusSettings) -> None:
 @pytest.mark.parametrize("page", ["/healthz", "/readyz"])
 async def test_the_pages_that_a_probe_asks_for_are_there(page: str, tmp_path: Path) -> None:
     async with service(tmp_path / "store") as url:
-        answer = await send(url, f"GET {page} HTTP/1.1\r\nHost: artifacts\r\n\r\n".encode())
+        answer = await send(url, f"GET {page} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     assert answer == b"HTTP/1.1 200 OK"

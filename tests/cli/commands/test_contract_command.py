@@ -132,6 +132,13 @@ def test_check_explains_each_mistake(apc: ApcCommand, source: str, place: str, s
     assert len(checked.stderr.splitlines()) == 1
 
 
+def test_a_team_in_the_place_of_a_file_is_told_how_it_is_given(apc: ApcCommand) -> None:
+    tested = apc("contract", "test", "refunds:team")
+
+    assert tested.returncode == 2
+    assert "give the file of the rules, such as refunds.yml, and the team with --team refunds:team" in tested.stderr
+
+
 def test_new_writes_what_check_accepts_and_explain_explains(apc: ApcCommand) -> None:
     assert apc("contract", "new", "review", "--from", "task").returncode == 0
     written = (apc.folder / "review.json").read_bytes()
@@ -250,10 +257,12 @@ def test_check_warns_of_what_is_probably_not_meant(apc: ApcCommand) -> None:
         "from pydantic import BaseModel\n"
         "@message('action/1')\nclass Action(BaseModel):\n    risk: str\n"
         "@message('request/1')\nclass Request(BaseModel):\n    text: str\n"
+        "@message('request/2')\nclass Again(BaseModel):\n    text: str\n"
         "@message('orphan/1')\nclass Orphan(BaseModel):\n    text: str\n"
         "desk = Agent('desk', role='desk', swarm='shop')\n"
         "@desk.on(Request)\nasync def take(request: Request, ctx): ...\n"
         "@desk.on(Action)\nasync def act(action: Action, ctx): ...\n"
+        "@desk.on(Again)\nasync def again(request: Again, ctx): ...\n"
         "team = Team('shop', agents=[desk], entry='desk', input=Request)\n"
     )
     path = apc.folder / "mine.yml"
@@ -263,6 +272,8 @@ def test_check_warns_of_what_is_probably_not_meant(apc: ApcCommand) -> None:
 
     assert checked.returncode == 0, checked.stderr
     assert checked.stdout.splitlines()[3:] == [
+        "warning: request/1 has rules, request/2 has none, and members may send it: add request/2 to `for`, or list in "
+        "`only` what members may send",
         "warning: rule idle: no test fails it",
         "warning: rule idle: no test meets it",
         "warning: rule nobody-acts-on-its-own-request: the sender's role may send request/1 itself: add cites_role(…), "

@@ -120,6 +120,8 @@ MISTAKES: dict[str, tuple[bytes | None, str]] = {
     "no file": (None, "cannot read"),
     "no YAML": (b"secrets: {", "is no YAML"),
     "no text": (b"\xff\xfe\x00", "is no YAML"),
+    "no date": (b"secrets: 2020-13-45", "is no YAML"),
+    "too deep": (b"[" * 5_000, "is no YAML"),
     "a list": (b"[]", "must be a mapping"),
     "secrets as a list": (b"secrets: [a]", "must be a mapping"),
     "no secrets": (b"services: {}", "no section `secrets`"),

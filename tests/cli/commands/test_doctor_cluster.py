@@ -15,13 +15,13 @@ from apc_bus.port import QueueDepth
 from apc_bus.rabbit.connections import Nodes, Timing
 from apc_bus.rabbit.management import BrokerNode, Management, ReplicatedQueue
 from apc_bus.settings import BusSettings
-from apc_bus.topology import agent_queue, build_topology
+from apc_bus.topology import agent_queue, build_topology, host_queue
 from apc_cli.connections import topology_url
 from apc_cli.doctor import agents
 from apc_cli.doctor.agents import look_at_agents, look_at_dead_letters
 from apc_cli.doctor.cluster import View, judge_views
 from apc_cli.doctor.finding import Finding, Status
-from apc_cli.doctor.log import look_at_unstored
+from apc_cli.doctor.log import look_at_projections, look_at_unstored
 from apc_log.batch import ConflictEntry
 from apc_log.queries.health import recent_work
 
@@ -78,6 +78,20 @@ def test_a_queue_that_is_not_replicated_is_named(queue: dict[str, Any], status: 
     assert found.status is status and words in found.finding and found.fix.startswith(fix)
 
 
+def test_a_stream_whose_leader_is_not_told_is_judged_by_its_members() -> None:
+    """RabbitMQ 3.10 names no leader of a stream."""
+    stream = ReplicatedQueue("apc.substrate.stream", NAMES, NAMES, None, is_stream=True)
+    assert judged(replace(WHOLE, queues=(stream,))) == []
+    (lost,) = judged(replace(WHOLE, queues=(replace(stream, online=NAMES[:1]),)))
+    assert lost.status is Status.WRONG and "no leader with a majority" in lost.finding
+
+
+def test_a_stream_gets_another_command_than_the_queues() -> None:
+    stream = ReplicatedQueue("apc.substrate.stream", NAMES[:1], NAMES[:1], NAMES[0], is_stream=True)
+    (found,) = judged(replace(WHOLE, queues=(QUEUE, stream)))
+    assert found.fix == "rabbitmq-streams add_replica apc.substrate.stream rabbit@b --vhost VHOST"
+
+
 def test_a_binding_that_one_node_lacks_is_named() -> None:
     """Amid a split one side may have lost it; what is published there comes back."""
     lacking = replace(WHOLE, host="b", bindings=frozenset(sorted(BINDINGS)[1:]))
@@ -118,7 +132,31 @@ def test_no_url_that_cannot_be_read_is_printed(url: str) -> None:
 
 
 def a_row(agent_id: str, seen: datetime | None = None) -> dict[str, Any]:
-    return {"agent_id": agent_id, "is_revoked": False, "is_alive": False, "handles": ["IDEA"], "last_seen": seen}
+    row = {"agent_id": agent_id, "is_revoked": False, "is_alive": False, "handles": ["IDEA"], "last_seen": seen}
+    return {**row, "host": None, "is_host_present": None, "host_changed_at": None}
+
+
+@pytest.mark.parametrize(
+    ("consumers", "is_here", "says"),
+    [
+        (0, False, "host h0: nobody consumes its queues, gone for 60 s, so that 2 agents cannot work; 3 packets wait"),
+        (0, True, "host h0: nobody consumes its queues, so that 2 agents cannot work; 3 packets wait"),
+        (None, False, "host h0: nobody consumes its queues, gone for 60 s, so that 2 agents cannot work"),
+        (None, None, "host h0: nobody consumes its queues, so that 2 agents cannot work"),
+        (1, False, None),
+        (None, True, None),
+    ],
+)
+async def test_a_host_is_looked_for_at_the_broker_and_else_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, consumers: int | None, is_here: bool | None, says: str | None
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    changed = {"host": "h0", "is_host_present": is_here, "host_changed_at": now - timedelta(minutes=1)}
+    rows = [a_row(name) | changed for name in ("a", "b")]
+    waiting = {host_queue("h0", urgent=True): 1, host_queue("h0", urgent=False): 2}
+    depths = {} if consumers is None else {queue: QueueDepth(count, consumers) for queue, count in waiting.items()}
+    found = [one.finding for one in agents._stopped_hosts(rows, depths, now)]
+    assert found == ([] if says is None else [says])
 
 
 @pytest.mark.parametrize(("agents_idle", "findings"), [(3, 3), (500, 1)])
@@ -162,6 +200,17 @@ async def test_entries_that_could_not_be_stored_are_wrong(bench: LogBench) -> No
     await bench.write()
     (found,) = await look_at_unstored(bench.pool)
     assert found.status is Status.WRONG and found.finding.startswith("1 entry could not be stored as what they are")
+
+
+async def test_how_far_search_is_behind_is_said(bench: LogBench) -> None:
+    await bench.gate.open()
+    await bench.gate.log([packet_entry()])
+    await bench.write()
+    (found,) = await look_at_projections(bench.pool)
+    assert (found.status, found.finding) == (Status.OK, "0 entries behind the log")
+    await bench.pool.execute("UPDATE apc_log.shards SET next_seq = next_seq + 10001")
+    (found,) = await look_at_projections(bench.pool)
+    assert found.status is Status.WARNING and "10,001 entries behind" in found.finding
 
 
 async def test_dead_letters_are_counted_among_busy_hops(bench: LogBench, pool: asyncpg.Pool) -> None:

@@ -11,14 +11,6 @@ import asyncpg
 import pytest
 from tests.support.apc_command import ApcCommand
 
-from apc_agents.memory import (
-    ConversationContext,
-    ConversationMessage,
-    MemoryArgumentInvalid,
-    MemoryStoreError,
-    PostgresMemoryStore,
-    UnknownSession,
-)
 from apc_bus.database import open_pool
 from apc_cli.commands.memory import (
     erase_user,
@@ -29,6 +21,14 @@ from apc_cli.commands.memory import (
     purge_older,
 )
 from apc_cli.errors import InputUnusable
+from apc_minds.memory import (
+    ConversationContext,
+    ConversationMessage,
+    MemoryArgumentInvalid,
+    MemoryStoreError,
+    PostgresMemoryStore,
+    UnknownSession,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ from uuid import UUID, uuid4
 
 from tests.support.apc_command import ApcCommand
 
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import NewTask, TaskSpec
+from apc_agents.task_port import NewTask, TaskSpec
 from apc_bus.database import open_pool
 from apc_contracts import ActionType, SecurityLevel
+from apc_minds.tasks.postgres import PostgresTaskStore
 
 
 def spec(action_id: str) -> TaskSpec:

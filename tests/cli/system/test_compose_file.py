@@ -1,6 +1,8 @@
 """The compose files of a checkout, the bus and the reference swarm, against the code; `make test-compose` runs them."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,7 @@ def test_who_mounts_what(services: dict[str, Any]) -> None:
         "orchestrator": {read},
         "report": {read},
         "web": {"apc-web:/var/lib/apc:ro"},
+        "mcp": {"apc-web:/var/lib/apc:ro"},
         "accounts": {"apc-web:/var/lib/apc"},
         **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
         "librarian": {read, "data:/data:ro"},
@@ -128,7 +131,7 @@ def test_every_secret_is_a_setting_of_ours_and_no_variable_holds_one(
 def test_no_two_services_share_a_password_of_broker_or_database(
     compose: dict[str, Any], services: dict[str, Any]
 ) -> None:
-    """But those that run once for the administrator or the operator, and the servers themselves."""
+    """But those that run once for the administrator or the operator, the servers themselves, and `mcp` as `web`."""
     holders: dict[str, set[str]] = {}
     for name, service in ours(services).items():
         for secret in secrets_of(service):
@@ -136,7 +139,7 @@ def test_no_two_services_share_a_password_of_broker_or_database(
                 holders.setdefault(user, set()).add(name)
 
     one_shot = {name for name, service in services.items() if service.get("restart") == "no"}
-    assert all(len(found - one_shot) <= 1 for found in holders.values()), holders
+    assert all(len(found - one_shot - {"mcp"}) <= 1 for found in holders.values()), holders
     for role in workers(services):
         assert {user for user, found in holders.items() if role in found} == {f"agent.{role}"}
     script = (ROOT / "deploy/postgres-users.sh").read_text()
@@ -158,8 +161,9 @@ def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any])
         "rabbitmq",
         "postgres",
         "web",
+        "mcp",
     }
-    assert services["web"]["networks"] == ["web"]
+    assert services["web"]["networks"] == services["mcp"]["networks"] == ["web"]
     assert all("networks" in service or "network_mode" in service for service in services.values())
 
 
@@ -167,12 +171,13 @@ def test_the_web_console_holds_no_key_and_no_right_beyond_its_job(
     compose: dict[str, Any], services: dict[str, Any]
 ) -> None:
     held = {compose["secrets"][name].get("x-content", "") for name in secrets_of(services["web"])}
+    assert secrets_of(services["mcp"]) == secrets_of(services["web"]) and "--acts" not in services["mcp"]["command"]
 
     users = {user for content in held for user in re.findall(r"\{([\w.-]+)\}", content)}
     assert users == {"web", "apc_web"}
     assert services["web-person"]["command"][-2:] == ["--via", "web"]
     script = (ROOT / "deploy/postgres-users.sh").read_text()
-    assert "('apc_web', :'web', 'apc_reader, apc_state_reader')" in script
+    assert "('apc_web', :'web', 'apc_reader, apc_state_reader, apc_settler')" in script
     certified = set(compose["secrets"]["web_tls_cert"]["x-certificate"])
     named = services["web"]["environment"]["APC_WEB_HOSTS"]
     assert set(re.findall(r'"([^"]+)"', named)) == certified, "the names of the certificate"
@@ -188,7 +193,7 @@ def test_only_what_shares_the_network_of_the_broker_reaches_its_management(servi
     assert "management.tcp.ip = 127.0.0.1" in ports and "prometheus.tcp.ip = 127.0.0.1" in ports
     # A check of all listeners at the container's own address fails: these two do not answer there.
     assert services["rabbitmq"]["healthcheck"]["test"][-2:] == ["--address", "127.0.0.1"]
-    assert published == {"127.0.0.1:5672", "127.0.0.1:5432", "127.0.0.1:8443"}
+    assert published == {"127.0.0.1:5672", "127.0.0.1:5432", "127.0.0.1:8443", "127.0.0.1:8444"}
 
 
 def test_every_foreign_image_has_a_variable_and_is_pinned_by_its_digest(services: dict[str, Any]) -> None:
@@ -225,6 +230,26 @@ def test_one_service_builds_each_image_from_all_that_it_copies(services: dict[st
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     packed = {*wheel["packages"], *wheel["force-include"]}
     assert {name for name in packed if not {name, name.partition("/")[0]} & sources} == set()
+
+
+def test_the_image_installs_no_package_of_our_own_name() -> None:
+    """An extra may name another one of ours, which no index has."""
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    for names in re.findall(r"requirements.py ([a-z0-9 -]+) >", dockerfile):
+        command = [sys.executable, "deploy/image/requirements.py", *names.split()]
+        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert "pydantic" in printed and "apc-bus" not in printed, names
+
+
+def test_the_page_is_built_from_what_the_image_copies() -> None:
+    """The build checks the types of its tests too, and `web` is all that it has."""
+    web = ROOT / "web"
+    scripts = [file for file in (web / "frontend").glob("[!n]*/**/*.ts*") if file.suffix in (".ts", ".tsx")]
+    read = {
+        (file.parent / name).resolve() for file in scripts for name in re.findall(r'from "(\.[^"]+)"', file.read_text())
+    }
+    assert {name for name in read if web not in name.parents} == set()
+    assert len(read) > 50
 
 
 def test_the_wheel_has_every_file_of_a_deployment() -> None:

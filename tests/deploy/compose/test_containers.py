@@ -106,7 +106,7 @@ def test_an_agent_changes_neither_its_code_nor_an_artifact(stack: Stack) -> None
 def test_the_image_is_small(stack: Stack) -> None:
     base, ours = _size("python:3.13-slim"), _size("apc-bus:0.1.0")
     stack.figures["MB of the image apc-bus above its base"] = above = round((ours - base) / 1e6)
-    assert above <= 120
+    assert above <= 200  # 60 of them for rules (CEL, JSON Schema), 15 for the doors
 
 
 def _size(image: str) -> int:

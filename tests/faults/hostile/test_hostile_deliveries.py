@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import aiormq
+import aio_pika
 import pytest
 from tests.faults.cast import AWAY, POISON
 from tests.faults.hostile.attacks import DOZENS, Attack
@@ -112,8 +112,8 @@ async def test_recipients_that_are_not_there(attack: Attack) -> None:
     to_nobody = [attack.idea(to="nobody") for _ in range(DOZENS)]
     to_both = [attack.idea(to=("blue-1", AWAY)) for _ in range(DOZENS)]
     async with attack.amid_load():
-        async with aiormq.connect(deployment.amqp_url) as connection:
-            await (await connection.channel()).queue_delete(agent_queue(AWAY, urgent=False))
+        async with await aio_pika.connect(deployment.amqp_url) as connection, connection.channel() as channel:
+            await channel.queue_delete(agent_queue(AWAY, urgent=False))
         for packet in (*to_nobody, *to_both):
             await attack.send(packet)
         await until(attack.told("UNROUTABLE", ids(to_nobody)))

@@ -12,9 +12,9 @@ from tests.support.traffic.packets import ROLE
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext
-from apc_agents.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
 from apc_agents.clearance import Clearance
 from apc_contracts import IdeaPayload, Packet, PacketType, SecurityLevel, parse_response
+from apc_minds.actions import ActionContext, ActionExecutor, Effect, ToolCall, ToolRegistry
 
 HANGS_IN_EFFECT = "HANGS_IN_EFFECT"
 """Environment: the first attempt hangs between what it wrote and the record of that, else after it."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.agents.llm.model_service import model_service, written
 from tests.integration.agents.worker_process import PYTHONPATH
 from tests.integration.conftest import House
+from tests.minds.llm.model_service import model_service, written
 from tests.support.traffic.packets import SESSION
 
 TOLD = """

@@ -13,18 +13,18 @@ from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
-from apc_agents.context import (
+from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_client.in_process import run_embedded
+from apc_contracts import ORCHESTRATOR, IdeaPayload, Packet, PacketType, RunPhase, Signal, SignalPayload, new_packet_id
+from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
+from apc_minds.context import (
     ContextSession,
     InMemoryContextStore,
     MemoryContextStore,
     SessionConfig,
     emit_compressions,
 )
-from apc_agents.memory import PostgresMemoryStore
-from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_client.in_process import run_embedded
-from apc_contracts import ORCHESTRATOR, IdeaPayload, Packet, PacketType, RunPhase, Signal, SignalPayload, new_packet_id
-from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
+from apc_minds.memory import PostgresMemoryStore
 
 SESSION = "long-talk"
 CONFIG = SessionConfig(max_tokens=400)

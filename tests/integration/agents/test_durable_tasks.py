@@ -12,8 +12,8 @@ from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
 from tests.support.traffic import make_idea, make_packet, until
 
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import Task, TaskStatus
+from apc_agents.task_port import Task, TaskStatus
+from apc_minds.tasks.postgres import PostgresTaskStore
 
 KILLS = 4
 """Less than MAX_LOST_LEASES: no task may be given up."""

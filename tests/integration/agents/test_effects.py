@@ -175,15 +175,15 @@ async def test_a_handler_that_runs_again_elsewhere_waits_for_the_same_verdict(ho
     async with house.persister(), house.gate():
         await house.open_session()
         buses = [await house.connect("agents") for _ in range(2)]
-        first, second = (
-            asyncio.create_task(Worker(agent, bus, effects=PostgresEffectStore(house.pool)).run(never)) for bus in buses
-        )
+        first, second = (Worker(agent, bus, effects=PostgresEffectStore(house.pool)) for bus in buses)
+        at_first = asyncio.create_task(first.run(never))
         await house.agents.publish(trigger)
         await is_made.wait()
-        first.cancel()
+        elsewhere = asyncio.create_task(second.run(never))
+        at_first.cancel()
         await until(house.has_come_to("ARCHIVED", trigger.packet_id, "red-1"))
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
+        elsewhere.cancel()
+        await asyncio.gather(at_first, elsewhere, return_exceptions=True)
         for bus in buses:
             await bus.close()
     assert (ends, made) == ([None, None], [1])

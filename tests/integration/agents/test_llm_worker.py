@@ -7,18 +7,18 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.agents.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
 from tests.integration.agents.thinking_agent import CONFIG
 from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
+from tests.minds.llm.model_service import COMPLETION_TOKENS, PROMPT_TOKENS, model_service, written
 from tests.support.traffic import make_idea, make_packet, until
 from tests.support.traffic.packets import SESSION
 
-from apc_agents.context import ContextSession, MemoryContextStore
-from apc_agents.context.store import StateContextStore
-from apc_agents.llm.agent import COMPARTMENTS, Compartment
-from apc_agents.memory import PostgresMemoryStore
 from apc_log.queries import get_session
+from apc_minds.context import ContextSession, MemoryContextStore
+from apc_minds.context.store import StateContextStore
+from apc_minds.llm.agent import COMPARTMENTS, Compartment
+from apc_minds.memory import PostgresMemoryStore
 
 IDEAS = 6
 ANSWERS = 2 * IDEAS + 2

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-import aiormq
+import aio_pika
 import orjson
 import pytest
 from tests.integration.agents.crashing_agent import HANDLED, MAY_CRASH, POISON
@@ -223,8 +223,7 @@ async def test_a_packet_that_kills_its_worker_is_dead_lettered_alone(
 
 async def lower_delivery_limit(house: House, url: str) -> None:
     """21 crashes would only take longer."""
-    async with aiormq.connect(url) as connection:
-        channel = await connection.channel()
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         await channel.queue_delete(INBOX)
     planned = build_topology(1, house.agents.queues)
     queues = [replace(one, delivery_limit=DELIVERY_LIMIT) if one.name == INBOX else one for one in planned.queues]

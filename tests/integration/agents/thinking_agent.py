@@ -3,9 +3,9 @@
 from tests.support.traffic import AGENTS
 from tests.support.traffic.packets import ROLE
 
-from apc_agents.context import SessionConfig
-from apc_agents.llm import LLMAgent
 from apc_contracts import PacketType
+from apc_minds.context import SessionConfig
+from apc_minds.llm import LLMAgent
 
 CONFIG = SessionConfig(max_tokens=1_000)
 agent = LLMAgent(

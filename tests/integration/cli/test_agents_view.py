@@ -8,11 +8,12 @@ from tests.support.traffic import make_idea, make_packet, until
 
 from apc_bus.port import QueueDepth
 from apc_bus.topology import agent_queue
-from apc_cli.commands.agent import ALIVE_WITHIN, listed
+from apc_cli.commands.agent import listed
 from apc_cli.doctor import Finding, Status
 from apc_cli.doctor.agents import look_at_agents, look_at_dead_letters
 from apc_contracts import HeartbeatPayload, ReceiptKind, Signal
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.queries.agents import ALIVE_WITHIN
 
 
 def depths(agent: str, messages: int, consumers: int) -> dict[str, QueueDepth]:
@@ -29,6 +30,11 @@ async def one(house: House, agent: str, now: datetime | None = None) -> dict[str
 async def test_alive_open_and_dead(house: House) -> None:
     async with house.persister(), house.gate():
         await house.open_session()
+
+        async def is_heard() -> bool:
+            return bool((await one(house, "sentinel"))["is_alive"])
+
+        await until(is_heard)
         began = await one(house, "sentinel")
         assert (began["is_alive"], began["open"]) == (True, 0), "it has reported the START"
         assert set(began["rights"]) == {"validate", "veto"}
@@ -39,7 +45,7 @@ async def test_alive_open_and_dead(house: House) -> None:
         beat = make_packet("sentinel", HeartbeatPayload(signal=Signal.HEARTBEAT), session_id=PRESENCE_SESSION)
         sent = [make_packet("red-1", make_idea(), ("sentinel",), parent=house.opening) for _ in range(3)]
         await house.agents.publish(beat, *sent)
-        await until(house.is_logged(beat.packet_id, *(packet.packet_id for packet in sent)))
+        await until(house.is_logged(*(packet.packet_id for packet in sent)))
         assert (await one(house, "sentinel"))["open"] == 3
         await house.agents.receive("sentinel", 3)
         await house.agents.report("sentinel", [sent[0].packet_id])

@@ -165,3 +165,41 @@ async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgre
     ):
         assert failed.returncode == 2 and words in failed.stderr and len(failed.stderr.splitlines()) == 1
     assert ended["why_halted"] == "STOP by librarian"
+
+
+async def test_commands_take_the_end_of_an_id_that_lists_print(house: House, postgres_url: str, tmp_path: Path) -> None:
+    apc = ApcCommand(tmp_path)
+    given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
+    first, second = "01a2269c-bc5b-7b5f-a12c-f7a3e6f47aff", "01a2269c-bc5b-7b5f-a12c-07a3e6f47aff"
+    spec = {
+        "swarms": [{"swarm_id": "red", "agents": ["red-1"]}],
+        "generation_limit": 1,
+        "generation_deadline_ms": 60000,
+        "state_deadline_ms": 60000,
+    }
+
+    async def run(*arguments: str, stdin: str = "") -> Any:
+        return await asyncio.to_thread(apc, *arguments, stdin=stdin, given=given)
+
+    async with house.persister(), house.gate():
+        await house.open_session()
+        for session_id in (first, second):
+            opened = await run("session", "start", "-", "--session-id", session_id, stdin=json.dumps(spec))
+            assert opened.returncode == 0, opened.stderr
+        told = [
+            await run("session", "explain", end) for end in ("f7a3e6f47aff", "…f7a3e6f47aff", "F7A3E6F47AFF", first)
+        ]
+        several = await run("session", "explain", "…7a3e6f47aff")
+        none = await run("session", "explain", "…00000000")
+        listed = await run(
+            "session", "list", "--run-id", json.loads((await run("session", "list")).stdout)[0]["run_id"]
+        )
+        start = json.loads((await run("packet", "trace", "--session-id", "f7a3e6f47aff")).stdout)[0]
+        timeline = await run("packet", "tree", f"…{start['packet_id'][-12:]}")
+        stopped = await run("session", "stop", "f7a3e6f47aff")
+    assert {json.loads(one.stdout)["session_id"] for one in told} == {first}
+    assert several.returncode == none.returncode == 2
+    assert several.stderr == f"apc: …7a3e6f47aff is the end of {second} and {first}: give one whole\n"
+    assert none.stderr == "apc: the log holds no session whose id ends with 00000000\n"
+    assert json.loads(listed.stdout) and json.loads(timeline.stdout)["packets"][0]["packet_id"] == start["packet_id"]
+    assert f"session {first} is HALTED" in stopped.stdout, stopped.stderr

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import aiormq
+import aio_pika
 import pytest
 from tests.integration.conftest import House
 from tests.support.servers import PrivateNode
 from tests.support.traffic import make_idea, make_packet, until
+from yarl import URL
 
 from apc_bus.topology import INGRESS
 from apc_contracts import Packet, seal
@@ -34,12 +35,13 @@ def padded(packet: Packet, size: int) -> bytes:
 
 async def publish_raw(url: str, packet: Packet, body: bytes) -> None:
     """As a client of another language, on its own connection. Raises what the broker says."""
-    async with aiormq.connect(url) as connection:
-        channel = await connection.channel()
-        properties = aiormq.spec.Basic.Properties(
-            message_id=str(packet.packet_id), message_type=packet.packet_type.value, user_id=connection.url.user
+    async with await aio_pika.connect(url) as connection:
+        channel = await connection.channel(on_return_raises=True)
+        ingress = await channel.get_exchange(INGRESS, ensure=False)
+        message = aio_pika.Message(
+            body, message_id=str(packet.packet_id), type=packet.packet_type.value, user_id=URL(url).user
         )
-        await channel.basic_publish(body, exchange=INGRESS, routing_key="0", properties=properties, mandatory=True)
+        await ingress.publish(message, "0")
 
 
 async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
@@ -57,7 +59,7 @@ async def test_oversize_bodies_are_refused_and_the_gate_goes_on(
         share = OTHERS // TOO_LARGE_FOR_THE_BROKER
         for number, (large, larger) in enumerate(zip(for_gate, for_broker, strict=True)):
             await publish_raw(amqp_vhost_url, large, padded(large, 256 * 1024 + 1))
-            with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match="larger than configured max size"):
+            with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed, match="larger than configured max size"):
                 await publish_raw(amqp_vhost_url, larger, padded(larger, 2 * 1024 * 1024 + 1))
             refused_by_broker += 1
             await house.agents.publish(*others[number * share : (number + 1) * share])

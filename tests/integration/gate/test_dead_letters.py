@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-import aiormq
+import aio_pika
 import pytest
 from msgspec.structs import replace
 from tests.integration.conftest import House
@@ -24,8 +24,7 @@ INBOX = agent_queue("blue-1", urgent=False)
 
 async def delete(url: str, *queues: str) -> None:
     """Delete queues under the one who uses them."""
-    async with aiormq.connect(url) as connection:
-        channel = await connection.channel()
+    async with await aio_pika.connect(url) as connection, connection.channel() as channel:
         for queue in queues:
             await channel.queue_delete(queue)
 
@@ -109,13 +108,13 @@ async def test_an_inbox_has_all_that_keeps_its_dead_letters(house: House, amqp_v
         "x-max-length": 2000,
     }
     others = {"x-overflow": "drop-head", "x-dead-letter-strategy": "at-most-once", "x-delivery-limit": 19}
-    async with aiormq.connect(amqp_vhost_url) as connection:
+    async with await aio_pika.connect(amqp_vhost_url) as connection:
         queue = agent_queue("blue-1", urgent)
-        await (await connection.channel()).queue_declare(queue, durable=True, arguments=demanded)
+        await (await connection.channel()).declare_queue(queue, durable=True, arguments=demanded)
         for name, value in others.items():
             channel = await connection.channel()
-            with pytest.raises(aiormq.exceptions.ChannelPreconditionFailed, match=name):
-                await channel.queue_declare(queue, durable=True, arguments=demanded | {name: value})
+            with pytest.raises(aio_pika.exceptions.ChannelPreconditionFailed, match=name):
+                await channel.declare_queue(queue, durable=True, arguments=demanded | {name: value})
 
 
 async def test_an_input_that_dies_while_the_gate_is_away(house: House) -> None:

@@ -237,11 +237,11 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
 async def delete_queues(url: str) -> None:
     """Leave no queue of gates and log, like a broker that was rebuilt empty."""
     link = await Nodes([url], Timing()).connect("test")
-    channel = await link.connection.channel()
+    channel = await link.channel()
     for shard in (0, 1):
         for queue in (gate_queue(shard), log_queue(shard)):
             await channel.queue_delete(queue)
-    await link.close(5)
+    await link.close()
 
 
 async def test_a_broker_gets_the_number_of_the_open_sessions_back(

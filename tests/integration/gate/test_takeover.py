@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import SecretStr
-from tests.integration.conftest import House
+from tests.integration.conftest import SIGNALLED, House
 from tests.support.servers import Proxy
 from tests.support.traffic import make_idea, make_packet, until
 
@@ -21,6 +21,7 @@ from apc_bus.topology import LOG, agent_queue, gate_queue, log_queue
 from apc_contracts import parse_packet
 from apc_contracts.vocabulary import PacketType
 from apc_log.batch import CONTENT_TYPE, LOG_BATCH_TYPE, LOG_BATCH_VERSION, ConflictEntry, LogBatch, encode
+from apc_log.queries.agents import read_signs
 from apc_orchestrator import Orchestrator
 
 INBOX = agent_queue("sentinel", urgent=False)
@@ -216,6 +217,7 @@ async def test_a_lost_confirm_is_no_lost_batch(far_house: FarHouse) -> None:
         first = await far_house.gate(resources)
         await house.open_session()
         second, _ = await resources.enter_async_context(house.gate())
+        await until(lambda: _are_heard(house))  # the next message for the log is a batch
         far_house.proxy.freeze_after(LOG.encode())
         await house.agents.publish(sent)
         await until(house.is_logged(sent.packet_id))
@@ -232,6 +234,10 @@ async def test_a_lost_confirm_is_no_lost_batch(far_house: FarHouse) -> None:
     assert row["epoch"] == 1, "judged once, by the first"
     spent = orjson.loads(await house.pool.fetchval("SELECT document FROM apc_log.sessions"))["spent"]
     assert spent == {"packets": 1}
+
+
+async def _are_heard(house: House) -> bool:
+    return set(await house.pool.fetchval(SIGNALLED)) <= (await read_signs(house.pool)).keys()
 
 
 async def test_a_late_batch_is_fenced_and_recorded(house: House) -> None:

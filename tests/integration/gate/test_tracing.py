@@ -10,13 +10,13 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import StatusCode
 from tests.integration.conftest import House
 from tests.support.traffic import AGENTS, make_idea, make_packet, until
 from tests.support.traffic.packets import ROLE
 
 from apc_agents import Agent, HandlerContext, Worker, WorkerSettings
-from apc_bus.telemetry import headers_of, start_span, use_tracer_provider
+from apc_bus.telemetry import SpanKind, headers_of, start_span, use_tracer_provider
 from apc_contracts import IdeaPayload, Packet, PacketType
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -83,7 +83,7 @@ async def test_one_trace_from_the_sender_to_the_handler_of_the_answer(
 
     async with worker(running, answerer), worker(running, asker):
         sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening)
-        root = start_span("the sender's own", SpanKind.CLIENT)
+        root = start_span("the sender's own", SpanKind.PRODUCER)
         assert root is not None
         await running.agents.publish(sent, headers=headers_of(root))
         root.end()

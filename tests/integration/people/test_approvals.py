@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from tests.integration.agents.asking_agent import CHANGED
+from tests.integration.agents.asking_agent import CHANGED, TYPED
 from tests.integration.agents.worker_process import WorkerProcess
 from tests.integration.conftest import House
 from tests.support.account import ACCOUNT
@@ -136,7 +136,7 @@ async def test_an_approval_comes_after_everything_was_killed_and_started_again(d
         (ask,) = await desk.asked()
         listed = json.loads((await desk.apc("approval", "list", "--json")).stdout)
         assert [(one["packet_id"], one["question"]) for one in listed] == [(str(ask), "Ship build 1?")]
-        approved = await desk.apc("approval", "approve", str(ask), "--note", "go")
+        approved = await desk.apc("approval", "approve", str(ask), "--note", "go", "--yes")
         assert approved.stdout == f"question {ask} is approved by alice\n", approved.stderr
         late = await desk.apc("approval", "deny", str(ask))
         assert (late.returncode, desk.lines("shipped")) == (2, [])
@@ -146,6 +146,41 @@ async def test_an_approval_comes_after_everything_was_killed_and_started_again(d
             assert await desk.ended() == "approved by alice: go, builds 1"
     assert (len(desk.lines("builds")), len(desk.lines("shipped"))) == (1, 1)
     assert [tuple(row) for row in await desk.house.pool.fetch(ANSWERS)] == [("alice", "approved", "accepted")]
+
+
+@pytest.mark.long
+async def test_a_model_is_filled_in_at_a_terminal_while_nobody_runs(desk: Desk) -> None:
+    """The worker waits, ends, and another process of it gets the model."""
+    async with desk.services():
+        await desk.begin()
+        async with desk.worker.running(**{TYPED: "yes"}):
+            await until(desk.has_asked)
+    async with desk.services():
+        (ask,) = map(str, await desk.asked())
+        shown = json.loads((await desk.apc("approval", "show", ask)).stdout)
+        assert shown["answer_schema"]["properties"]["share"]["format"] == "decimal"
+        unsaid = await desk.apc("approval", "approve", ask, "--yes", "--field", "shared=1")
+        assert "The question asks for: share (decimal, needed): Share: In percent.; day (date as" in unsaid.stderr
+        bare = await desk.apc("approval", "approve", ask, "--yes")
+        assert (bare.returncode, "payload.answer.content: this question is answered with fields" in bare.stderr) == (
+            2,
+            True,
+        )
+        given = ("--field", "day=2026-12-01", "--field", "channels=beta", "--field", "channels=stable")
+        wrong = await desk.apc("approval", "approve", ask, "--yes", "--field", "share=101", *given)
+        assert (wrong.returncode, wrong.stderr) == (2, "apc: answer.share: this value is to be at most 100\n")
+        unfit = await desk.apc("approval", "approve", ask, "--yes", "--answer", '{"share": "5", "day": "2026-02-31"}')
+        assert unfit.returncode == 2
+        assert (
+            "CONTENT_INVALID at payload.answer.content.day" in unfit.stderr
+            and "Remedy: correct the field" in unfit.stderr
+        )
+        done = await desk.apc("approval", "approve", ask, "--yes", "--note", "go", "--field", "share=2.50", *given)
+        assert done.stdout == f"question {ask} is approved by alice\n", done.stderr
+        async with desk.worker.running(**{TYPED: "yes"}):
+            said = await desk.ended()
+    release = "Release(share=Decimal('2.50'), day=datetime.date(2026, 12, 1), channels=['beta', 'stable'])"
+    assert said == f"approved by alice: go, builds 1, {release}"
 
 
 async def test_who_registers_a_person_for_another_broker_user_is_told(desk: Desk) -> None:
@@ -177,7 +212,7 @@ async def test_a_handler_that_has_changed_is_told_where_and_waits_for_its_old_co
         async with desk.worker.running():
             await until(desk.has_asked)
         (ask,) = await desk.asked()
-        await desk.apc("approval", "approve", str(ask), "--note", "go")
+        await desk.apc("approval", "approve", str(ask), "--note", "go", "--yes")
         async with desk.worker.running(**{CHANGED: "yes"}):
             await until(is_dead)
         error = await desk.house.pool.fetchval(

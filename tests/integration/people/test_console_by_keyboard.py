@@ -1,7 +1,9 @@
 """A person answers, requeues and checks a proof in a browser, with the keyboard alone, over RabbitMQ."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import orjson
 import pytest
 from tests.integration.people.test_approvals import Desk, desk, make_task, start_task
 from tests.support.log.tampering import disable_guards
@@ -23,6 +25,17 @@ from apc_web.pool import open_reader, open_state_reader
 from apc_web.route_services import Services
 
 __all__ = ["desk"]
+HOSTILE = "<img src=x onerror=alert(1)> \u202e"
+FORM: dict[str, Any] = {
+    "properties": {
+        "share": {"type": "integer", "title": "Share in percent", "description": "Who gets it first.", "maximum": 100},
+        "kind": {"enum": ["beta", "stable"], "title": HOSTILE},
+        "notes": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["share", "kind"],
+}
+"""What the question asks for, with a title that acts where it is not shown as text."""
+FILLED_IN = "SELECT packet #> '{payload,answer,content}' FROM apc_log.packets WHERE packet #>> '{payload,answer}' <> ''"
 CHANGE = "UPDATE apc_log.agent_packets SET sender_role = $2 WHERE packet_id = $1"
 
 
@@ -39,7 +52,7 @@ async def test_a_person_acts_with_the_keyboard_alone(
     pool, state = await open_reader(postgres_url, wait), await open_state_reader(postgres_url, wait)
     acts = OperatorActs(pool, BusSettings())
     key_of = load_signer(PersisterSettings()).public_key
-    services = Services(pool, state, contract, key_of, Feed(pool, contract), is_embedded=False, acts=acts)
+    services = Services(pool, contract, key_of, state, Feed(pool, contract), is_embedded=False, acts=acts)
     async with desk.services(), served(AccessGuard(make_app(services), TOKEN)) as url:
         await house.open_session()
         await desk.add_person("alice", "release-manager")
@@ -63,6 +76,7 @@ async def test_a_person_acts_with_the_keyboard_alone(
         await change_the_row(ask.sender.role)
         answers = await house.pool.fetch(ANSWERS)
         assert [tuple(row) for row in answers] == [("alice", "approved", "accepted", "looks right")]
+        assert orjson.loads(await house.pool.fetchval(FILLED_IN)) == {"share": 20, "kind": "stable"}
         assert await house.pool.fetchval(REQUEUES) == 1
     pool.terminate()
     state.terminate()
@@ -71,7 +85,7 @@ async def test_a_person_acts_with_the_keyboard_alone(
 def _question(task: Packet) -> Packet:
     payload = SignalPayload(
         signal=Signal.ASK,
-        question=Question(text="Ship build 7?", content={"tests": "212 passed"}),
+        question=Question(text="Ship build 7?", content={"tests": "212 passed"}, answer_schema=FORM),
         expected_response_by=datetime.now(UTC) + timedelta(hours=1),
     )
     return make_packet(

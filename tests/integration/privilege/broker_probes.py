@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import aiormq
-from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelPreconditionFailed
-from pamqp.commands import Basic
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelPreconditionFailed
+from aiormq.exceptions import ChannelAccessRefused
 
 from apc_bus.topology import RETRY_DELAYS_MS, QueueKind, Topology, gate_queue, retry_queue
 
@@ -17,7 +18,7 @@ OTHERS_KEY = "idea.blue.beta"
 ALPHA, BETA = "agent.alpha", "agent.beta"
 FOREIGN_EXCHANGES = ("amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic")
 
-Attempt = Callable[[aiormq.abc.AbstractChannel, str], Awaitable[object]]
+Attempt = Callable[[AbstractChannel, str], Awaitable[object]]
 """Tries an act over a fresh channel, as a user."""
 
 
@@ -29,7 +30,7 @@ class Act:
     attempt: Attempt
 
 
-async def is_allowed(connection: aiormq.abc.AbstractConnection, user: str, act: Act) -> bool:
+async def is_allowed(connection: AbstractConnection, user: str, act: Act) -> bool:
     """Return whether the broker let a user do it; any answer but yes and a refusal for lack of rights is raised."""
     channel = await connection.channel()
     try:
@@ -47,7 +48,7 @@ async def is_allowed(connection: aiormq.abc.AbstractConnection, user: str, act: 
 async def may_open(url: str) -> bool:
     """Return whether a connection of this user and virtual host is let in."""
     try:
-        connection = await aiormq.connect(url)
+        connection = await aio_pika.connect(url)
     except AMQPError:
         return False
     await connection.close()
@@ -80,17 +81,18 @@ def _publishing(topology: Topology) -> Iterator[Act]:
 async def _publish(
     exchange: str,
     key: str,
-    channel: aiormq.abc.AbstractChannel,
+    channel: AbstractChannel,
     user: str,
     *,
     headers: dict[str, list[str]] | None = None,
     is_signed: bool = True,
 ) -> None:
-    properties = Basic.Properties(user_id=user if is_signed else None, headers=headers)  # type: ignore[arg-type]
-    await channel.basic_publish(b"{}", exchange=exchange, routing_key=key, properties=properties)
+    target = channel.default_exchange if not exchange else await channel.get_exchange(exchange, ensure=False)
+    message = aio_pika.Message(b"{}", user_id=user if is_signed else None, headers=headers)  # type: ignore[arg-type]
+    await target.publish(message, key, mandatory=False)
 
 
-async def _publish_as_another(channel: aiormq.abc.AbstractChannel, user: str) -> None:
+async def _publish_as_another(channel: AbstractChannel, user: str) -> None:
     await _publish("apc.ingress", "0", channel, ALPHA if user == BETA else BETA)
 
 
@@ -109,40 +111,40 @@ def _reading(topology: Topology) -> Iterator[Act]:
         yield Act(f"ask how many messages {name} has (passive declare)", partial(_look, name))
 
 
-async def _consume(queue: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
+async def _consume(queue: str, channel: AbstractChannel, user: str) -> None:
     async def take(message: object) -> None:
         """Left unacknowledged: it goes back with the channel."""
 
-    await channel.basic_qos(prefetch_count=1)
-    await channel.basic_consume(queue, take)
+    await channel.set_qos(prefetch_count=1)
+    await (await channel.get_queue(queue, ensure=False)).consume(take)
 
 
-async def _purge(queue: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
-    await channel.queue_purge(queue)
+async def _purge(queue: str, channel: AbstractChannel, user: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).purge()
 
 
-async def _get(queue: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
-    await channel.basic_get(queue)
+async def _get(queue: str, channel: AbstractChannel, user: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).get(fail=False)
 
 
-async def _look(queue: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
-    await channel.queue_declare(queue, passive=True)
+async def _look(queue: str, channel: AbstractChannel, user: str) -> None:
+    await channel.get_queue(queue)
 
 
 def _declaring(topology: Topology) -> Iterator[Act]:
     arguments = {queue.name: queue.arguments for queue in topology.queues}
 
     def declare(queue: str, **how: Any) -> Attempt:
-        return lambda channel, user: channel.queue_declare(queue, **how)
+        return lambda channel, user: channel.declare_queue(queue, **how)
 
     yield Act("declare a queue", declare("apc.agent.alpha.more", durable=True))
     yield Act("declare a queue that the broker names", declare("", exclusive=True))
     for queue in (OWN_INBOX, gate_queue(0)):
         yield Act(f"declare {queue} as it is", declare(queue, durable=True, arguments=arguments[queue]))
-    yield Act("declare an exchange", lambda channel, user: channel.exchange_declare("apc.intra.gamma"))
+    yield Act("declare an exchange", lambda channel, user: channel.declare_exchange("apc.intra.gamma"))
     yield Act(
         "declare apc.ingress as it is",
-        lambda channel, user: channel.exchange_declare("apc.ingress", exchange_type="direct", durable=True),
+        lambda channel, user: channel.declare_exchange("apc.ingress", "direct", durable=True),
     )
     for queue in (OWN_INBOX, OTHERS_INBOX):
         yield Act(f"bind {queue} to apc.inter_agent with #", partial(_bind, queue, "apc.inter_agent"))
@@ -150,20 +152,24 @@ def _declaring(topology: Topology) -> Iterator[Act]:
     yield Act(f"bind {OTHERS_INBOX} to apc.intra.alpha", partial(_bind, OTHERS_INBOX, "apc.intra.alpha"))
     yield Act(
         "bind the exchange apc.intra.alpha to apc.inter_agent",
-        lambda channel, user: channel.exchange_bind("apc.intra.alpha", "apc.inter_agent", "#"),
+        lambda channel, user: _bind_exchanges("apc.intra.alpha", "apc.inter_agent", channel),
     )
     for queue in (OWN_INBOX, OTHERS_INBOX, gate_queue(0)):
         yield Act(f"delete {queue}", partial(_delete, queue))
     yield Act("delete apc.ingress", lambda channel, user: channel.exchange_delete("apc.ingress"))
 
 
-async def _bind(queue: str, exchange: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
-    await channel.queue_bind(queue, exchange, "#")
+async def _bind(queue: str, exchange: str, channel: AbstractChannel, user: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).bind(exchange, "#")
 
 
-async def _unbind(queue: str, exchange: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
-    await channel.queue_unbind(queue, exchange, "#")
+async def _unbind(queue: str, exchange: str, channel: AbstractChannel, user: str) -> None:
+    await (await channel.get_queue(queue, ensure=False)).unbind(exchange, "#")
 
 
-async def _delete(queue: str, channel: aiormq.abc.AbstractChannel, user: str) -> None:
+async def _bind_exchanges(target: str, source: str, channel: AbstractChannel) -> None:
+    await (await channel.get_exchange(target, ensure=False)).bind(source, "#")
+
+
+async def _delete(queue: str, channel: AbstractChannel, user: str) -> None:
     await channel.queue_delete(queue)

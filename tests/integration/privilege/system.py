@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import asyncpg
+import pytest
 from pydantic import SecretStr
 from tests.integration.privilege.conftest import GuardedBroker
 from tests.support.apc_command import ApcCommand
@@ -19,6 +21,7 @@ from tests.support.traffic import ScriptedAgents, until
 from tests.support.traffic.packets import ROLE
 
 from apc_bus.rabbit import RabbitBus, connect_rabbit
+from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
 
 SWARM = f"""
@@ -41,6 +44,7 @@ async def answer(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
     ctx.state["answered"] = ctx.state.get("answered", 0) + 1
     return idea.payload.model_copy(update={{"method_id": "answer", "intent": "another"}})
 """
+GROUPS = ("apc_writer", "apc_reader", "apc_agent")
 CAST = {"librarian": ("desk", ("operate",)), "gamma": ("red", ()), "delta": ("blue", ())}
 
 
@@ -142,3 +146,22 @@ def _is_held(pool: asyncpg.Pool) -> Callable[[], Awaitable[bool]]:
         return bool(await pool.fetchval("SELECT count(*) FROM apc_log.shards WHERE epoch > 0") == 1)
 
     return holds
+
+
+@pytest.fixture
+async def system(
+    guarded_broker: GuardedBroker, guarded_vhost: str, postgres_url: str, tmp_path: Path
+) -> AsyncIterator[System]:
+    """Gate, log writer and the worker gamma as processes; librarian and delta are registered."""
+    roles = {group: f"apc_test_{secrets.token_hex(6)}" for group in GROUPS}
+    admin = await asyncpg.connect(postgres_url)
+    for group, user in roles.items():
+        await admin.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'p' IN ROLE {group}")
+    async with running(System(guarded_broker, guarded_vhost, postgres_url, roles, tmp_path)) as system:
+        yield system
+    management = Management(guarded_broker.management_url())
+    for agent in CAST:
+        await management.delete_user(f"agent.{agent}")
+    for user in roles.values():
+        await admin.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+    await admin.close()

@@ -8,9 +8,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from time import monotonic
 
-import aiormq
+import aio_pika
 import pytest
-from pamqp.commands import Basic
 from tests.integration.privilege.broker_probes import ALPHA, BETA, acts, is_allowed, may_open
 from tests.integration.privilege.conftest import GuardedBroker
 from tests.integration.privilege.documented import check_table
@@ -94,7 +93,7 @@ async def test_every_forbidden_act_is_refused(guarded_broker: GuardedBroker, exe
 
 async def probe(broker: GuardedBroker, user: str, seen: Seen) -> None:
     """Try every act as one user."""
-    async with aiormq.connect(broker.url(user)) as connection:
+    async with await aio_pika.connect(broker.url(user)) as connection:
         for act in acts(broker.topology):
             if await is_allowed(connection, user, act):
                 seen[act.name].add(user)
@@ -106,15 +105,17 @@ async def probe(broker: GuardedBroker, user: str, seen: Seen) -> None:
 
 async def send_within_its_rights(broker: GuardedBroker) -> int:
     """After all of it alpha's packets still come to the gate; how many of them wait there."""
-    properties = Basic.Properties(user_id=ALPHA)
-    async with aiormq.connect(broker.url("topology")) as connection, aiormq.connect(broker.url(ALPHA)) as own:
-        gate, channel = await connection.channel(), await own.channel()
-        await gate.queue_purge(gate_queue(0))
+    async with (
+        await aio_pika.connect(broker.url("topology")) as connection,
+        connection.channel() as at_the_gate,
+        await aio_pika.connect(broker.url(ALPHA)) as own,
+        own.channel(on_return_raises=True) as channel,
+    ):
+        await (await at_the_gate.get_queue(gate_queue(0))).purge()
+        ingress = await channel.get_exchange("apc.ingress", ensure=False)
         for _ in range(PACKETS):
-            await channel.basic_publish(
-                b"{}", exchange="apc.ingress", routing_key="0", properties=properties, mandatory=True
-            )
-        return (await gate.queue_declare(gate_queue(0), passive=True)).message_count or 0
+            await ingress.publish(aio_pika.Message(b"{}", user_id=ALPHA), "0")
+        return (await at_the_gate.get_queue(gate_queue(0))).declaration_result.message_count or 0
 
 
 def may_manage(broker: GuardedBroker, user: str) -> bool:
@@ -133,9 +134,9 @@ def may_manage(broker: GuardedBroker, user: str) -> bool:
 async def senders_to_beta(broker: GuardedBroker) -> set[str | None]:
     """Return who has written into the inbox of beta; it is empty then. No copy by CC or BCC may be among it."""
     senders = set()
-    async with aiormq.connect(broker.url("topology")) as connection:
-        channel = await connection.channel()
-        for queue in (agent_queue("beta", urgent) for urgent in (True, False)):
-            while not isinstance((message := await channel.basic_get(queue, no_ack=True)).delivery, Basic.GetEmpty):
-                senders.add(message.header.properties.user_id)
+    async with await aio_pika.connect(broker.url("topology")) as connection, connection.channel() as channel:
+        for urgent in (True, False):
+            queue = await channel.get_queue(agent_queue("beta", urgent))
+            while (message := await queue.get(no_ack=True, fail=False)) is not None:
+                senders.add(message.user_id)
     return senders

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from tests.integration.privilege.documented import check_table
 
-ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_owner")
+ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_door", "apc_owner")
 RELATIONS = """
 SELECT name.oid::regclass::text AS name, name.relkind AS kind, namespace.nspname AS schema,
        (SELECT is_append_only FROM apc_guard.log_tables AS listed WHERE listed.name = name.oid) AS is_append_only,
@@ -21,6 +21,7 @@ ORDER BY nspname, relname
 LOG, PROJECTION, VIEW = "a table of the log", "a projection beside the log", "a view of the log"
 KEYS, APP, GUARD = "apc_keys.subject_keys", "another table of apc_app", "a table of the guard"
 STATES = "the tasks and effects in apc_app"
+PUSH = "the receivers of push in apc_app"
 REVISION, RECORDED = "apc_guard.alembic_version", "apc_log.log_events"
 VERBS = ("read", "insert into", "update", "delete from", "truncate", "alter", "drop")
 Seen = dict[tuple[str, str], dict[str, set[str]]]
@@ -59,6 +60,7 @@ EXPECTED: dict[str, set[tuple[str, str]]] = {
     | {("update", PROJECTION), ("update", KEYS)},
     "apc_agent": {(verb, kind) for verb in ("read", "insert into", "update") for kind in (APP, STATES)},
     "apc_state_reader": {("read", STATES)},
+    "apc_door": {(verb, PUSH) for verb in ("read", "insert into", "update", "delete from")},
 }
 """What may be done; apc_owner's own rights are in the page's table alone, and in tests/persister/guard."""
 
@@ -77,6 +79,8 @@ class Relation:
             kind = row["name"]
         elif row["name"] in ("apc_app.agent_tasks", "apc_app.agent_effects"):
             kind = STATES
+        elif row["name"] == "apc_app.a2a_push":
+            kind = PUSH
         elif row["schema"] != "apc_log":
             kind = {"apc_app": APP, "apc_keys": KEYS, "apc_guard": GUARD}[row["schema"]]
         elif row["kind"] in (b"v", b"m"):
@@ -134,7 +138,7 @@ async def test_every_role_may_do_its_work_and_no_more(connection: asyncpg.Connec
         allowed = {act for act, answers in seen.items() if answers[role] != {"refused"}}
         assert allowed == expected, role
     for cells in rows[len(seen) :]:
-        for role, answer in zip(ROLES[:4], cells[1:], strict=False):
+        for role, answer in zip(ROLES[:-1], cells[1:], strict=False):
             assert answer == ("allowed" if cells[0] == "create a temporary table" else "refused"), (cells[0], role)
     check_table("database probes", ["act", *ROLES], rows)
 

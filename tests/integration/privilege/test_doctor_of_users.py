@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import aio_pika
 import pytest
 from pydantic import SecretStr
 from tests.integration.privilege.conftest import GuardedBroker
+from tests.support.traffic import until
 
 from apc_bus.rabbit.definitions import agent_permission
 from apc_bus.rabbit.management import Management
 from apc_bus.settings import BusSettings
-from apc_cli.doctor import Finding, Status
+from apc_bus.topology import INGRESS, SUBSTRATE, SUBSTRATE_STREAM
+from apc_cli.doctor import Finding, Status, broker
 from apc_cli.doctor.broker import look_at_users
 
 pytestmark = pytest.mark.broker
@@ -41,6 +44,53 @@ async def test_a_user_that_may_forge_others(settings: BusSettings, guarded_broke
         guarded_broker.node.ctl("set_user_tags", "agent.beta")
     said = "broker user agent.beta has the tag impersonator: it can send in anybody's name"
     assert fault == (Status.WRONG, said)
+
+
+async def test_an_agent_that_fills_the_broker(
+    settings: BusSettings, guarded_broker: GuardedBroker, guarded_vhost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a transaction that it leaves open, and by a reader of the substrate who acknowledges nothing."""
+    monkeypatch.setattr(broker, "MOST_UNACKNOWLEDGED", 4)
+    said: list[str] = []
+
+    async def are_found() -> bool:
+        said[:] = [sentence for _, sentence in faults(await look_at_users(settings, guarded_broker.topology))]
+        return len(said) == 2
+
+    async with (
+        await aio_pika.connect(guarded_broker.url("orchestrator", guarded_vhost)) as gate,
+        await aio_pika.connect(guarded_broker.url("agent.alpha", guarded_vhost)) as hostile,
+    ):
+        substrate = await (await gate.channel()).get_exchange(SUBSTRATE, ensure=False)
+        for _ in range(5):
+            await substrate.publish(aio_pika.Message(b"{}"), "")
+        reader, writer = await hostile.channel(), await hostile.channel(publisher_confirms=False)
+        await reader.set_qos(prefetch_count=65_535)
+        stream = await reader.get_queue(SUBSTRATE_STREAM, ensure=False)
+        await stream.consume(leave, arguments={"x-stream-offset": "first"})
+        async with writer.transaction():
+            ingress = await writer.get_exchange(INGRESS, ensure=False)
+            await ingress.publish(aio_pika.Message(b"{}", user_id="agent.alpha"), "0")
+            await until(are_found, 60)
+    assert said == [
+        "the broker keeps 1 message of user agent.alpha in transactions, which no worker uses",
+        "the broker keeps 5 deliveries to user agent.alpha, who acknowledges none",
+    ]
+
+
+async def leave(message: object) -> None:
+    """Leave a delivery unacknowledged."""
+
+
+async def test_a_remedy_is_safe_to_copy(settings: BusSettings, guarded_broker: GuardedBroker) -> None:
+    name = "x; touch owned"
+    guarded_broker.node.ctl("add_user", name, "secret-of-x")
+    try:
+        guarded_broker.node.ctl("set_user_tags", name, "impersonator")
+        (fault,) = [one for one in await look_at_users(settings, guarded_broker.topology) if one.status is Status.WRONG]
+    finally:
+        guarded_broker.node.ctl("delete_user", name)
+    assert fault.fix == f"rabbitmqctl set_user_tags '{name}'"
 
 
 async def test_rights_that_are_missing_or_too_many(

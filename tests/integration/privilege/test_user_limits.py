@@ -3,9 +3,9 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-import aiormq
+import aio_pika
 import pytest
-from aiormq.exceptions import AMQPError
+from aio_pika.exceptions import AMQPError
 from tests.integration.privilege.conftest import GuardedBroker
 
 from apc_bus.rabbit.definitions import user_limits
@@ -19,7 +19,7 @@ async def connections_until_refused(url: str, most: int) -> int:
     async with AsyncExitStack() as stack:
         for count in range(most):
             try:
-                connection = await aiormq.connect(url)
+                connection = await aio_pika.connect(url)
             except AMQPError:
                 return count
             stack.push_async_callback(connection.close)
@@ -40,7 +40,7 @@ async def test_an_agent_holds_no_more_connections_than_its_limit(guarded_broker:
 
 async def test_an_agent_holds_no_more_channels_than_its_limit(guarded_broker: GuardedBroker) -> None:
     most = user_limits(guarded_broker.topology)[USER]["max-channels"]
-    connection = await aiormq.connect(guarded_broker.url(USER))
+    connection = await aio_pika.connect(guarded_broker.url(USER))
     opened = 0
     try:
         async with asyncio.timeout(60):

@@ -2,54 +2,30 @@
 
 import asyncio
 import re
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from uuid import UUID
 
-import aiormq
+import aio_pika
 import asyncpg
 import pytest
-from aiormq.exceptions import AMQPError
-from pamqp.commands import Basic
+from aio_pika.exceptions import AMQPError
 from tests.integration.privilege.broker_probes import may_open
-from tests.integration.privilege.conftest import GuardedBroker
-from tests.integration.privilege.system import CAST, System, running
+from tests.integration.privilege.system import CAST, System, system
 from tests.support.traffic import make_idea, make_packet, make_start, until
 
-from apc_bus.rabbit.management import Management
 from apc_contracts import Packet, parse_packet
 from apc_contracts.payloads.session_signals import SwarmSpec
 
+__all__ = ["system"]
 TIMES_HANDLED = (
     "SELECT (state_value #>> '{state,answered}')::int FROM apc_app.agent_state_store WHERE agent_id = 'gamma'"
 )
-GROUPS = ("apc_writer", "apc_reader", "apc_agent")
 REFUSED = re.compile(r"user 'agent\.gamma' - invalid credentials")
 FIRST_ATTEMPTS, LATER_ATTEMPTS = 30, 6
 ATTEMPTS_A_MINUTE = 120
 """Of a worker whose user is gone, once its pauses have grown; a hot loop makes thousands."""
-
-
-@pytest.fixture
-async def system(
-    guarded_broker: GuardedBroker, guarded_vhost: str, postgres_url: str, tmp_path: Path
-) -> AsyncIterator[System]:
-    """Gate, log writer and the worker gamma as processes; librarian and delta are registered."""
-    roles = {group: f"apc_test_{secrets.token_hex(6)}" for group in GROUPS}
-    admin = await asyncpg.connect(postgres_url)
-    for group, user in roles.items():
-        await admin.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'p' IN ROLE {group}")
-    async with running(System(guarded_broker, guarded_vhost, postgres_url, roles, tmp_path)) as system:
-        yield system
-    management = Management(guarded_broker.management_url())
-    for agent in CAST:
-        await management.delete_user(f"agent.{agent}")
-    for user in roles.values():
-        await admin.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
-    await admin.close()
 
 
 @pytest.mark.long
@@ -136,13 +112,12 @@ async def a_hostile_agent_is_cut_off(system: System) -> tuple[int, float]:
     assert "Left: broker user agent.delta: " in refused.stderr and "refuses user 'guest'" in refused.stderr
     accepted: list[float] = []
     url = system.agent_url("delta")
-    connection = await aiormq.connect(url)
-    channel = await connection.channel()
+    connection = await aio_pika.connect(url)
+    ingress = await (await connection.channel()).get_exchange("apc.ingress", ensure=False)
 
     async def hammer() -> None:
-        properties = Basic.Properties(user_id="agent.delta", message_id="m")
         while True:
-            await channel.basic_publish(b"{", exchange="apc.ingress", routing_key="0", properties=properties)
+            await ingress.publish(aio_pika.Message(b"{", user_id="agent.delta", message_id="m"), "0", mandatory=False)
             accepted.append(time.monotonic())
 
     hammering = asyncio.create_task(hammer())

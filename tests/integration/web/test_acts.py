@@ -51,7 +51,7 @@ async def test_an_operator_acts_over_http(house: House, postgres_url: str, monke
         assert (await act(f"/sessions/{SESSION}/resume"))["detail"]["state"] == "SESSION_OPEN"
         await house.dead_letter("blue-1")
         (dead,) = (await client.get("/dead")).json()["items"]
-        assert dead["words"] == "the handler of the recipient failed" and dead["can_requeue"]
+        assert dead["words"].endswith("in 1 attempt: its handler failed.") and dead["can_requeue"]
         name = {key: dead[key] for key in ("packet_id", "session_id", "recipient")}
 
         answers = await asyncio.gather(

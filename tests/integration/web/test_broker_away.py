@@ -43,7 +43,7 @@ async def test_the_broker_goes_away_and_comes_back(
         pool = await open_reader(postgres_url, timedelta(seconds=10))
         stack.callback(pool.terminate)
         services = Services(
-            pool, pool, contract, lambda _: None, Feed(pool, contract), is_embedded=False,
+            pool, contract, lambda _: None, pool, Feed(pool, contract), is_embedded=False,
             acts=OperatorActs(pool, settings), probe=CachedProbe(QueueProbe(settings)),
         )  # fmt: skip
         transport = httpx.ASGITransport(make_app(services))

@@ -41,7 +41,7 @@ async def test_open_pages_tell_that_the_broker_is_away(house: House, cable: Prox
     async with AsyncExitStack() as stack:
         pool = await open_reader(postgres_url, timedelta(seconds=10))
         stack.callback(pool.terminate)
-        services = Services(pool, pool, contract, lambda _: None, Feed(pool, contract), is_embedded=False, probe=probe)
+        services = Services(pool, contract, lambda _: None, pool, Feed(pool, contract), is_embedded=False, probe=probe)
         await stack.enter_async_context(house.persister())
         await stack.enter_async_context(house.gate())
         await house.open_session()

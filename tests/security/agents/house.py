@@ -10,14 +10,14 @@ from tests.security.agents.obedient import Obedient
 from tests.support.waiting import until
 
 from apc_agents import AgentTestClient
-from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import Clearance, SenderRule
-from apc_agents.llm import LLMAgent, LLMSettings
-from apc_agents.tasks.store import ENDED
+from apc_agents.task_port import ENDED
 from apc_contracts import IdeaPayload, PacketType, Signal, SignalPayload
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Actor
 from apc_contracts.vocabulary import CONTROL_TYPES, Right
+from apc_minds.actions import ToolRegistry
+from apc_minds.llm import LLMAgent, LLMSettings
 
 SWARM = "red"
 STRANGER = Actor(agent_id="stranger-1", role="guest", swarm_id="outside")

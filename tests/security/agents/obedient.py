@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
-from tests.agents.llm.models import Answer, document, model_of
+from tests.minds.llm.models import Answer, document, model_of
 
 FORBIDDEN = ("transfer_money", "wipe", "deploy")
 """Tools that a stranger may not trigger: by level, by level, by the rule of the tool."""

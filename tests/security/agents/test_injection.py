@@ -12,11 +12,11 @@ from tests.security.agents.house import COLLEAGUE, STRANGER, House, idea, new_se
 from tests.security.agents.injections import TEXTS
 from tests.security.agents.obedient import FORBIDDEN, WAYS
 
-from apc_agents.actions import ToolRegistry
 from apc_agents.clearance import PROVENANCE, Trigger
-from apc_agents.tools import Tool
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Actor
+from apc_minds.actions import ToolRegistry
+from apc_minds.tools import Tool
 
 Channel = Callable[[House, str, str], Awaitable[None]]
 

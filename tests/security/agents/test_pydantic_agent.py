@@ -13,10 +13,10 @@ from tests.security.agents.injections import TEXTS
 
 from apc_agents import AgentTestClient, message
 from apc_agents.clearance import SenderRule
-from apc_agents.pydantic_ai import Permitted, PydanticAgent, ToolRule
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.packet import Actor
 from apc_contracts.vocabulary import Right
+from apc_minds.pydantic_ai import Permitted, PydanticAgent, ToolRule
 
 STRANGER = Actor(agent_id="stranger-1", role="guest", swarm_id="outside")
 COLLEAGUE = Actor(agent_id="colleague-1", role="lead", swarm_id="agents")

@@ -11,8 +11,8 @@ from tests.orchestrator.waiting.conftest import office
 from tests.orchestrator.waiting.office import MANAGERS, Office
 from tests.orchestrator.waiting.test_pydantic_approvals import RESULT, Change, Report, begin, questions
 
-from apc_agents.pydantic_ai import Approvers, Marked, Permitted, PydanticAgent, ToolRule
 from apc_contracts.agent import SecurityLevel
+from apc_minds.pydantic_ai import Approvers, Marked, Permitted, PydanticAgent, ToolRule
 
 __all__ = ["house", "office"]
 STEPS = (("fetch", "deploy"), ("pay",))

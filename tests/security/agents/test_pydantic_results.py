@@ -16,13 +16,13 @@ from tests.security.agents.test_pydantic_agent import COLLEAGUE, STRANGER, Reply
 from apc_agents import AgentTestClient, HandlerContext, InMemoryStateStore
 from apc_agents.clearance import PROVENANCE, Clearance, Trigger
 from apc_agents.emission import Builder, Draft
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
 from apc_agents.running.delivery import KnownSessions
 from apc_contracts import Actor, Packet, RunPhase
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.payloads.by_type import AgentRequest, SignalPayload
 from apc_contracts.vocabulary import Signal
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.pydantic_ai import Marked, Permitted, PydanticAgent, ToolRule
 
 FOREIGN = ToolRule(result_level=SecurityLevel.PUBLIC)
 RULES = {"fetch": FOREIGN, "fail": FOREIGN}

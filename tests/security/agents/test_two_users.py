@@ -4,11 +4,11 @@ from uuid import uuid4
 
 from pydantic_ai.models.test import TestModel
 
-from apc_agents.llm import Dialogue, LLMAgent
-from apc_agents.memory import InMemoryMemoryStore
-from apc_agents.tasks.in_memory import InMemoryTaskStore
-from apc_agents.tasks.store import NewTask, TaskSpec
+from apc_agents.task_port import NewTask, TaskSpec
 from apc_contracts.agent import ActionType, SecurityLevel
+from apc_minds.llm import Dialogue, LLMAgent
+from apc_minds.memory import InMemoryMemoryStore
+from apc_minds.tasks.in_memory import InMemoryTaskStore
 
 SESSION = "s-1"
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from apc_cli.commands import artifact_uploads
-from apc_cli.commands.artifact_uploads import ArtifactUploads, UploadLimits
+from apc_cli.commands.artifact_uploads import ArtifactUploads, UploadLimits, server_of
+from apc_web.http import open_listeners
 
 DATA = b"a model" * 1000
 HASH = f"sha256:{hashlib.sha256(DATA).hexdigest()}"
@@ -21,11 +22,21 @@ LIMITS = UploadLimits(1 << 20, clients=3, clients_of_one_address=2, head_seconds
 @asynccontextmanager
 async def service(folder: Path, limits: UploadLimits = LIMITS) -> AsyncIterator[str]:
     """The service over a folder; its URL."""
-    server = await asyncio.start_server(ArtifactUploads(folder, limits).answer, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
+    async with serving(ArtifactUploads(folder, limits)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def serving(uploads: ArtifactUploads) -> AsyncIterator[str]:
+    """A service that was made; its URL."""
+    server = server_of(uploads, "127.0.0.1", 0)
+    with open_listeners("127.0.0.1", 0) as listeners:
+        running = asyncio.create_task(server.serve(listeners))
+        try:
+            yield f"http://127.0.0.1:{listeners[0].getsockname()[1]}"
+        finally:
+            server.force_exit = server.should_exit = True
+            await running
 
 
 async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -45,7 +56,7 @@ async def send(url: str, request: bytes) -> bytes:
 
 def put(path: str, body: bytes, length: int | str | None = None) -> bytes:
     size = len(body) if length is None else length
-    return f"PUT {path} HTTP/1.1\r\nHost: artifacts\r\nContent-Length: {size}\r\n\r\n".encode() + body
+    return f"PUT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n\r\n".encode() + body
 
 
 def stored(folder: Path) -> list[Path]:

@@ -79,6 +79,23 @@ def test_a_workbook_that_unpacks_beyond_the_bound_is_refused(
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_workbook_takes_no_more_memory_than_its_bound(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty cells of one row are packed a thousandfold, and take eighty times their bytes until the row ends."""
+    path = workbook(tmp_path / "table.xlsx")
+    changed(path, b"</row>", b"<c/>" * 230_000 + b"</row>")
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(excel, "SMALL_XML", 500_000 if is_guarded else excel.MOST_XML)
+    monkeypatch.setattr(excel, "MOST_MEMORY", 2**26)
+    if is_guarded:
+        with pytest.raises(TableInvalid, match="takes more than 64 MiB of memory"):
+            read_source(path)
+    else:
+        assert len(read_source(path).frame) == 3, "it is read, whatever it takes"
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
 def test_a_sheet_is_read_until_its_bound(is_guarded: bool) -> None:
     """A kilobyte of cells can stand for the same megabyte each, and row 1,048,576 for all rows before it."""
     opened: list[int] = []

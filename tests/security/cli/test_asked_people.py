@@ -19,8 +19,9 @@ def question(text: str, content: dict[str, Any] | None) -> QuestionRow:
     """Return an open question of a clerk."""
     now = datetime.now(UTC)
     return QuestionRow(
-        uuid4(), "s", "r", "t", "EXECUTION", None, None, "clerk", ("ida",), "lead", "", now, now, text, content
-    )
+        uuid4(), "s", "r", "t", "EXECUTION", None, None, "clerk", ("ida",), "lead", "", now, now, text, content,
+        answer_schema={"properties": {HOSTILE: {"title": HOSTILE, "description": HOSTILE, "enum": [HOSTILE]}}},
+    )  # fmt: skip
 
 
 async def said(asked: QuestionRow, capsys: pytest.CaptureFixture[str]) -> str:
@@ -29,7 +30,7 @@ async def said(asked: QuestionRow, capsys: pytest.CaptureFixture[str]) -> str:
     async def nothing() -> None:
         return None
 
-    nobody: Any = SimpleNamespace(read_line=nothing)
+    nobody: Any = SimpleNamespace(read_line=nothing, forget_typed=lambda: None)
     assert not await teams._answer(nobody, nobody, asked, "ida")
     return capsys.readouterr().err.partition("approve?")[0]
 
@@ -53,4 +54,24 @@ async def test_what_they_see_does_not_act_on_the_terminal(
         monkeypatch.setattr(teams, "echo", print)
         monkeypatch.setattr(teams, "one_line", str)
     shown = await said(question(HOSTILE, {HOSTILE: HOSTILE}), capsys)
+    assert bool(ACTS.search(shown)) is not is_guarded
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_the_fields_that_are_asked_for_do_not_act_on_the_terminal(
+    is_guarded: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, titles, descriptions and choices are the asker's; so is what a wrong answer is told."""
+    if not is_guarded:
+        monkeypatch.setattr(teams, "echo", print)
+        monkeypatch.setattr(teams, "one_line", str)
+    typed = iter(["y", "no choice"])
+
+    async def read_line() -> str | None:
+        return next(typed, None)
+
+    lines: Any = SimpleNamespace(read_line=read_line, forget_typed=lambda: None)
+    assert not await teams._answer(lines, lines, question("Ship?", None), "ida")
+    shown = capsys.readouterr().err
+    assert "no choice" in shown
     assert bool(ACTS.search(shown)) is not is_guarded

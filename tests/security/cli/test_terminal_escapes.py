@@ -15,17 +15,19 @@ from uuid import UUID, uuid4
 import msgspec
 import orjson
 import pytest
+import structlog
 from tests.support import command_forks
 from tests.support.log import LogBench, ScriptedGate, coordination, hop, packet_entry, session_row
 from tests.support.reference.commands import whole_command
 
 from apc_agents.effects import EffectClaim, EffectId, PostgresEffectStore
-from apc_agents.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.store import NewTask, TaskSpec
+from apc_agents.task_port import NewTask, TaskSpec
+from apc_bus import telemetry
 from apc_bus.database import open_pool
 from apc_bus.in_memory import InMemoryBroker
 from apc_contracts import ActionType, SecurityLevel
+from apc_minds.memory import ConversationContext, ConversationMessage, PostgresMemoryStore
+from apc_minds.tasks.postgres import PostgresTaskStore
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\x1b]52;c;cm0=\x07\rx\b\x7f\u202egnp\u2066[bold red]"
 ACTS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\udc80-\udcff]|\r(?!\n)")
@@ -98,7 +100,7 @@ LINES: dict[str, Sequence[str]] = {
     "arbitration list": (),
     "approval list": (),
     "approval show": (str(PACKET),),
-    "approval approve": (str(PACKET), "--note", HOSTILE),
+    "approval approve": (str(PACKET), "--note", HOSTILE, "--yes"),
     "approval deny": (str(PACKET), "--note", HOSTILE, "--as", HOSTILE),
     "contract walk": ("packet_lifecycle", HOSTILE),
     "contract diagram": (HOSTILE,),
@@ -260,3 +262,25 @@ def test_no_command_shows_what_acts_on_a_terminal(hostile_database: str, tmp_pat
 def test_without_the_guard_the_terminal_would_be_reached(hostile_database: str, tmp_path: Path) -> None:
     shown = _run([[*name.split(), *LINES[name]] for name in QUOTES], hostile_database, tmp_path, "--unguarded")
     assert {name: shown[name] for name in QUOTES if not ACTS.search(shown[name])} == {}
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_traceback_in_the_log_does_nothing_to_the_terminal(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+    """An exception often quotes what a handler was given; a service that runs at a terminal writes it there."""
+    if not is_guarded:
+        monkeypatch.setattr(telemetry, "_printable_traceback", structlog.dev.plain_traceback)
+    renderer = telemetry._console_renderer(colors=False)
+    try:
+        raise ValueError(f"no price in {HOSTILE}")
+    except ValueError:
+        line = str(renderer(None, "error", {"event": "handler_failed", "exc_info": sys.exc_info()}))
+    assert "ValueError: no price in" in line
+    assert (ACTS.search(line) is None) is is_guarded
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_a_message_of_a_library_is_one_line(is_guarded: bool) -> None:
+    """Else what it quotes could look like a line of the product."""
+    event: dict[str, Any] = {"event": "no such host: x\n2026-01-01 [info] packet_committed"}
+    shown = telemetry.make_printable(None, "warning", event) if is_guarded else event
+    assert ("\n" not in telemetry._console_renderer(colors=False)(None, "warning", dict(shown))) is is_guarded

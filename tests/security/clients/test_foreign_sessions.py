@@ -20,6 +20,7 @@ from apc_cli.commands.session_control import signal_of
 from apc_client import Client, ClientSession, SessionRefused
 from apc_client.client import Attempt
 from apc_client.registration import addition
+from apc_client.run_names import RunNames
 from apc_client.sending import send_packet
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import Registration
@@ -45,7 +46,7 @@ Act = Callable[[House], Awaitable[object]]
 async def starts_it_again(house: House) -> None:
     """The START would name other deciders and members."""
     client, attempt = client_of(house, RIVAL), Attempt(SESSION, uuid4(), uuid4())
-    answer = await send_packet(client._bus, house.pool, client._opening(team(), attempt), 1)
+    answer = await send_packet(client._bus, house.pool, client._opening(team(), attempt, RunNames()), 1)
     if answer.reason is not None:
         raise InputUnusable(answer.reason)
 

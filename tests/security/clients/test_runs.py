@@ -14,6 +14,7 @@ from apc_client import Client, KeyConflict, SessionRefused, client
 from apc_client import operator as operators
 from apc_client.client import KeyedStart
 from apc_client.registration import RunClient, registered_client
+from apc_client.run_names import RunNames
 from apc_client.sending import send_packet
 from apc_contracts import MessagePayload
 from apc_contracts.identity.registry import CLIENT, Registration
@@ -90,7 +91,7 @@ async def test_the_input_of_another_is_not_taken_for_ones_own(
     async with registered_client(ready.client("operator"), ready.pool, 1) as first:
         await open_only(ready, first)
     member = Client(ready.client("agent.red-1"), ready.pool, Registration("red-1", "agent.red-1", "role", "red"), 1)
-    await member._send(None, member._first(team(), order().payload, order().attempt(0)))
+    await member._send(None, member._first(team(), order().payload, order().attempt(0), RunNames()))
     await the_key_is_in_use(ready, f"by {first.registration.agent_id}, and red-1 sent the input", is_guarded)
 
 
@@ -134,7 +135,7 @@ def order() -> KeyedStart:
 async def open_only(house: House, run: RunClient) -> None:
     """Send START alone, as release 0.1.0 did before it sent the input."""
     client = client_of(house, run)
-    opening = client._opening(team(), order().attempt(0))
+    opening = client._opening(team(), order().attempt(0), RunNames())
     assert (await send_packet(client._bus, house.pool, opening, 1, run.key)).code is None
 
 

@@ -210,19 +210,22 @@ async def test_an_agent_does_not_prevent_its_own_revocation(logins: Logins) -> N
     agent_id = logins.agent("a")
     await logins.make(agent_id)
 
-    async def hold() -> asyncpg.Connection:
-        connection = await asyncpg.connect(logins.url_for(agent_id))
+    async def hold(connection: asyncpg.Connection) -> None:
         await connection.execute("BEGIN; ALTER ROLE CURRENT_USER SET work_mem = '1MB'")
         await connection.execute(f"ALTER ROLE CURRENT_USER PASSWORD '{PASSWORD}'")
-        return connection
 
     async def come_back() -> None:
         while True:
             with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                connection = await hold()
-                await connection.execute("SELECT pg_sleep(60)")
+                connection = await asyncpg.connect(logins.url_for(agent_id))
+                try:
+                    await hold(connection)
+                    await connection.execute("SELECT pg_sleep(60)")
+                finally:
+                    connection.terminate()
 
-    first = await hold()
+    first = await asyncpg.connect(logins.url_for(agent_id))
+    await hold(first)
     with pytest.raises(asyncpg.LockNotAvailableError):  # nobody else waits for it without end
         await logins.admin.fetchval("SELECT apc_access.close_login($1)", agent_id)
     with pytest.raises(asyncpg.LockNotAvailableError):

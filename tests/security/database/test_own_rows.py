@@ -12,10 +12,13 @@ from tests.security.database.conftest import Logins
 from tests.support.waiting import until
 
 from apc_agents import Agent, HandlerContext, Tick
-from apc_agents.actions import ToolRegistry
-from apc_agents.errors import StateInvalid
-from apc_agents.handling.state import PostgresStateStore
-from apc_agents.memory import (
+from apc_agents.errors import OwnerForeign, StateInvalid
+from apc_agents.handling.state import PostgresStateStore, SavedState
+from apc_agents.scheduling import PostgresScheduleStore
+from apc_agents.task_port import NewTask, Task, TaskSpec, TaskStatus
+from apc_contracts.agent import ActionType, SecurityLevel
+from apc_minds.actions import ToolRegistry
+from apc_minds.memory import (
     ConversationContext,
     ConversationMessage,
     NewMessages,
@@ -23,15 +26,12 @@ from apc_agents.memory import (
     Removed,
     StaleRevision,
 )
-from apc_agents.memory.conversation import OwnerForeign
-from apc_agents.scheduling import PostgresScheduleStore
-from apc_agents.tasks.postgres import PostgresTaskStore
-from apc_agents.tasks.runner import TaskRunner
-from apc_agents.tasks.store import NewTask, Task, TaskSpec, TaskStatus
-from apc_agents.tools import TaskAmbiguous
-from apc_contracts.agent import ActionType, SecurityLevel
+from apc_minds.tasks.postgres import PostgresTaskStore
+from apc_minds.tasks.runner import TaskRunner
+from apc_minds.tools import TaskAmbiguous
 from apc_persister.database.guard import LOCK_SCHEMA
 from apc_persister.database.migrate import migrate
+from apc_persister.follower import PROJECTIONS, fill
 
 TABLES_OF = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace ="
 TABLES = ("agent_tasks", "agent_task_events", "agent_task_effects", "agent_effects")
@@ -208,6 +208,7 @@ NAMED_LOCKS = (
     "SELECT pg_advisory_lock(hashtextextended('apc_app.schedules/{agent}/pay', 0))",
     "SELECT pg_advisory_lock(hashtextextended('apc_app.agent_tasks/{agent}', 0))",
     "SELECT pg_advisory_lock(hashtext('apc_log.sum_runs'))",
+    "SELECT pg_advisory_lock(hashtext('apc_log.followed'), hashtext('run_cards'))",
     "SELECT pg_advisory_lock(x'6170636d696772'::bigint)",
     "SELECT pg_advisory_lock(x'6170636c6f67'::bigint)",
 )
@@ -230,6 +231,8 @@ async def test_locks_that_anybody_can_name_keep_nobody_waiting(logins: Logins) -
         await tasks.add(transfer(bank, SecurityLevel.USER))
         assert await tasks.claim(bank, "w", timedelta(minutes=1)) is not None
         assert await logins.admin.fetchval("SELECT apc_log.sum_runs(now(), 10)") == 0
+        async with logins.admin.acquire() as admin, admin.transaction():
+            assert await fill(admin, PROJECTIONS[1], 0, 1)
         await logins.admin.execute(LOCK_SCHEMA)
         await logins.admin.execute("DROP FUNCTION apc_access.send_away(text)")
         await migrate(logins.url)
@@ -293,11 +296,11 @@ async def pay(tick: Tick, ctx: HandlerContext) -> None: ...
 async def test_the_state_of_another_is_not_reached_by_naming_its_owner(logins: Logins) -> None:
     thief, victim = await logins.pool("thief"), await logins.pool("bank")
     bank = logins.agent("bank")
-    await PostgresStateStore(victim).save(bank, "s-1", b'{"balance": 1}', 0)
+    await PostgresStateStore(victim).save(bank, "s-1", SavedState(b'{"balance": 1}', 0))
     stolen = PostgresStateStore(thief)  # sets apc.owner, as anybody can
     assert await stolen.load(bank, "s-1") is None
     with pytest.raises(StateInvalid):
-        await stolen.save(bank, "s-2", b'{"balance": 0}', 0)
+        await stolen.save(bank, "s-2", SavedState(b'{"balance": 0}', 0))
     for setting in ("apc", bank, ""):
         async with thief.acquire() as connection, connection.transaction():
             await connection.execute("SELECT set_config('apc.owner', $1, true)", setting)
@@ -323,7 +326,8 @@ async def test_agents_of_a_session_add_to_one_conversation(logins: Logins) -> No
     for number, letter in enumerate("bac"):
         store = PostgresStateStore(await logins.pool(letter))
         agent = logins.agent(letter)
-        assert await store.save(agent, "s-1", b"{}", 0, said_by(logins, letter, now + timedelta(seconds=number))) == 1
+        said = said_by(logins, letter, now + timedelta(seconds=number))
+        assert await store.save(agent, "s-1", SavedState(b"{}", 0, said)) == 1
     whole = PostgresMemoryStore(logins.admin)
     kept = await whole.retrieve_conversation("s-1")
     assert kept is not None and [message.content for message in kept.messages] == ["b", "a", "c"]
@@ -342,7 +346,9 @@ async def test_agents_of_a_session_add_to_one_conversation(logins: Logins) -> No
 async def test_the_conversation_of_another_is_neither_seen_nor_changed(logins: Logins) -> None:
     thief, victim = await logins.pool("thief"), await logins.pool("bank")
     now = datetime.now(UTC)
-    await PostgresStateStore(victim).save(logins.agent("bank"), "s-1", b"{}", 0, said_by(logins, "bank", now))
+    await PostgresStateStore(victim).save(
+        logins.agent("bank"), "s-1", SavedState(b"{}", 0, said_by(logins, "bank", now))
+    )
     stolen = PostgresMemoryStore(thief)
     assert await stolen.retrieve_conversation("s-1") is None
     assert await stolen.list_conversations_for_user("ada") == []

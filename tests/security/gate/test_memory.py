@@ -14,7 +14,7 @@ from tests.orchestrator.conftest import House
 from apc_contracts import IdeaPayload, Packet
 from apc_contracts.judging.session_view import Identity
 from apc_contracts.judging.verdict import Refusal, VerdictKind
-from apc_contracts.vocabulary import PacketType, RunPhase
+from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType, RunPhase
 from apc_log.batch import ConflictEntry, HopEntry, encode
 from apc_orchestrator import batch as batches
 from apc_orchestrator.batch import FULL_BYTES, Batch, size_of
@@ -105,7 +105,7 @@ def test_sessions_that_do_not_exist_have_one_bound_in_bytes(
     for number in range(50):
         known.note_absence(f"s-{number}", {})
         for _ in range(3):
-            known.remember_refused(f"s-{number}", uuid4(), refused(*recipients))
+            known.remember_without_session(f"s-{number}", uuid4(), refused(*recipients))
     assert known.unknown_session_bytes <= most
     assert (known.unknown_session_bytes > 1 << 24) is (bound == 1 << 40)
     assert known.is_known("s-49") and known.refused_packets("s-49"), "the last one heard is known"
@@ -116,9 +116,27 @@ def test_one_name_alone_stays_known_within_the_bound(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(memory, "UNKNOWN_SESSION_BYTES", 1 << (20 if is_guarded else 40))
     known, recipients, last = Sessions(), tuple(f"{number:064d}" for number in range(1000)), uuid4()
     for packet_id in [*(uuid4() for _ in range(50)), last]:
-        known.remember_refused("s", packet_id, refused(*recipients))
+        known.remember_without_session("s", packet_id, refused(*recipients))
     assert (known.unknown_session_bytes <= 1 << 20) is is_guarded
-    assert known.is_known("s") and known.refused_packet("s", last) is not None
+    assert known.is_known("s") and known.packet_without_session("s", last) is not None
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "recipients", "kept"), [("PRESENCE_BYTES", 1 << 20, 1000, 8), ("PRESENCE_KEPT", 7, 1, 7)]
+)
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_the_presence_session_is_bounded_in_number_and_in_bytes(
+    monkeypatch: pytest.MonkeyPatch, bound: str, value: int, recipients: int, kept: int, is_guarded: bool
+) -> None:
+    monkeypatch.setattr(memory, bound, value if is_guarded else 1 << 40)
+    known, sent = Sessions(), [uuid4() for _ in range(50)]
+    identity = refused(*(f"{number:064d}" for number in range(recipients)))
+    for packet_id in sent:
+        known.remember_without_session(PRESENCE_SESSION, packet_id, identity)
+    found = [one for one in sent if known.packet_without_session(PRESENCE_SESSION, one) is not None]
+    assert found == (sent[-kept:] if is_guarded else sent), "the oldest are forgotten first"
+    assert bound == "PRESENCE_KEPT" or (known.presence.size_bytes <= value) is is_guarded
+    assert known.is_known(PRESENCE_SESSION) and known.unknown_session_bytes == 0, "it is no unknown name"
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

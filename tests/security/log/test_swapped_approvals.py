@@ -172,3 +172,35 @@ async def test_a_swapped_approval_is_refused(
         assert said.format(number).replace("shard 0", origin) in capsys.readouterr().err
     else:
         assert code == 0, capsys.readouterr().err
+
+
+def _of_old(exported: Exported, text: str) -> str:
+    """Return signed contents as release 0.1.0 signed them: without the logs of the run."""
+    contents = offline_verifier.parse_contents(text, exported.signer.public_key(0))
+    return exported.signer.sign_contents(0, contents.size, contents.run_id, (), contents.ranges)
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+async def test_an_old_bundle_is_checked_as_far_as_it_shows(
+    exported: Exported, capsys: pytest.CaptureFixture[str], is_guarded: bool
+) -> None:
+    """One of version 2 without a shard is not told from a whole one: the exit code says so."""
+    head = exported.lines[0]
+    if is_guarded:
+        head["version"] = 2
+        item = head["checkpoints"][0]
+        item["contents"] = _of_old(exported, item["contents"])
+    assert exported.check() == (3 if is_guarded else 0)
+    assert ("NOT SHOWN" in capsys.readouterr().err) is is_guarded
+    if is_guarded:
+        del exported.lines[exported.line_of(exported.denied)]
+        assert exported.check() == 1
+        assert "missing in the bundle" in capsys.readouterr().err
+
+
+async def test_a_bundle_of_today_is_not_checked_as_an_old_one(
+    exported: Exported, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported.lines[0]["version"] = 2
+    assert exported.check() == 1
+    assert "not signed contents" in capsys.readouterr().err

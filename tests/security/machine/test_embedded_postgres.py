@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +19,9 @@ import pytest
 from tests.security.strangers import STRANGER, as_stranger, ask_as_stranger
 from tests.support.installed_programs import open_programs, server_user
 
+from apc_bus import last_resort
+from apc_client import in_process
+from apc_contracts.errors import InputUnusable
 from apc_persister.database import embedded, postmaster
 from apc_persister.database.embedded import server_programs, start_embedded
 from apc_persister.database.postmaster import Postmaster
@@ -204,6 +207,33 @@ def trust_the_folder(unguarded: pytest.MonkeyPatch) -> None:
 
 def trust_the_process(unguarded: pytest.MonkeyPatch, pid: int) -> None:
     unguarded.setattr(postmaster, "_peer_of", lambda probe: (pid, server_user().pw_uid))
+
+
+@acts_as_stranger
+@pytest.mark.parametrize("is_guarded", [True, False])
+async def test_a_strangers_data_folder_is_not_written_through(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_guarded: bool
+) -> None:
+    """As `.apc` of a folder that several users share: its links lead to files of somebody who starts apc there."""
+    if not is_guarded:
+        for module in (embedded, in_process, last_resort):
+            monkeypatch.setattr(module, "refuse_of_another", lambda folder: None)
+    data, victims = folder / "data", [folder / name for name in ("users", "system", "records")]
+    data.mkdir()
+    for victim in victims[:2]:
+        victim.write_text("precious")
+    for victim, name in zip(victims, ("postgres.users.new", "system.lock", last_resort.FILE), strict=True):
+        (data / name).symlink_to(victim)
+    os.chown(data, pwd.getpwnam(STRANGER).pw_uid, -1)
+    refused = "it belongs to another user"
+    with nullcontext() if not is_guarded else pytest.raises(InputUnusable, match=refused):
+        with in_process.only_system_of(data):
+            pass
+    with nullcontext() if not is_guarded else pytest.raises(EmbeddedUnavailable, match=refused):
+        await (await start_embedded(data)).stop()
+    last_resort.EndRecords(data).ends_beside("queue", b"message")
+    assert [victim.exists() and victim.read_bytes() == b"precious" for victim in victims[:2]] == [is_guarded] * 2
+    assert victims[2].exists() is not is_guarded
 
 
 @acts_as_stranger

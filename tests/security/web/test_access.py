@@ -19,11 +19,11 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_cli.commands.ui import write_link
 from apc_web import cursors, guard, log_routes
-from apc_web.access import make_token
 from apc_web.app import PageFiles, make_app
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.guard import LARGEST_BODY, AccessGuard
 from apc_web.http import make_server
+from apc_web.local_token import make_token
 from apc_web.openapi import DOCUMENT
 from apc_web.packets import PacketQuery, packets_page
 
@@ -168,7 +168,7 @@ async def test_without_the_guards_a_request_may_ask_for_anything(
 ) -> None:
     """What the routes stand in front of takes any of it."""
     everything = PacketQuery({"session_id": "s-1"}, None, newest=False)
-    page = await packets_page(told.services.pool, everything, None, 1 << 40)
+    page = await packets_page(told.services, everything, None, 1 << 40)
     assert page.next is None and len(page.items) > 2, "the whole log in one answer"
     no_limits(monkeypatch)
     response = await told.client.post("/api/v1/dead/requeue", json={"deliveries": [], "note": "x" * LARGEST_BODY})

@@ -79,7 +79,7 @@ async def site(house: House, postgres_url: str, tmp_path: Path, monkeypatch: pyt
         pool = await open_reader(postgres_url, timedelta(seconds=10))
         stack.callback(pool.terminate)
         acts = OperatorActs(pool, BusSettings())
-        services = Services(pool, pool, contract, lambda _: None, Feed(pool, contract), is_embedded=False, acts=acts)
+        services = Services(pool, contract, lambda _: None, pool, Feed(pool, contract), is_embedded=False, acts=acts)
         object.__setattr__(services, "accounts", accounts)
         transport = httpx.ASGITransport(AccessGuard(make_app(services), accounts))
         client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url=SERVER, timeout=30))
@@ -157,14 +157,14 @@ async def test_a_right_that_is_taken_away_ends_at_once(site: Site, monkeypatch: 
     await wait_until_recorded(site.house.pool, [change], 1, LOG_PATIENCE)
     await site.send("olga", f"/sessions/{SESSION}/resume", 403, reason="done")
     with monkeypatch.context() as unguarded:  # the gate refuses even what the server would send
-        unguarded.setattr(acts, "_operating", _unchecked)
+        unguarded.setattr(acts, "require_operator", _unchecked)
         unguarded.setattr("apc_client.operator.why_no_acts", lambda found, user: None)
         refused = await site.send("olga", f"/sessions/{SESSION}/resume", 409, reason="done")
         assert "UNKNOWN_SENDER" in refused["detail"]
 
 
-async def _unchecked(services: Services) -> Any:
-    return services.acts
+async def _unchecked(acts: Any) -> None:
+    return None
 
 
 async def test_two_operators_requeue_one_dead_letter_once(site: Site) -> None:

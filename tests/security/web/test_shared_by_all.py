@@ -1,7 +1,7 @@
 """One person takes what all share: the streams of a server, and the looks at the broker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class SilentProbe:
         await self.answers.wait()
         return {}
 
-    async def inboxes(self, agents: Sequence[str]) -> Depths:
+    async def inboxes(self, agents: Mapping[str, str | None]) -> Depths:
         """Return an empty queue for each agent, once it may answer."""
         await self.depths()
         return {name: QueueDepth(0, 0) for name in agents}

@@ -12,10 +12,12 @@ from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
     LOG_BATCH_VERSION,
+    SIGNS_TYPE,
     Entry,
     EpochOpen,
     LogBatch,
     SessionUpdate,
+    SignsOfLifeReport,
     encode,
 )
 
@@ -42,6 +44,11 @@ class ScriptedGate:
         batch = self.batch(entries, sessions)
         await self.publish(encode(batch), LOG_BATCH_TYPE)
         return batch
+
+    async def hear(self, *agents: str, at: datetime | None = None) -> None:
+        """Report that these agents were heard of, by default just now."""
+        signs = dict.fromkeys(agents, at or datetime.now(UTC))
+        await self.publish(encode(SignsOfLifeReport(LOG_BATCH_VERSION, self.shard, signs)), SIGNS_TYPE)
 
     def batch(self, entries: Sequence[Entry], sessions: Sequence[SessionUpdate] = ()) -> LogBatch:
         """Return a batch with the present number."""

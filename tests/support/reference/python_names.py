@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.reference.markdown import code, one_line, table
 
-PACKAGES = ("apc_agents", "apc_client", "apc_agents.llm", "apc_agents.pydantic_ai", "apc_contracts", "apc_bus")
+PACKAGES = ("apc_agents", "apc_client", "apc_minds.llm", "apc_minds.pydantic_ai", "apc_contracts", "apc_bus")
 """Those whose names are listed."""
 
 

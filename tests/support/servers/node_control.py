@@ -46,18 +46,22 @@ class NodeControl:
         Raises:
             BusUnavailable: the command failed, or did not end; the message holds its output.
         """
+        return self.run("rabbitmqctl", *arguments)
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run a program of RabbitMQ against the node, as `ctl` does; `rabbitmq-queues` for one."""
         try:
             result = subprocess.run(
-                [f"{self.scripts}/rabbitmqctl", "--quiet", "--node", self.name, *arguments],
+                [f"{self.scripts}/{program}", "--quiet", "--node", self.name, *arguments],
                 env=self.environment,
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
-            raise BusUnavailable(f"rabbitmqctl {arguments[0]} did not end in {PATIENCE_SECONDS:g} s") from error
+            raise BusUnavailable(f"{program} {arguments[0]} did not end in {PATIENCE_SECONDS:g} s") from error
         if result.returncode != 0:
-            raise BusUnavailable(f"rabbitmqctl {arguments[0]} failed: {result.stdout}{result.stderr}")
+            raise BusUnavailable(f"{program} {arguments[0]} failed: {result.stdout}{result.stderr}")
         return result.stdout.strip()
 
     def change_vhosts(self, gone: Iterable[str], new: Iterable[str]) -> None:

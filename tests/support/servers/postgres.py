@@ -25,7 +25,7 @@ DECLARE
 BEGIN
     FOREACH name IN ARRAY ARRAY[
         'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins', 'apc_recorder',
-        'apc_state_reader'
+        'apc_state_reader', 'apc_settler', 'apc_door'
     ] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = name);
         BEGIN
@@ -140,7 +140,7 @@ async def start_given_postgres() -> PostgresServer | None:
     """
     version = asked_version()
     if containers_asked():
-        return _from_container(version or _NEWEST)
+        return container_postgres(version or _NEWEST)
     if version is not None:
         return await _of_version(version)
     url = os.environ.get("APC_DATABASE_URL")
@@ -171,7 +171,7 @@ async def _of_version(version: int) -> PostgresServer:
     if local is not None and local.version == version:
         return local
     if docker_answers():
-        return _from_container(version)
+        return container_postgres(version)
     raise BusUnavailable(
         f"the tests need Postgres {version}: install postgresql-{version}, set APC_TEST_POSTGRES_BIN to the folder of "
         "its programs, set APC_DATABASE_URL to such a server, or start Docker"
@@ -185,7 +185,8 @@ def _private(version: int, binaries: Path) -> PostgresServer:
     return PostgresServer(f"private server, Postgres {version}", server.url, resources, version)
 
 
-def _from_container(version: int) -> PostgresServer:
+def container_postgres(version: int = _NEWEST) -> PostgresServer:
+    """Start a server in a container. Raises BusUnavailable."""
     image = f"postgres:{version}"
     with ExitStack() as opened:
         _, place = opened.enter_context(run_container(image, 5432, _READY, POSTGRES_PASSWORD="postgres"))

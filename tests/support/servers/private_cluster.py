@@ -32,6 +32,7 @@ class PrivateCluster:
         advanced: the Erlang terms of their advanced.config.
         addresses: of the loopback network, one for each node; default 127.0.0.1 for all.
         plugins: of the first node.
+        joins: whether `start` makes them one cluster; else each is alone until `join`.
 
     Raises:
         BusUnavailable: RabbitMQ is not installed, or a node does not start or join.
@@ -43,11 +44,13 @@ class PrivateCluster:
         advanced: str = "[].",
         addresses: Sequence[str] = (LOOPBACK,) * NODES,
         plugins: Iterable[str] = (),
+        joins: bool = True,
     ) -> None:
         self._mapper = PortMapper([address for address in addresses if address != LOOPBACK])
-        self.nodes: Sequence[PrivateNode] = [
+        self._joins, self._config = joins, _CONFIG + config
+        self.nodes: list[PrivateNode] = [
             PrivateNode(
-                _CONFIG + config, () if number else plugins, mapper=self._mapper, advanced=advanced, address=address
+                self._config, () if number else plugins, mapper=self._mapper, advanced=advanced, address=address
             )
             for number, address in enumerate(addresses)
         ]
@@ -60,11 +63,20 @@ class PrivateCluster:
         """Start the nodes and make them one cluster."""
         self._mapper.start()
         self.start_nodes(self.nodes)
-        first, *others = self.nodes
-        for node in others:
-            for command in (("stop_app",), ("join_cluster", first.name), ("start_app",)):
-                node.ctl(*command)
+        for node in self.nodes[1:] if self._joins else ():
+            self.join(node)
         return self
+
+    def join(self, node: PrivateNode) -> None:
+        """Make a node that runs one of the cluster of the first."""
+        for command in (("stop_app",), ("join_cluster", self.nodes[0].name), ("start_app",)):
+            node.ctl(*command)
+
+    def add_node(self) -> PrivateNode:
+        """Start one more node, which is alone until `join`."""
+        node = PrivateNode(self._config, mapper=self._mapper)
+        self.nodes.append(node)
+        return node.start()
 
     def start_nodes(self, nodes: Iterable[PrivateNode]) -> None:
         """Start these at once: after a common death each waits for the others."""
@@ -90,6 +102,14 @@ class PrivateCluster:
     def members(self, vhost: str = "/") -> dict[str, int]:
         """Queue -> on how many nodes it is kept."""
         return {row["name"]: len(row["members"]) for row in self._queues(vhost, None)}
+
+    def leaders(self, vhost: str = "/") -> dict[str, str]:
+        """Queue -> the node whose member leads."""
+        return {row["name"]: row["leader"] for row in self._queues(vhost, None)}
+
+    def member_names(self, vhost: str = "/") -> list[list[str]]:
+        """Return the nodes of each queue."""
+        return [list(row["members"]) for row in self._queues(vhost, None)]
 
     def _queues(self, vhost: str, asked: PrivateNode | None) -> list[dict[str, str]]:
         printed = (asked or self.nodes[0]).ctl(

@@ -156,6 +156,14 @@ class PrivateNode:
         """
         return self.control.ctl(*arguments)
 
+    def queues(self, *arguments: str) -> str:
+        """Run rabbitmq-queues against this node; raises as `ctl`."""
+        return self.control.run("rabbitmq-queues", *arguments)
+
+    def streams(self, *arguments: str) -> str:
+        """Run rabbitmq-streams against this node; raises as `ctl`."""
+        return self.control.run("rabbitmq-streams", *arguments)
+
     def log(self) -> str:
         """Return what the node has written into its log."""
         return "".join(file.read_text(errors="replace") for file in (self._folder / "log").glob(f"{self.name}.log"))

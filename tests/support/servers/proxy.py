@@ -14,6 +14,7 @@ class Proxy:
 
     Attributes:
         url: the broker's URL, by way of the proxy.
+        taken: how many connections were made.
     """
 
     def __init__(self, broker_url: str) -> None:
@@ -26,6 +27,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
+        self.taken = 0
 
     def freeze(self) -> None:
         """Nothing passes any more, in neither direction; the connections stay open."""
@@ -52,6 +54,7 @@ class Proxy:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
+            self.taken += 1
             broker_reader, broker_writer = await asyncio.open_connection(self._host, self._port)
             self._writers |= {writer, broker_writer}
             try:

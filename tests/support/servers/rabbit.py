@@ -82,7 +82,7 @@ def start_rabbit() -> RabbitServer:
     """
     match rabbit_choice():
         case "container":
-            return _from_container()
+            return container_rabbit()
         case "APC_AMQP_URL":
             return _from_url(os.environ["APC_AMQP_URL"].split(",")[0].strip())
         case "private node":
@@ -107,7 +107,8 @@ def _from_url(url: str) -> RabbitServer:
     return _by_ctl("APC_AMQP_URL", url, _ctl, ExitStack())
 
 
-def _from_container() -> RabbitServer:
+def container_rabbit() -> RabbitServer:
+    """Start a broker in a container. Raises BusUnavailable."""
     account = {"RABBITMQ_DEFAULT_USER": "guest", "RABBITMQ_DEFAULT_PASS": "guest"}
     with ExitStack() as resources:
         container, place = resources.enter_context(run_container(_IMAGE, 5672, "Server startup complete", **account))

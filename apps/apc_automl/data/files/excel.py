@@ -1,7 +1,13 @@
 """An Excel workbook, read within bounds: cell by cell, without formulas, links and whatever else it carries."""
 
+import multiprocessing
+import os
+import signal
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -11,6 +17,11 @@ from apc_automl.errors import TableInvalid
 
 MOST_XML: Final = 2**28
 """Bytes of the workbook once it is unpacked: its texts are read as a whole."""
+SMALL_XML: Final = 2**22
+"""Bytes, unpacked, of a workbook that is read in this process: whatever they are, they take less than `MOST_MEMORY`."""
+MOST_MEMORY: Final = 2**31
+"""Bytes that reading a larger one may take. openpyxl keeps each element of a row until the row ends, and those of
+styles longer: 256 MiB of `<c/>`, a quarter of a megabyte when packed, would take some 20 GiB."""
 BYTES_OF_A_CELL: Final = 8
 OLD_WORKBOOK: Final = b"\xd0\xcf\x11\xe0"
 """How workbooks of Excel 2003 and before begin."""
@@ -23,28 +34,59 @@ def is_workbook(archive: zipfile.ZipFile) -> bool:
     return any(name.startswith("xl/") for name in archive.namelist())
 
 
-def read_workbook(file: BinaryIO, archive: zipfile.ZipFile, path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
-    """Return the cells of the first sheet that has any, and how it was read.
+def read_workbook(path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
+    """Return the cells of the first sheet that has any, and how it was read; a large one is read in its own process.
 
     Raises:
-        TableInvalid: it is broken, unpacks to more than `MOST_XML` bytes, has more than `bound` bytes of cells, two
-            columns of one name or cells without one.
+        TableInvalid: it is broken, unpacks to more than `MOST_XML` bytes, takes more than `MOST_MEMORY`, has more than
+            `bound` bytes of cells, two columns of one name or cells without one.
     """
-    if sum(entry.file_size for entry in archive.infolist()) > MOST_XML:
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > MOST_XML:
         raise TableInvalid(f"{path} has more than {MOST_XML // 2**20} MiB of data; save the sheet as CSV")
+    if size <= SMALL_XML:
+        return _read(path, bound)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_bound_memory, initargs=(MOST_MEMORY,)) as pool:
+        try:
+            return pool.submit(_read, path, bound).result()
+        except (MemoryError, BrokenProcessPool) as error:
+            raise TableInvalid(
+                f"{path} takes more than {MOST_MEMORY // 2**20:,} MiB of memory to read; save the sheet as CSV"
+            ) from error
+
+
+def _bound_memory(most: int) -> None:
+    """Let this process take so many bytes more than it has; Ctrl-C ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.platform == "linux":
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + most
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _read(path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
     try:
-        book = _library().load_workbook(file, read_only=True, data_only=True, keep_links=False)
-        for sheet in book.worksheets:
-            sheet.reset_dimensions()  # What the sheet says of its size may be wrong.
-            rows = bounded_rows(sheet.iter_rows(values_only=True), bound, path)
-            if rows:
-                others = f", the first with cells of {len(book.worksheets)} sheets" if len(book.worksheets) > 1 else ""
-                return _frame(rows, path), [f"Excel, sheet {sheet.title!r}{others}"]
-    except TableInvalid:
+        with path.open("rb") as file:
+            return _first_sheet(file, path, bound)
+    except (TableInvalid, MemoryError):
         raise
     except Exception as error:  # A broken workbook raises whatever it happens to break.
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise TableInvalid(f"{path} cannot be read as an Excel workbook: {why}; save the sheet as CSV") from error
+
+
+def _first_sheet(file: BinaryIO, path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
+    book = _library().load_workbook(file, read_only=True, data_only=True, keep_links=False)
+    for sheet in book.worksheets:
+        sheet.reset_dimensions()  # What the sheet says of its size may be wrong.
+        rows = bounded_rows(sheet.iter_rows(values_only=True), bound, path)
+        if rows:
+            others = f", the first with cells of {len(book.worksheets)} sheets" if len(book.worksheets) > 1 else ""
+            return _frame(rows, path), [f"Excel, sheet {sheet.title!r}{others}"]
     raise TableInvalid(f"{path} is empty; its first sheet needs a header line and rows")
 
 

@@ -26,7 +26,7 @@ app.kubernetes.io/component: {{ .part }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- if not .hook }}
-serviceAccountName: {{ .root.Release.Name }}-apc
+serviceAccountName: {{ .root.Values.existingServiceAccount | default (printf "%s-apc" .root.Release.Name) }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
@@ -43,6 +43,45 @@ nodeSelector: {{ toYaml . | nindent 2 }}
 {{- with .root.Values.tolerations }}
 tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
+{{- if not (or .hook .kind) }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "apc.selector" . | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Annotations of a service's pods. The sum over its Secrets, as they are in the cluster at an install or upgrade, makes an
+upgrade restart the pods whose Secret was rotated; who may not read Secrets, and `helm template`, make none.
+*/}}
+{{- define "apc.annotations" -}}
+{{- $names := concat (list .secret .s3 .root.Values.broker.caSecret .root.Values.database.caSecret) (.others | default list) | compact | uniq -}}
+{{- $sums := list -}}
+{{- range $names -}}
+{{- with lookup "v1" "Secret" $.root.Release.Namespace . -}}
+{{- $sums = append $sums (toJson .data | sha256sum) -}}
+{{- end -}}
+{{- end -}}
+{{- $all := merge (dict) .root.Values.podAnnotations -}}
+{{- if $sums }}{{ $_ := set $all "apc-bus/secrets" (join "" $sums | sha256sum) }}{{ end -}}
+{{- with $all -}}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{- define "apc.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "apc.name" . }}
+  labels: {{- include "apc.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels: {{- include "apc.selector" . | nindent 6 }}
 {{- end -}}
 
 {{- define "apc.container" -}}
@@ -68,6 +107,9 @@ securityContext:
 {{- if .root.Values.database.caSecret }}
 - {name: database-ca, mountPath: /etc/apc/database, readOnly: true}
 {{- end }}
+{{- with .root.Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "apc.volumes" -}}
@@ -91,6 +133,9 @@ securityContext:
 - name: database-ca
   secret: {secretName: {{ . }}, items: [{key: ca.crt, path: ca.crt}]}
 {{- end }}
+{{- with .root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "apc.env" -}}
@@ -104,6 +149,9 @@ securityContext:
 {{- end }}
 {{- range $name, $value := merge (dict) (.settings | default dict) .root.Values.settings }}
 - {name: {{ $name }}, value: {{ $value | toString | quote }}}
+{{- end }}
+{{- with .root.Values.extraEnv }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 

@@ -9,6 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from apc_automl.data.files import excel
 from apc_automl.data.source import read_source
 from apc_automl.data.table import read_table
 from apc_automl.data.table_schema import ColumnKind
@@ -44,6 +45,18 @@ def test_the_first_sheet_with_cells_is_read_and_said(tmp_path: Path) -> None:
     kinds = {column.name: column.kind for column in read_table(path, "y").schema.columns}
     assert kinds["size"] is ColumnKind.NUMERIC
     assert kinds["when"] is ColumnKind.DATE
+
+
+def test_a_large_workbook_is_read_alike_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = workbook(tmp_path / "table.xlsx", {"one": [HEAD, *rows(200)]})
+    here = read_source(path)
+    monkeypatch.setattr(excel, "SMALL_XML", 0)
+    monkeypatch.setattr(excel, "MOST_MEMORY", 2**26)
+    there = read_source(path)
+    assert there.words == here.words and there.frame.equals(here.frame)
+    broken = workbook(tmp_path / "broken.xlsx", {"one": [("a", "a"), (1, 2)]})
+    with pytest.raises(TableInvalid, match="two columns of one name, 'a'; rename one"):
+        read_source(broken)
 
 
 def test_errors_of_formulas_are_missing_and_empty_rows_are_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import os
 import random
+import re
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -216,3 +217,18 @@ def test_dates_and_texts_stay_as_they_are_and_models_take_them_to_pieces(tmp_pat
     schema = Schema.model_validate_json(prepare(str(path), "y", None, 7, 2, 3000).schema)
     assert schema.columns[1].words == ("broken", "late", "refund", "thanks"), "`order` is in every row"
     assert schema.feature_count == 6 + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (SourceOptions(separator="||"), "--separator '||' has 2 characters"),
+        (SourceOptions(encoding="undefined"), "is not undefined: .*; name another --encoding"),
+        (SourceOptions(encoding="punycode"), "is not punycode: .*; name another --encoding"),
+    ],
+)
+def test_an_option_that_reads_no_table_is_refused(options: SourceOptions, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("a||b\n1||+2\n")
+    with pytest.raises(TableInvalid, match=f"(?s){re.escape(said) if options.separator else said}"):
+        read_source(path, options)

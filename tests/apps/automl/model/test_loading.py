@@ -16,7 +16,7 @@ from apc_automl.training.search import default_recipe
 ALONE = """
 import sys
 
-OWN = {"apc_bus", "apc_agents", "apc_contracts", "apc_cli", "apc_log", "apc_client", "apc_orchestrator"}
+OWN = {"apc_bus", "apc_agents", "apc_minds", "apc_contracts", "apc_cli", "apc_log", "apc_client", "apc_orchestrator"}
 OTHERS = OWN | {"pydantic", "structlog", "typer", "asyncpg", "aio_pika", "orjson", "rfc8785", "openpyxl", "defusedxml"}
 
 

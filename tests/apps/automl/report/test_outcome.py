@@ -8,8 +8,6 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from apc_agents.context import ContextSession, MemoryContextStore
-from apc_agents.memory import PostgresMemoryStore
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.outcome_files import collect_outcome, narrative_of
 from apc_automl.report.page import write_report
@@ -20,6 +18,8 @@ from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import open_pool
+from apc_minds.context import ContextSession, MemoryContextStore
+from apc_minds.memory import PostgresMemoryStore
 
 GATES = {
     "rtf": 1.0,

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-from apc_agents.context import ContextSession, MemoryContextStore, SessionConfig
-from apc_agents.memory import BaseMemoryStore, InMemoryMemoryStore
 from apc_agents.testing import AgentTestClient
 from apc_automl.data.default_data import DEFAULT_TARGET
 from apc_automl.settings import AutomlSettings
@@ -28,6 +26,8 @@ from apc_contracts.payloads.by_type import (
 )
 from apc_contracts.payloads.session_signals import SessionState
 from apc_contracts.vocabulary import ORCHESTRATOR, Channel, CommitmentLevel, RunPhase, Signal
+from apc_minds.context import ContextSession, MemoryContextStore, SessionConfig
+from apc_minds.memory import BaseMemoryStore, InMemoryMemoryStore
 
 SESSION = "session-1"
 SWARMS = ("linear", "trees", "neighbours")

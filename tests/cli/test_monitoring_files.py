@@ -40,12 +40,12 @@ def named(expression: str) -> set[str]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"]
+    (group,) = yaml.safe_load((ROOT / "deploy/helm/apc-bus/files/alerts.yml").read_text())["groups"]
     return list(group["rules"])
 
 
 def panels() -> list[dict[str, Any]]:
-    return list(json.loads((ROOT / "deploy/grafana/apc-bus.json").read_text())["panels"])
+    return list(json.loads((ROOT / "deploy/helm/apc-bus/files/dashboard.json").read_text())["panels"])
 
 
 def test_the_words_of_an_expression_are_told_apart() -> None:

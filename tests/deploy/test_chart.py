@@ -163,14 +163,14 @@ def test_every_pod_gets_what_the_operator_adds(chart: Chart) -> None:
         assert mount in container["volumeMounts"], name
 
 
-def test_alerts_and_dashboard_are_those_of_deploy(chart: Chart) -> None:
-    objects, deploy = chart.render("operators"), Path(__file__).parents[2] / "deploy"
+def test_alerts_and_dashboard_are_the_files_of_the_chart(chart: Chart) -> None:
+    objects, files = chart.render("operators"), Path(__file__).parents[2] / "deploy/helm/apc-bus/files"
 
     rule = named(objects, "PrometheusRule")["apc-alerts"]
-    assert rule["spec"] == yaml.safe_load((deploy / "prometheus/alerts.yml").read_text())
+    assert rule["spec"] == yaml.safe_load((files / "alerts.yml").read_text())
     assert rule["metadata"]["labels"]["release"] == "prometheus"
     dashboard = named(objects, "ConfigMap")["apc-dashboard"]
-    assert dashboard["data"]["apc-bus.json"] == (deploy / "grafana/apc-bus.json").read_text()
+    assert dashboard["data"]["apc-bus.json"] == (files / "dashboard.json").read_text()
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 

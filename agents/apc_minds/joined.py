@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import orjson
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -127,6 +127,20 @@ class Kept:
     async def forget(self) -> None:
         """Delete all of them. Raises MemoryUnavailable."""
         await self._memory.delete_agent_states(self._agent_id, self._session_id, self._prefix)
+
+
+class JoinedOptions(TypedDict, total=False):
+    """What every adapter passes on to JoinedAgent, which says what each of them means."""
+
+    role: str | None
+    swarm: str
+    completes: bool
+    approvers: Approvers | None
+    takes_from: SecurityLevel
+    clearance: Clearance | None
+    rights: Iterable[str]
+    concurrency: int
+    capabilities: Iterable[str]
 
 
 class JoinedAgent(Agent):

@@ -3,7 +3,7 @@
 import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -34,14 +34,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Interrupt, StateSnapshot
 
-from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval
 from apc_agents.tool_effects import current_handler
-from apc_contracts.agent import SecurityLevel
 from apc_contracts.payloads.by_type import MAX_TEXT
-from apc_minds.joined import Approvers, JoinedAgent, Kept, Stop, Turn
+from apc_minds.joined import Approvers, JoinedAgent, JoinedOptions, Kept, Stop, Turn
 
 __all__ = ["AgentStateSaver", "Approvers", "LangGraphAgent"]
 
@@ -357,30 +355,9 @@ class LangGraphAgent(JoinedAgent):
         enters: Callable[[Any], Any] | None = None,
         leaves: Callable[[Any], BaseModel] | None = None,
         steps: int = GRAPH_STEPS,
-        role: str | None = None,
-        swarm: str = "agents",
-        completes: bool = False,
-        approvers: Approvers | None = None,
-        takes_from: SecurityLevel = SecurityLevel.USER,
-        clearance: Clearance | None = None,
-        rights: Iterable[str] = (),
-        concurrency: int = 1,
-        capabilities: Iterable[str] = (),
+        **options: Unpack[JoinedOptions],
     ) -> None:
-        super().__init__(
-            agent_id,
-            input=input,
-            returns=returns,
-            role=role,
-            swarm=swarm,
-            completes=completes,
-            approvers=approvers,
-            takes_from=takes_from,
-            clearance=clearance,
-            rights=rights,
-            concurrency=concurrency,
-            capabilities=capabilities,
-        )
+        super().__init__(agent_id, input=input, returns=returns, **options)
         if not isinstance(graph.checkpointer, BaseCheckpointSaver):
             raise AgentInvalid(
                 f"agent {agent_id}: the graph has no checkpointer, so a run that is interrupted would begin again: "

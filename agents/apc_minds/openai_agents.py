@@ -1,13 +1,13 @@
 """Agents of the OpenAI Agents SDK on the bus, as they are. Needs the extra `openai-agents`."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from inspect import isawaitable
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 import orjson
 from pydantic import BaseModel, JsonValue, TypeAdapter
@@ -27,16 +27,15 @@ from agents.items import ToolApprovalItem, TResponseInputItem
 from agents.models import get_default_model_settings
 from agents.run import CallModelData, ModelInputData
 
-from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentError, AgentInvalid, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import Approval
 from apc_agents.typed import payload_of, schema_of
-from apc_contracts.agent import SecurityLevel
 from apc_minds.joined import (
     AWAY_AFTER,
     Approvers,
     JoinedAgent,
+    JoinedOptions,
     Kept,
     Stop,
     Turn,
@@ -227,30 +226,9 @@ class OpenAIAgent(JoinedAgent):
         run_config: RunConfig | None = None,
         steps: int = MODEL_STEPS,
         traces: bool = False,
-        role: str | None = None,
-        swarm: str = "agents",
-        completes: bool = False,
-        approvers: Approvers | None = None,
-        takes_from: SecurityLevel = SecurityLevel.USER,
-        clearance: Clearance | None = None,
-        rights: Iterable[str] = (),
-        concurrency: int = 1,
-        capabilities: Iterable[str] = (),
+        **options: Unpack[JoinedOptions],
     ) -> None:
-        super().__init__(
-            agent_id,
-            input=input,
-            returns=_returned(agent_id, joined, returns),
-            role=role,
-            swarm=swarm,
-            completes=completes,
-            approvers=approvers,
-            takes_from=takes_from,
-            clearance=clearance,
-            rights=rights,
-            concurrency=concurrency,
-            capabilities=capabilities,
-        )
+        super().__init__(agent_id, input=input, returns=_returned(agent_id, joined, returns), **options)
         if not traces:
             set_tracing_disabled(True)
         self.joined = joined

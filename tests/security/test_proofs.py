@@ -418,9 +418,10 @@ def _tests() -> dict[str, tuple[str, bool]]:
         if path == Path(__file__):
             continue
         text = path.read_text()
+        lines = text.splitlines()
         for node in ast.parse(text).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-                source = ast.get_source_segment(text, node) or ""
+                source = "\n".join(lines[node.lineno - 1 : node.end_lineno])
                 found[f"{path.relative_to(FOLDER)}::{node.name}"] = (source, _is_proof(node))
     return found
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 from mcp.server.elicitation import AcceptedElicitation
-from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, Resolve
 from pydantic import BaseModel, Field, JsonValue, create_model
@@ -24,7 +24,7 @@ from apc_contracts.wire.receipts import MAX_EFFECT_KEY
 from apc_log.queries import DeadDelivery, list_dead
 from apc_log.queries.questions import list_questions
 from apc_mcp.answers import LIMIT_BYTES, refused
-from apc_mcp.door import ACTS, Door, add_tool
+from apc_mcp.door import ACTS, Door, LogServer, add_tool
 from apc_web.access import AccountRole
 from apc_web.acts import (
     ActOutcome,
@@ -290,7 +290,7 @@ async def settle_unknown_effect(
     return _done(await settle_effect(acts, request))
 
 
-def add_acting_tools(server: MCPServer[Any], door: Door) -> None:
+def add_acting_tools(server: LogServer, door: Door) -> None:
     """Add the tools that act."""
     for function in (answer_question, signal_session, settle_dead_letter, settle_unknown_effect):
         add_tool(server, door, function, AccountRole.OPERATOR, ACTS)

@@ -3,15 +3,18 @@
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
 import asyncpg
 import orjson
 from mcp.server.auth.middleware.auth_context import get_access_token
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from mcp_types import Tool as ListedTool
+from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from apc_mcp.answers import answer_of, refused
@@ -70,6 +73,56 @@ class Door:
         return who
 
 
+class LogServer(MCPServer[Door]):
+    """A server that offers what its caller's role may do, and refuses arguments that a tool has not.
+
+    An assistant that misspells a bound would take everything for what it asked.
+    """
+
+    def __init__(self, door: Door, name: str, **options: Any) -> None:
+        """Make it; `options` as MCPServer."""
+        super().__init__(name, **options)
+        self._door = door
+        self.roles: dict[str, AccountRole] = {}
+        """By the name of a tool, what its caller must be."""
+
+    async def list_tools(self) -> list[ListedTool]:
+        """Return the tools that the caller may call. Raises ToolError for somebody who is not known any more."""
+        role = self._door.caller().role
+        return [tool for tool in await super().list_tools() if role.includes(self.roles[tool.name])]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Door, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """As MCPServer. Raises ToolError, in words, for arguments that the tool has not, or that do not fit."""
+        schemas = {tool.name: tool.input_schema for tool in await super().list_tools()}
+        known: Mapping[str, Any] = schemas.get(name, {}).get("properties", {})
+        unknown = next((one for one in arguments if name in schemas and one not in known), None)
+        if unknown is not None:
+            raise ToolError(f"INVALID at {unknown}: {_meant(unknown, name, known)}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            raise ToolError(_unfitting(error.__cause__, known)) from None
+
+
+def _meant(unknown: str, tool: str, known: Mapping[str, Any]) -> str:
+    close = get_close_matches(unknown, known, n=1)
+    remedy = f"do you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
+    return f"{tool} has no such argument; {remedy}"
+
+
+def _unfitting(error: ValidationError, known: Mapping[str, Any]) -> str:
+    """Return what is wrong with the first argument at fault, and what it means; a pattern is nothing to read."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else "$"
+    words = "this does not fit" if first["type"] == "string_pattern_mismatch" else first["msg"]
+    meaning = known.get(field, {}).get("description")
+    return f"INVALID at {field}: {words}" + (f". It is: {meaning}" if meaning else "")
+
+
 def needs(role: AccountRole) -> Callable[[Method], Method]:
     """Mark a method as a tool for callers with this role; its docstring is what assistants read of it."""
 
@@ -80,7 +133,7 @@ def needs(role: AccountRole) -> Callable[[Method], Method]:
     return named
 
 
-def add_tools(server: MCPServer[Any], door: Door, holder: object, annotations: ToolAnnotations) -> None:
+def add_tools(server: LogServer, door: Door, holder: object, annotations: ToolAnnotations) -> None:
     """Add the marked methods of an object as tools, in the order of its class."""
     for name, function in vars(type(holder)).items():
         role = getattr(function, "apc_role", None)
@@ -88,10 +141,9 @@ def add_tools(server: MCPServer[Any], door: Door, holder: object, annotations: T
             add_tool(server, door, getattr(holder, name), role, annotations)
 
 
-def add_tool(
-    server: MCPServer[Any], door: Door, function: Tool, role: AccountRole, annotations: ToolAnnotations
-) -> None:
+def add_tool(server: LogServer, door: Door, function: Tool, role: AccountRole, annotations: ToolAnnotations) -> None:
     """Add a function as a tool for callers with this role; its docstring is what assistants read of it."""
+    server.roles[function.__name__] = role
     words = " ".join((function.__doc__ or "").split())
     server.add_tool(guarded(door, function, role), function.__name__, None, words, annotations)
 

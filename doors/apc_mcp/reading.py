@@ -100,12 +100,17 @@ class ReadingTools:
         limit: Limit = 20,
     ) -> SessionPage:
         """Sessions, the one that changed last first."""
-        return await sessions_page(self._reading.pool, self._reading.contract, run_id, running, after, limit)
+        page = await sessions_page(self._reading.pool, self._reading.contract, run_id, running, after, limit)
+        if not page.items:
+            await self._check_place(run_id)
+        return page
 
     @needs(AccountRole.READER)
     async def search(
         self,
-        text: Annotated[str, Field(pattern=r"^[^\x00]{1,200}$", description="Words, or the end of an id.")],
+        text: Annotated[
+            str, Field(pattern=r"^[^\x00]{1,200}$", description="Words, or the end of an id: 1 to 200 characters.")
+        ],
         run_id: OfRun = None,
         agent: OfAgent = None,
         code: Annotated[
@@ -115,7 +120,10 @@ class ReadingTools:
         limit: Limit = 20,
     ) -> SearchPage:
         """Packets and runs by words of their content, by ids or ends of ids, newest first."""
-        return await search_page(self._reading, Wanted(text, run_id, agent, None, code, None, None), after, limit)
+        page = await search_page(self._reading, Wanted(text, run_id, agent, None, code, None, None), after, limit)
+        if not page.packets:
+            await self._check_place(run_id)
+        return page
 
     @needs(AccountRole.VIEWER)
     async def packets(
@@ -133,7 +141,10 @@ class ReadingTools:
         """Packets of a run or a session: who sent what to whom, the verdict, and its state."""
         given = {"run_id": run_id, "session_id": session_id, "packet_type": packet_type, "verdict": verdict}
         query = PacketQuery.of(given, text=None, newest=order == "newest")
-        return await packets_page(self._reading, query, after, limit)
+        page = await packets_page(self._reading, query, after, limit)
+        if not page.items:
+            await self._check_place(run_id, session_id)
+        return page
 
     @needs(AccountRole.VIEWER)
     async def packet(self, packet_id: PacketName, session_id: InSession = None) -> PacketDetail:
@@ -172,14 +183,20 @@ class ReadingTools:
     @needs(AccountRole.VIEWER)
     async def approvals(self, session_id: OfSession = None, limit: Limit = 20) -> ApprovalList:
         """Open questions of agents to people, the one that is due first first, each with its payload_hash."""
-        return await approval_list(self._reading, session_id, limit, await voices_of(self._door.acts))
+        found = await approval_list(self._reading, session_id, limit, await voices_of(self._door.acts))
+        if not found.items:
+            await self._check_place(session_id=session_id)
+        return found
 
     @needs(AccountRole.VIEWER)
     async def dead_letters(
         self, session_id: OfSession = None, agent_id: OfAgent = None, after: After = None, limit: Limit = 20
     ) -> DeadLetterPage:
         """Deliveries that failed permanently: what failed and why, every attempt, whether they can be requeued."""
-        return await dead_page(self._reading, session_id, agent_id, after, limit)
+        page = await dead_page(self._reading, session_id, agent_id, after, limit)
+        if not page.items:
+            await self._check_place(session_id=session_id)
+        return page
 
     @needs(AccountRole.VIEWER)
     async def effects(
@@ -232,6 +249,13 @@ class ReadingTools:
         if self._door.examine is None:
             raise ApiError(403, "NO_DOCTOR", "this server does not examine the system: run `apc doctor`")
         return {"findings": [dict(row) for row in await self._in_turn(self._door.examine())]}
+
+    async def _check_place(self, run_id: str | None = None, session_id: str | None = None) -> None:
+        """Raise ApiError (404) for names that the log does not hold: "nothing there" would be taken for an answer."""
+        if run_id is not None:
+            await one_run(self._reading.pool, run_id)
+        if session_id is not None:
+            await place_of(self._reading.pool, session_id)
 
     async def _replay(self, run_id: str, other: Contract | None) -> Replayed:
         async with read_recorded(self._reading.pool) as records:

@@ -11,7 +11,7 @@ from pydantic import AnyHttpUrl
 
 from apc_mcp.acting import add_acting_tools
 from apc_mcp.answers import NOTE
-from apc_mcp.door import READS, Door, add_tools
+from apc_mcp.door import READS, Door, LogServer, add_tools
 from apc_mcp.reading import ReadingTools, add_resources
 
 
@@ -29,7 +29,7 @@ class AccountTokens(TokenVerifier):
         return AccessToken(token=token, client_id=who.name, subject=who.name, scopes=[who.role.value])
 
 
-def make_server(door: Door) -> MCPServer[Door]:
+def make_server(door: Door) -> LogServer:
     """Return the server of a door: tools that read, tools that act where it has acts, and resources."""
 
     @asynccontextmanager
@@ -37,7 +37,8 @@ def make_server(door: Door) -> MCPServer[Door]:
         yield door
 
     is_over_http = door.authority is not None
-    server = MCPServer(
+    server = LogServer(
+        door,
         "apc-bus",
         title="Log of an apc system",
         version=version("apc-bus"),

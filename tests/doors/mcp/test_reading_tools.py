@@ -100,6 +100,21 @@ async def test_the_doctor_is_asked_where_there_is_one(told: WebBench) -> None:
         ("replay_verify", {"run_id": "elsewhere"}, "NOT_FOUND at run_id: the log holds no run 'elsewhere': the tool"),
         ("runs", {"after": "nonsense"}, "BAD_CURSOR at after: "),
         ("packets", {"verdict": "refused"}, "INVALID at verdict: verdict needs run_id, session_id or task_id"),
+        ("packets", {"session_id": "elsewhere"}, "NOT_FOUND at session_id: "),
+        ("packets", {"run_id": "elsewhere"}, "NOT_FOUND at run_id: "),
+        ("sessions", {"run_id": "elsewhere"}, "NOT_FOUND at run_id: "),
+        ("search", {"text": "x", "run_id": "elsewhere"}, "NOT_FOUND at run_id: "),
+        ("approvals", {"session_id": "elsewhere"}, "NOT_FOUND at session_id: "),
+        ("dead_letters", {"session_id": "elsewhere"}, "NOT_FOUND at session_id: "),
+        ("search", {"text": "late", "limt": 3}, "INVALID at limt: search has no such argument; do you mean limit?"),
+        ("checkpoints", {"shard": 0}, "INVALID at shard: checkpoints has no such argument; it has none"),
+        ("search", {}, "INVALID at text: Field required. It is: Words, or the end of an id: 1 to 200 characters."),
+        ("search", {"text": ""}, "INVALID at text: this does not fit. It is: Words, or the end of an id"),
+        (
+            "runs",
+            {"limit": 0},
+            "INVALID at limit: Input should be greater than or equal to 1. It is: At most this many.",
+        ),
     ],
 )
 async def test_a_refusal_has_a_code_a_field_and_what_to_do(
@@ -108,6 +123,15 @@ async def test_a_refusal_has_a_code_a_field_and_what_to_do(
     assert (await assistant.refusal(tool, **arguments)).startswith(words)
     assert "GET /" not in await assistant.refusal(tool, **arguments)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_one_caller_is_offered_what_its_role_may_do(told: WebBench) -> None:
+    offered = {}
+    for role in AccountRole:
+        async with Client(server_of(told, role)) as client:
+            offered[role] = {tool.name for tool in (await client.list_tools()).tools}
+    assert offered[AccountRole.READER] - offered[AccountRole.VIEWER] == {"search", "explain", "proof", "replay_verify"}
+    assert offered[AccountRole.OPERATOR] - offered[AccountRole.READER] == {"what_if", "doctor"}
 
 
 async def test_a_failure_of_the_server_says_nothing_of_its_inside(told: WebBench) -> None:

@@ -220,7 +220,10 @@ class Door:
 def require_broker(settings: BusSettings) -> None:
     """Raise InputUnusable when no broker is configured."""
     if not settings.amqp_nodes:
-        raise InputUnusable("set APC_AMQP_URL: a system without a broker takes no sessions from other processes")
+        raise InputUnusable(
+            "set APC_AMQP_URL: a system without a broker takes no sessions from other processes. Without one, `apc run "
+            "TEAM --input FILE` runs a session with its system, and `apc up --a2a TEAM` takes them over HTTP"
+        )
 
 
 def find_door(settings: BusSettings) -> Door:

@@ -1,4 +1,4 @@
-"""Who may ask: bearer tokens of callers, of the door's own file or of an issuer; limits of requests; HTTP statuses.
+"""Who may ask: tokens of callers, of the door's own file or an issuer, or certificates; limits of requests; statuses.
 
 Nothing of a request is read before its token is known, and nothing is stored. A token is of one door: the digest in the
 file has the door's own prefix, and an issuer's token names the door as its audience.
@@ -7,7 +7,7 @@ file has the door's own prefix, and an issuer's token names the door as its audi
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,6 +29,7 @@ from apc_bus.telemetry import get_logger
 from apc_client import Callers
 from apc_contracts.errors import InputUnusable
 from apc_web.access import LARGEST_FILE, read_private, write_private
+from apc_web.http import CLIENT_NAMES
 
 _log = get_logger("apc_a2a")
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,56}$"
@@ -205,7 +206,7 @@ class Gatekeeper:
             return
         refusal: Response | None = None
         try:
-            name = await self._known(Headers(scope=scope))
+            name = await self._known(scope)
             refusal = _unknown() if name is None else None
         except DATABASE_AWAY:
             name, refusal = None, _answer(503, "the log does not answer: come again", retry=5)
@@ -219,16 +220,14 @@ class Gatekeeper:
         scope = {**scope, "user": SimpleUser(str(name)), "apc_a2a": call}
         await self._app(scope, _replaying(body, receive), _Answering(call, scope, receive, send).send)
 
-    async def _known(self, headers: Headers) -> str | None:
-        """Return the registered caller whose token a request has. Raises what `DATABASE_AWAY` names."""
-        given = headers.getlist("authorization")
-        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-        token = token.strip()
-        if scheme.lower() != "bearer" or not token.isascii() or not 0 < len(token) <= _LONGEST_TOKEN:
-            return None
-        name = self._file.name_of(token)
-        if name is None and self._issuer is not None:
-            name = self._issuer.name_of(token)
+    async def _known(self, scope: Scope) -> str | None:
+        """Return the registered caller whom the token or the certificate of a request names, or both.
+
+        Raises what `DATABASE_AWAY` names.
+        """
+        given, certified = Headers(scope=scope).getlist("authorization"), scope.get(CLIENT_NAMES, ())
+        named = {*certified, *([self._name_of(given)] if given else ())}
+        name: str | None = named.pop() if len(named) == 1 else None
         if name is None or not re.fullmatch(_NAME, name):
             return None
         try:
@@ -237,6 +236,15 @@ class Gatekeeper:
             _log.warning("caller_unregistered", caller=name, reason=str(error))
             return None
         return name
+
+    def _name_of(self, given: Sequence[str]) -> str | None:
+        """Return whose token the headers `Authorization` have."""
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token.isascii() or not 0 < len(token) <= _LONGEST_TOKEN:
+            return None
+        name = self._file.name_of(token)
+        return self._issuer.name_of(token) if name is None and self._issuer is not None else name
 
     async def _body(self, scope: Scope, receive: Receive) -> tuple[bytes, Response | None]:
         """Return the whole body, or why it is not taken."""

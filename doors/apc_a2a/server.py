@@ -22,6 +22,7 @@ from a2a.types.a2a_pb2 import (
     AgentProvider,
     AgentSkill,
     HTTPAuthSecurityScheme,
+    MutualTlsSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
@@ -59,16 +60,19 @@ _MODES = ("text/plain", "application/json")
 _CONNECTIONS = 512
 
 
-def card_of(team: Team, url: str, *, pushes: bool) -> AgentCard:
+def card_of(team: Team, url: str, *, pushes: bool, certificates: bool = False) -> AgentCard:
     """Return the card of a team behind a door.
 
     Args:
         team: its entry is the skill, and the schema of its input stands in an extension.
         url: under which clients reach the door.
         pushes: whether it tells receivers.
+        certificates: whether callers may show a certificate instead of a token.
     """
     schema = {} if team.input is None else {"input": document_of(team.input)}
-    bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer"))
+    schemes = {"bearer": SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer"))}
+    if certificates:
+        schemes["certificate"] = SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
     return AgentCard(
         name=team.name,
         description=f"The team {team.name} of apc-bus",
@@ -91,8 +95,8 @@ def card_of(team: Team, url: str, *, pushes: bool) -> AgentCard:
                 AgentExtension(uri=REPEATS, description="A message that is sent again is the same task"),
             ],
         ),
-        security_schemes={"bearer": bearer},
-        security_requirements=[SecurityRequirement(schemes={"bearer": StringList()})],
+        security_schemes=schemes,
+        security_requirements=[SecurityRequirement(schemes={name: StringList()}) for name in schemes],
         default_input_modes=_MODES,
         default_output_modes=_MODES,
         skills=[AgentSkill(id=team.entry, name=team.name, description=f"Takes a task of {team.name}", tags=["apc"])],
@@ -214,11 +218,16 @@ class Served:
 
     @property
     def tls(self) -> TlsFiles | None:
-        """With what it speaks TLS. Raises InputUnusable when only one of both files is named."""
+        """With what it speaks TLS. Raises InputUnusable when a file that goes with another is named alone."""
         certificate, key = self.settings.a2a_tls_cert, self.settings.a2a_tls_key
         if (certificate is None) != (key is None):
             raise InputUnusable("set both APC_A2A_TLS_CERT and APC_A2A_TLS_KEY, or neither")
-        return None if certificate is None or key is None else TlsFiles(certificate, key)
+        clients = self.settings.a2a_client_ca_file
+        if certificate is None or key is None:
+            if clients is not None:
+                raise InputUnusable("APC_A2A_CLIENT_CA_FILE needs APC_A2A_TLS_CERT and APC_A2A_TLS_KEY")
+            return None
+        return TlsFiles(certificate, key, clients)
 
     @property
     def issuer(self) -> Issuer | None:
@@ -249,7 +258,7 @@ async def opened_door(served: Served, url: str) -> AsyncIterator[ASGIApp]:
         InputUnusable: a file or a setting cannot be used.
     """
     settings, push = served.settings, served.push()
-    card = card_of(served.team, url, pushes=True)
+    card = card_of(served.team, url, pushes=True, certificates=settings.a2a_client_ca_file is not None)
     key = None if settings.a2a_card_key_file is None else read_card_key(settings.a2a_card_key_file)
     limits = Limits(settings.a2a_most_tasks, settings.a2a_most_streams, settings.a2a_wait_seconds)
     door = Door(served.callers, served.team, card, artifacts=served.artifacts, push=push, limits=limits)

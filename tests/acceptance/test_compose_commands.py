@@ -5,13 +5,16 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import httpx
 import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.servers import PrivateNode
@@ -26,7 +29,7 @@ from apc_cli.commands.deploy import COMPOSE, OVERRIDE, files_of_folder, write_se
 ROOT = Path(__file__).parents[2]
 VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 AGENTS = tuple(f"agent.{role.replace('_', '-')}" for role in ROLES)
-USERS = ("apc_gate", "apc_log_writer", "apc_operator", "apc_web", *AGENTS)
+USERS = ("apc_gate", "apc_log_writer", "apc_operator", "apc_web", "apc_a2a", *AGENTS)
 pytestmark = [pytest.mark.broker, pytest.mark.faults, pytest.mark.timeout(400)]
 
 
@@ -34,7 +37,7 @@ class Deployment:
     """The services of the compose file, with secrets as `apc deploy init` makes them, on servers of this machine."""
 
     def __init__(self, node: PrivateNode, ports: list[int], postgres_url: str, folder: Path) -> None:
-        management_port, uploads_port, self.web_port = ports
+        management_port, uploads_port, self.web_port, self.door_port = ports
         self.services: dict[str, Any] = read_compose([ROOT / COMPOSE, ROOT / OVERRIDE])["services"]
         for file in (COMPOSE, OVERRIDE):
             shutil.copy(ROOT / file, folder)
@@ -42,6 +45,7 @@ class Deployment:
         self.passwords: dict[str, str] = json.loads((self._secrets / "passwords.json").read_text())
         parts = urlsplit(postgres_url)
         self.certificate = self._secrets / "web_tls_cert"
+        self.door_certificate = self._secrets / "a2a_tls_cert"
         self.socket_folder = parse_qs(parts.query)["host"][0]
         self.database = parts.path[1:]
         administrator = f"//apc:{self.passwords['postgres-administrator']}@postgres:5432/apc"
@@ -54,10 +58,13 @@ class Deployment:
             "/var/lib/apc": str(folder / "data"),
             "/run/secrets": str(self._secrets),
             "0.0.0.0:8443": f"127.0.0.1:{self.web_port}",
+            "0.0.0.0:8445": f"127.0.0.1:{self.door_port}",
+            "https://localhost:8445": f"https://localhost:{self.door_port}",
             "http://artifacts:8082": f"http://127.0.0.1:{uploads_port}",
             "0.0.0.0:8082": f"127.0.0.1:{uploads_port}",
             ":8080": "",
         }
+        self.folder = folder
         self._apc = ApcCommand(folder)
         self.started: list[subprocess.Popen[str]] = []
 
@@ -93,11 +100,11 @@ class Deployment:
             assert ended.returncode == 0, (service, ended.stderr)
         for service in ("artifacts", "persister", "orchestrator"):
             self.start(service)
-        registered = await self.run("operator")
+        registered = await self.run("operator-client")
         while (
             registered.returncode != 0 and "is not in the log after" in registered.stderr
         ):  # compose waits for /readyz
-            registered = await self.run("operator")
+            registered = await self.run("operator-client")
         assert registered.returncode == 0, registered.stderr
 
     def start(self, service: str) -> None:
@@ -111,8 +118,8 @@ class Deployment:
 
 @pytest.fixture
 def ports() -> list[int]:
-    """Those of the broker's management, of the artifact service and of the web console."""
-    return free_ports(3)
+    """Those of the broker's management, of the artifact service, of the web console and of the door of A2A."""
+    return free_ports(4)
 
 
 @pytest.fixture
@@ -140,6 +147,7 @@ async def deployment(
         "LOG_WRITER_DB_PASSWORD": made.passwords["apc_log_writer"],
         "OPERATOR_DB_PASSWORD": made.passwords["apc_operator"],
         "WEB_DB_PASSWORD": made.passwords["apc_web"],
+        "DOOR_DB_PASSWORD": made.passwords["apc_a2a"],
         "LIBRARIAN_PASSWORD": made.passwords["agent.librarian"],
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,
@@ -199,6 +207,60 @@ async def test_a_packet_is_published_and_read_with_sql_by_the_page(deployment: D
     assert {row["to_state"] for row in events} >= {"ROUTED"}
     assert [row["packet_type"] for row in lineage] == ["MESSAGE", "SIGNAL"]
     assert lineage[1]["packet_id"] == packets[0]["packet_id"]
+
+
+TEAM = """
+from apc_agents import Agent, HandlerContext, Team
+from apc_a2a import A2AMessage, A2AReply
+
+clerk = Agent("clerk", role="clerk", swarm="shop")
+
+
+@clerk.on(A2AMessage)
+async def pay(said: A2AMessage, ctx: HandlerContext) -> A2AReply:
+    return A2AReply(parts=[{"text": "paid"}])
+
+
+team = Team("team", agents=[clerk], entry="clerk", input=A2AMessage, messages=[A2AReply])
+"""
+
+
+async def test_the_door_starts_tasks_keeps_bytes_and_receivers_as_its_own_users(deployment: Deployment) -> None:
+    """It has no right to do more: the probes of broker and database (tests/integration/privilege) try that."""
+    (deployment.folder / "team.py").write_text(TEAM)
+    await deployment.run_bus()
+    added = await deployment.run("operator", "agent", "add", "team:team")
+    assert added.returncode == 0, added.stderr
+    caller = await deployment.run("operator", "caller", "add", "ida", "--via", "door")
+    assert caller.returncode == 0, caller.stderr
+    deployment.start("a2a")
+    context = ssl.create_default_context(cafile=str(deployment.door_certificate))
+    headers = {"Authorization": f"Bearer {caller.stdout.strip()}", "A2A-Version": "1.0"}
+    url = f"https://localhost:{deployment.door_port}"
+    async with httpx.AsyncClient(base_url=url, headers=headers, verify=context, timeout=60) as http:
+
+        async def listens() -> bool:
+            with suppress(httpx.TransportError):
+                return (await http.get("/healthz")).is_success
+            return deployment.has_lost_a_service()
+
+        await until(listens, 60)
+        card = (await http.get("/.well-known/agent-card.json")).json()
+        assert card["supportedInterfaces"][0]["url"].startswith(url)
+        receiver = {"url": "https://192.0.43.8/hook"}
+        configuration = {"returnImmediately": True, "taskPushNotificationConfig": receiver}
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"raw": "AAEC", "mediaType": "text/plain"}]}
+        sent = await http.post("/a2a/rest/message:send", json={"message": message, "configuration": configuration})
+        assert sent.status_code == 200, sent.text
+        task = sent.json()["task"]
+        assert task["status"]["state"] == "TASK_STATE_WORKING"
+        kept = [one for one in (deployment.folder / "data-artifacts").rglob("*") if one.is_file()]
+        assert [one.read_bytes() for one in kept] == [bytes(range(3))]
+        receivers = (await http.get(f"/a2a/rest/tasks/{task['id']}/pushNotificationConfigs")).json()["configs"]
+        assert [one["url"] for one in receivers] == [receiver["url"]]
+        ended = (await http.post(f"/a2a/rest/tasks/{task['id']}:cancel", json={})).json()
+        assert ended["status"]["state"] == "TASK_STATE_CANCELED"
+    assert not deployment.has_lost_a_service()
 
 
 async def test_the_services_start_as_their_own_users(deployment: Deployment, node: PrivateNode) -> None:

@@ -252,12 +252,19 @@ def sums(objects: list[Object]) -> dict[str, str]:
 
 
 def test_a_rotated_secret_restarts_the_pods_that_have_it(chart: Chart) -> None:
-    secrets = {"apc-gate": "b25l", "apc-log-key": "a2V5", "planner": "YQ==", "apc-web-tls": "dGxz"}
+    secrets = {
+        "apc-gate": "b25l",
+        "apc-log-key": "a2V5",
+        "planner": "YQ==",
+        "apc-web-tls": "dGxz",
+        "apc-a2a-tls": "dGxz",
+    }
     objects = chart.render("operators")
     with api_server(objects, secrets) as cluster:
         before = sums(chart.render_in(cluster, "operators"))
-    assert before.keys() == {"apc-gate", "apc-log-writer", "apc-mcp", "apc-planner", "apc-web"}
+    assert before.keys() == {"apc-gate", "apc-log-writer", "apc-mcp", "apc-planner", "apc-web", "apc-a2a"}
     holders = {"apc-gate": {"apc-gate"}, "apc-log-key": {"apc-log-writer"}, "apc-web-tls": {"apc-mcp", "apc-web"}}
+    holders["apc-a2a-tls"] = {"apc-a2a"}
     for secret, pods in holders.items():
         with api_server(objects, secrets | {secret: "b3RoZXI="}) as cluster:
             after = sums(chart.render_in(cluster, "operators"))

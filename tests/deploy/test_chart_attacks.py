@@ -89,6 +89,7 @@ def test_who_gets_which_secret(chart: Chart) -> None:
         "apc-artifacts": {"apc-artifacts-write"},
         "apc-web": {"apc-web", "apc-web-tls"},
         "apc-mcp": {"apc-web", "apc-web-tls"},
+        "apc-a2a": {"apc-a2a", "apc-a2a-tls", "apc-artifacts-read"},
         "apc-planner": {"planner", "apc-artifacts-read"},
         "apc-critic": {"critic", "apc-artifacts-read"},
         "apc-migrate": {"apc-migrate"},
@@ -119,6 +120,14 @@ HARMLESS = {
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     "existingServiceAccount": "robots",
 }
+DOOR_VALUES = {
+    "enabled": True,
+    "team": "mypkg.agents:team",
+    "secret": "door",
+    "url": "https://agents",
+    "hosts": ["agents"],
+    "tlsSecret": "door-tls",
+}
 CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], "tlsSecret": "console-tls"}
 
 
@@ -135,6 +144,18 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
         ({"web": CONSOLE_VALUES | {"tlsSecret": ""}}, "tlsSecret"),
         ({"web": CONSOLE_VALUES | {"hosts": []}}, "hosts"),
         ({"mcp": {"enabled": True}}, "mcp: needs web.enabled"),
+        ({"a2a": DOOR_VALUES | {"secret": "apc-gate"}}, "give the door its own"),
+        ({"a2a": DOOR_VALUES | {"secret": "console"}, "web": CONSOLE_VALUES}, "give the door its own"),
+        ({"workers": [WORKER | {"secret": "door"}], "a2a": DOOR_VALUES}, "give each worker its own Secret"),
+        ({"a2a": DOOR_VALUES | {"secret": "apc-log-key"}}, "keep the log's key in its own Secret"),
+        ({"a2a": DOOR_VALUES | {"tlsSecret": ""}}, "tlsSecret"),
+        ({"a2a": DOOR_VALUES | {"hosts": []}}, "hosts"),
+        ({"a2a": DOOR_VALUES | {"url": "http://agents"}}, "url"),
+        ({"a2a": DOOR_VALUES | {"team": "mypkg:x\nhostNetwork: true"}}, "team"),
+        (
+            {"a2a": DOOR_VALUES | {"tlsSecret": "", "trustedProxies": ["10.0.0.7"], "clientCertificates": True}},
+            "sees no certificate",
+        ),
         ({"workers": [WORKER, WORKER | {"name": "other"}]}, "give each worker its own Secret"),
         ({"workers": [WORKER | {"name": "gate"}]}, "choose another"),
         ({"artifacts__readSecret": "apc-artifacts-write"}, "may only read artifacts"),
@@ -166,7 +187,8 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
     ],
 )
 def test_values_that_would_give_it_away_are_refused(chart: Chart, values: dict[str, Any], said: str) -> None:
-    assert chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES, **HARMLESS).returncode == 0
+    harmless = chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES, a2a=DOOR_VALUES, **HARMLESS)
+    assert harmless.returncode == 0, harmless.stderr
 
     found = chart.try_render("minimal", **values)
     assert found.returncode != 0
@@ -210,12 +232,13 @@ def test_each_pod_reaches_what_it_needs(chart: Chart) -> None:
         "worker": {dns, BROKER, DATABASE, store, UPLOADS},
         "web": {dns, BROKER, DATABASE},
         "mcp": {dns, BROKER, DATABASE},
+        "a2a": {dns, BROKER, DATABASE, store, UPLOADS},
         "migrate": {dns, DATABASE},
         "topology": {dns, BROKER, MANAGEMENT, DATABASE},
         "register": {dns, BROKER, MANAGEMENT, DATABASE},
     }
     for name, kind in kinds_of(objects).items():
-        more = {443} if name == "apc-planner" else set()  # its own `egress`
+        more = {443} if name in ("apc-planner", "apc-a2a") else set()  # its own `egress`, and the receivers of push
         assert ports(objects, name, "Egress") == expected[kind] | more, name
 
 
@@ -230,6 +253,7 @@ def test_no_agent_reaches_the_gate_the_log_writer_or_a_health_page(chart: Chart)
                 "worker": monitored,
                 "web": {CONSOLE} | monitored,  # from its own peers, `web.from`
                 "mcp": {CONSOLE} | monitored,  # from its own peers, `mcp.from`
+                "a2a": {CONSOLE} | monitored,  # from its own peers, `a2a.from`
             }
             assert ports(objects, name, "Ingress") == expected.get(kind, set()), name
     [watching] = [found for found in chart.render("operators") if found["metadata"]["name"] == "apc-from-monitoring"]

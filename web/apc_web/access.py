@@ -112,20 +112,25 @@ def write_private(file: Path, text: str) -> None:
 def read_private(file: Path, most: int) -> str:
     """Return a text that its owner alone can read and write, and whose owner we are.
 
+    What an engine mounts in /run/secrets is a link in Kubernetes, and may belong to another user; a container has one
+    user, so there it is enough that nobody else can write it.
+
     Raises:
         FileNotFoundError: there is no such file.
         InputUnusable: another user owns it or can read it, it is a link or no file, or it has more than `most` bytes.
     """
+    is_mounted = sources.SECRETS in file.parents
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(file, os.O_RDONLY | (0 if is_mounted else os.O_NOFOLLOW) | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise InputUnusable(f"{file}: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as opened:
         state = os.fstat(descriptor)
-        is_own = stat.S_ISREG(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
-        if not is_own or state.st_size > most:
+        is_own = state.st_uid == os.geteuid() and not state.st_mode & 0o077
+        is_ours = is_own or (is_mounted and not state.st_mode & 0o022)
+        if not stat.S_ISREG(state.st_mode) or not is_ours or state.st_size > most:
             raise InputUnusable(f"{file}: must be a file of this user that nobody else can read (chmod 600)")
         return opened.read(most).decode(errors="replace")
 

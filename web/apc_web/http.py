@@ -7,6 +7,7 @@ pages, and a body must be JSON, which no foreign page can send without a preflig
 import asyncio
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -96,6 +97,13 @@ class TlsFiles:
 
     certificate: Path
     key: Path
+    clients: Path | None = None
+    """Certificates of the authority of clients: who has a certificate of it may show it, and another one ends the
+    connection. None = nobody is asked for one."""
+
+
+CLIENT_NAMES = "apc_client_names"
+"""Key in the scope of a request: the common names of the certificate that the client has shown; none without one."""
 
 
 def make_server(
@@ -139,6 +147,8 @@ def make_server(
         timeout_graceful_shutdown=graceful_seconds,
         ssl_certfile=None if tls is None else tls.certificate,
         ssl_keyfile=None if tls is None else tls.key,
+        ssl_ca_certs=None if tls is None or tls.clients is None else str(tls.clients),
+        ssl_cert_reqs=ssl.CERT_NONE if tls is None or tls.clients is None else ssl.CERT_OPTIONAL,
     )
     return StoppableServer(config, takes_signals=takes_signals)
 
@@ -228,6 +238,17 @@ def _refuse(status: int, code: str, message: str, field: str) -> Response:
     return response
 
 
+def _naming_client(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:
+    """Return the application with the names of the client's certificate, which the handshake has verified."""
+    subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+    names = tuple(value for part in subject for key, value in part if key == "commonName")
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CLIENT_NAMES: names}, receive, send)
+
+    return named if names else app
+
+
 def _bounded(limits: HttpLimits) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with these limits: uvicorn itself creates one per connection."""
 
@@ -247,6 +268,7 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, and begin to wait for its first request."""
         super().connection_made(transport)
+        self.app = _naming_client(self.app, transport)
         if self._is_one_too_many:
             head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(_BUSY)}\r\nConnection: close\r\n\r\n"
             transport.write(head.encode() + _BUSY)

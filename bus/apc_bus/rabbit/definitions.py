@@ -33,7 +33,8 @@ ORCHESTRATOR_USER = "orchestrator"
 PERSISTER_USER = "persister"
 OPERATOR_USER = "operator"
 WEB_USER = "web"
-SERVICE_USERS = (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER, OPERATOR_USER, WEB_USER)
+DOOR_USER = "door"
+SERVICE_USERS = (TOPOLOGY_USER, ORCHESTRATOR_USER, PERSISTER_USER, OPERATOR_USER, WEB_USER, DOOR_USER)
 _ALL = ".*"
 _NOTHING = "^$"
 Permission = tuple[str, str, str]
@@ -47,8 +48,8 @@ _OF_ONE: Limits = {"max-connections": 16, "max-channels": 128}
 def permissions(topology: Topology) -> dict[str, Permission]:
     """Return the rights of each user of the services and of the topology's agents.
 
-    Agents that share a user share their rights. An agent may have the operator's user, or that of the web console: the
-    rights are then added.
+    Agents that share a user share their rights. An agent may have the user of the operator, of the web console or of
+    the door of A2A: the rights are then added.
 
     Raises:
         TopologyInvalid: an agent has the user of the topology, the orchestrator or the persister.
@@ -62,6 +63,7 @@ def permissions(topology: Topology) -> dict[str, Permission]:
         ),
         PERSISTER_USER: (_NOTHING, _NOTHING, r"^apc\.log\.[0-9]+$"),
         **dict.fromkeys((OPERATOR_USER, WEB_USER), (_NOTHING, _one_of(map(re.escape, (INGRESS, RECEIPTS))), _NOTHING)),
+        DOOR_USER: (_NOTHING, _one_of([re.escape(INGRESS)]), _NOTHING),
     }
     owned: dict[str, list[AgentQueues]] = {}
     for agent in topology.agents:
@@ -75,12 +77,13 @@ def permissions(topology: Topology) -> dict[str, Permission]:
 
 
 def user_limits(topology: Topology) -> dict[str, Limits]:
-    """Return the limits of each user `agent.…`, multiplied by the agents that share it; of operator and console too.
+    """Return the limits of each user `agent.…`, multiplied by the agents that share it; of operator, console, door too.
 
     Others have none: how many connections orchestrator, persister and topology open is the deployment's choice, and so
     is what shares a user with them.
     """
-    owners = [*(agent.user for agent in topology.agents if agent.user.startswith("agent.")), OPERATOR_USER, WEB_USER]
+    owners = [agent.user for agent in topology.agents if agent.user.startswith("agent.")]
+    owners += [OPERATOR_USER, WEB_USER, DOOR_USER]
     # A host has the connections of one agent, and so has its standby.
     owners += 2 * sorted({agent.user for agent in topology.agents if agent.user.startswith("host.")})
     shares = Counter(owners)

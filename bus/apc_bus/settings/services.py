@@ -141,6 +141,10 @@ class A2ASettings(ApcSettings):
     """Certificate chain (PEM) with which the door itself speaks TLS; goes with APC_A2A_TLS_KEY."""
     a2a_tls_key: Path | None = None
     """Private key (PEM) of that certificate."""
+    a2a_client_ca_file: Path | None = None
+    """Certificates (PEM) of the authority whose client certificates are taken beside tokens: the common name of one is
+    the name of a caller. It issues them for nothing else. Goes with APC_A2A_TLS_CERT. None = no certificate is asked
+    for."""
     a2a_trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     """JSON list of addresses or networks of proxies that end TLS, such as `["10.0.0.7/32"]`: nobody else is answered,
     and only what came to them by https."""

@@ -48,7 +48,7 @@ def make_certificate(names: Sequence[str]) -> CertificatePair:
         InputUnusable: a name is neither a host name nor an address.
     """
     key, now = generate_private_key(SECP256R1()), datetime.now(UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "apc-bus web console")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "apc-bus")])
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -105,6 +105,8 @@ def test_who_mounts_what(services: dict[str, Any]) -> None:
         "web": {"apc-web:/var/lib/apc:ro"},
         "mcp": {"apc-web:/var/lib/apc:ro"},
         "accounts": {"apc-web:/var/lib/apc"},
+        "operator": {"apc-callers:/var/lib/apc-callers"},
+        "a2a": {read, "apc-a2a:/var/lib/apc", "apc-callers:/var/lib/apc-callers:ro"},
         **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
         "librarian": {read, "data:/data:ro"},
     }
@@ -144,7 +146,7 @@ def test_no_two_services_share_a_password_of_broker_or_database(
         assert {user for user, found in holders.items() if role in found} == {f"agent.{role}"}
     script = (ROOT / "deploy/postgres-users.sh").read_text()
     made = re.findall(r"^    \('\S+', :'(\w+)', ", script, re.MULTILINE)
-    assert "web" in made
+    assert {"web", "door"} <= set(made)
     assert len(made) == len(set(made))
 
 
@@ -164,6 +166,8 @@ def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any])
         "mcp",
     }
     assert services["web"]["networks"] == services["mcp"]["networks"] == ["web"]
+    reached = {name for name, one in services.items() if "a2a" in one.get("networks", ())}
+    assert reached == {"rabbitmq", "postgres", "artifacts", "a2a"} and services["a2a"]["networks"] == ["a2a"]
     assert all("networks" in service or "network_mode" in service for service in services.values())
 
 
@@ -183,6 +187,21 @@ def test_the_web_console_holds_no_key_and_no_right_beyond_its_job(
     assert set(re.findall(r'"([^"]+)"', named)) == certified, "the names of the certificate"
 
 
+def test_the_door_holds_no_key_and_no_right_beyond_its_job(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    door = services["a2a"]
+    held = {compose["secrets"][name].get("x-content", "") for name in secrets_of(door)}
+
+    assert {user for content in held for user in re.findall(r"\{([\w.-]+)\}", content)} == {"door", "apc_a2a"}
+    script = (ROOT / "deploy/postgres-users.sh").read_text()
+    assert "('apc_a2a', :'door', 'apc_reader, apc_door')" in script
+    certified = set(compose["secrets"]["a2a_tls_cert"]["x-certificate"])
+    assert set(re.findall(r'"([^"]+)"', door["environment"]["APC_A2A_HOSTS"])) == certified
+    assert door["profiles"] == ["a2a"], "without a team there is nothing to serve"
+    files = {services[name]["environment"]["APC_A2A_CALLERS_FILE"] for name in ("operator", "a2a")}
+    assert files == {"/var/lib/apc-callers/callers.json"}
+    assert "/var/lib/apc-callers" in (ROOT / "deploy/Dockerfile").read_text(), "else the engine makes it for root"
+
+
 def test_only_what_shares_the_network_of_the_broker_reaches_its_management(services: dict[str, Any]) -> None:
     shares = {name for name, service in services.items() if service.get("network_mode") == "service:rabbitmq"}
     published = {port.rpartition(":")[0] for service in services.values() for port in service.get("ports", ())}
@@ -193,7 +212,7 @@ def test_only_what_shares_the_network_of_the_broker_reaches_its_management(servi
     assert "management.tcp.ip = 127.0.0.1" in ports and "prometheus.tcp.ip = 127.0.0.1" in ports
     # A check of all listeners at the container's own address fails: these two do not answer there.
     assert services["rabbitmq"]["healthcheck"]["test"][-2:] == ["--address", "127.0.0.1"]
-    assert published == {"127.0.0.1:5672", "127.0.0.1:5432", "127.0.0.1:8443", "127.0.0.1:8444"}
+    assert published == {"127.0.0.1:5672", "127.0.0.1:5432", "127.0.0.1:8443", "127.0.0.1:8444", "127.0.0.1:8445"}
 
 
 def test_every_foreign_image_has_a_variable_and_is_pinned_by_its_digest(services: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ async def servers() -> AsyncIterator[None]:
     administrator = {"RABBITMQ_DEFAULT_USER": "apc", "RABBITMQ_DEFAULT_PASS": PASSWORD}
     run_server(SERVERS[0], "rabbitmq", "rabbitmq:4.2-management", broker, administrator)
     users = {f"{ROOT}/deploy/postgres-users.sh": "/docker-entrypoint-initdb.d/10-users.sh"}
-    logins = {f"{name}_DB_PASSWORD": PASSWORD for name in ("GATE", "LOG_WRITER", "OPERATOR", "WEB")}
+    logins = {f"{name}_DB_PASSWORD": PASSWORD for name in ("GATE", "LOG_WRITER", "OPERATOR", "WEB", "DOOR")}
     superuser = {"POSTGRES_USER": "apc", "POSTGRES_DB": "apc", "POSTGRES_PASSWORD": PASSWORD}
     run_server(SERVERS[1], "postgres", "postgres:18", users, superuser | logins)
     ready = (
@@ -84,7 +84,7 @@ async def servers() -> AsyncIterator[None]:
 
 def secrets(key: str, store: S3Server) -> Iterator[Object]:
     """The Secrets that docs/how-to/kubernetes.md lists."""
-    passwords = {user: PASSWORD for user in ("topology", "orchestrator", "persister", "operator", "web")}
+    passwords = {user: PASSWORD for user in ("topology", "orchestrator", "persister", "operator", "web", "door")}
     passwords |= {f"agent.{agent}": PASSWORD for agent in AGENTS}
     management = {"apc_management_url": f"http://apc:{PASSWORD}@rabbitmq:15672"}
     managed = management | {"apc_broker_passwords": json.dumps(passwords), "apc_database_url": database("apc_operator")}

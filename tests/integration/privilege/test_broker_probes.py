@@ -17,7 +17,7 @@ from tests.integration.privilege.documented import check_table
 from apc_bus.rabbit import apply_rabbit
 from apc_bus.topology import agent_queue, gate_queue
 
-USERS = ("orchestrator", "persister", "operator", "web", ALPHA, BETA, "topology")
+USERS = ("orchestrator", "persister", "operator", "web", "door", ALPHA, BETA, "topology")
 TO_THE_GATE = {
     f"publish to apc.{name}{how}" for name in ("ingress", "receipts") for how in ("", " with CC", " with BCC")
 }
@@ -55,6 +55,7 @@ EXPECTED: Seen = {
     "persister": EVERYBODY | reading("apc.log.0"),
     "operator": EVERYBODY | TO_THE_GATE | {UNSIGNED},
     "web": EVERYBODY | TO_THE_GATE | {UNSIGNED},
+    "door": EVERYBODY | (TO_THE_GATE - RECEIPTS) | {UNSIGNED},
     ALPHA: allowed_to_agent("alpha", "", " with CC", " with BCC"),
     BETA: allowed_to_agent("beta", ""),
 }

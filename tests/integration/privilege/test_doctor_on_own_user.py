@@ -14,6 +14,7 @@ RIGHTS = {
     "persister": BrokerRights(False, frozenset()),
     "operator": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
     "web": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
+    "door": BrokerRights(False, frozenset({INGRESS})),
     "agent.alpha": BrokerRights(False, frozenset({INGRESS, RECEIPTS})),
     "topology": BrokerRights(True, frozenset(PROBED)),
 }

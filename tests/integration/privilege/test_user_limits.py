@@ -55,4 +55,4 @@ async def test_an_agent_holds_no_more_channels_than_its_limit(guarded_broker: Gu
 
 
 def test_users_of_services_have_none(guarded_broker: GuardedBroker) -> None:
-    assert set(user_limits(guarded_broker.topology)) == {"agent.alpha", "agent.beta", "operator", "web"}
+    assert set(user_limits(guarded_broker.topology)) == {"agent.alpha", "agent.beta", "operator", "web", "door"}

@@ -140,17 +140,24 @@ class Callers:
 
     async def client(self, name: str) -> Client:
         """Return the client of a caller. Raises InputUnusable: nobody of that name may come through this door."""
-        async with self._reading:
-            now = asyncio.get_running_loop().time()
-            if self._read_at is None or now - self._read_at >= KNOWN_SECONDS or name not in self._clients:
-                self._take(await read_registry(self._pool))
-                self._read_at = now
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        if not self._knows(name, asked):
+            async with self._reading:
+                # Of many who ask at once for names that nobody has, one reads: the others were there when it began.
+                if not self._knows(name, asked) and (self._read_at is None or self._read_at < asked):
+                    began = loop.time()
+                    self._take(await read_registry(self._pool))
+                    self._read_at = began
         client = self._clients.get(name)
         if client is None:
             raise InputUnusable(
                 f"{name[:80]!r} is no caller of this door: `apc caller add {name[:80]} --via {self.user}`"
             )
         return client
+
+    def _knows(self, name: str, now: float) -> bool:
+        return self._read_at is not None and now - self._read_at < KNOWN_SECONDS and name in self._clients
 
     def _take(self, registry: Mapping[str, Registration]) -> None:
         """Make a client for each caller of this door; the ones that are here stay."""

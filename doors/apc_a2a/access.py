@@ -210,14 +210,16 @@ class Gatekeeper:
             refusal = _unknown() if name is None else None
         except DATABASE_AWAY:
             name, refusal = None, _answer(503, "the log does not answer: come again", retry=5)
-        body = b""
+        body, read = b"", None
         if refusal is None:
             body, refusal = await self._body(scope, receive)
+        if refusal is None:
+            read, refusal = _read(scope, body)
         if refusal is not None:
             await refusal(scope, receive, send)
             return
         call = Call()
-        scope = {**scope, "user": SimpleUser(str(name)), "apc_a2a": call}
+        scope = {**scope, "user": SimpleUser(str(name)), "apc_a2a": call, _READ: read}
         await self._app(scope, _replaying(body, receive), _Answering(call, scope, receive, send).send)
 
     async def _known(self, scope: Scope) -> str | None:
@@ -263,28 +265,38 @@ class Gatekeeper:
             if size > self._most_bytes:
                 return b"", too_large
             more = message.get("more_body", False)
-        body = b"".join(parts)
-        return body, _objection(scope, headers, body)
+        return b"".join(parts), None
 
 
-def _objection(scope: Scope, headers: Headers, body: bytes) -> Response | None:
-    """Return the answer to a body of another type, or that nests too deep; None for a good one."""
+_READ: Final = "apc_a2a_json"
+
+
+class ReadRequest(Request):
+    """A request whose JSON the gatekeeper has read: what was checked is what is used."""
+
+    async def json(self) -> Any:
+        """Return the body as it was read."""
+        return self.scope[_READ]
+
+
+def _read(scope: Scope, body: bytes) -> tuple[Any, Response | None]:
+    """Return the JSON of a body, or the answer to one that is none, nests too deep, or has another type."""
     is_rpc = scope["path"].rstrip("/").endswith("/jsonrpc")
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if scope["method"] != "POST" or not (body or is_rpc):
-        return None
+        return None, None
     if kind not in _JSON_TYPES:
         if not is_rpc:
-            return _answer(415, "send Content-Type: application/a2a+json")
+            return None, _answer(415, "send Content-Type: application/a2a+json")
         error = {"code": -32005, "message": "Incompatible content types: send application/json"}
-        return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+        return None, JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
     try:
-        orjson.loads(body)  # refuses what nests deeper than 1,024, which Python's own parser takes for minutes
+        return orjson.loads(body), None  # refuses what nests deeper than 1,024, which Python's own takes for minutes
     except orjson.JSONDecodeError:
         if not is_rpc:
-            return _answer(400, "the body is no JSON")
-        return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Parse error"}})
-    return None
+            return None, _answer(400, "the body is no JSON")
+        error = {"code": -32700, "message": "Parse error"}
+        return None, JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:

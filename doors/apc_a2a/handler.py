@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import asyncpg
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
@@ -604,6 +605,8 @@ def answering(context: ServerCallContext) -> Iterator[None]:
         raise InvalidParamsError(str(error)) from error
     except SessionRefused as error:
         raise InvalidParamsError(str(error)) from error
+    except asyncpg.DataError as error:
+        raise InvalidParamsError("the log has no such text: leave U+0000 out") from error
     except _AWAY as error:
         _log.warning("request_waits", reason=f"{type(error).__name__}: {error}")
         call = _call(context)

@@ -11,10 +11,12 @@ import json
 import os
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -103,9 +105,14 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host."""
 
 
+_RESOLVERS = ThreadPoolExecutor(8, "push-names")
+"""Not those of the loop: a name server that does not answer would hold what else runs there."""
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
     """Return the addresses of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, ask)
     return [str(one[4][0]) for one in found]
 
 
@@ -145,8 +152,9 @@ class PushHosts:
         """Return where to send. Raises InputUnusable, which says why the URL may not be told."""
         parts, port, is_allowed = self._read(url)
         try:
-            addresses = await self._resolve(parts.hostname or "", port)
-        except (OSError, UnicodeError) as error:
+            async with asyncio.timeout(_SEND_SECONDS):
+                addresses = await self._resolve(parts.hostname or "", port)
+        except (OSError, ValueError) as error:
             raise InputUnusable("the host of the push URL is not known") from error
         if not addresses or not (is_allowed or all(map(is_public, addresses))):
             raise InputUnusable("the host of the push URL has no public address")
@@ -171,7 +179,10 @@ class PushHosts:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address is one of the public internet; one of IPv4 in IPv6 is judged as the former."""
+    """Return whether an address is one of the public internet; one of IPv4 in IPv6 is judged as the former.
+
+    Clouds answer with credentials at some addresses that no registry calls private.
+    """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -180,12 +191,16 @@ def is_public(address: str) -> bool:
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
         if found in _NAT64:
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if inner is not None and not is_public(str(inner)):
+        if found.is_site_local or (inner is not None and not is_public(str(inner))):
             return False
+    elif any(found in one for one in _OF_CLOUDS):
+        return False
     return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
 
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_OF_CLOUDS = (ipaddress.IPv4Network("168.63.129.16/32"), ipaddress.IPv4Network("192.0.0.0/24"))
+"""Azure's host, and RFC 6890's block of protocols, in which Oracle's metadata are."""
 
 # Credentials of receivers are kept encrypted, bound to their task.
 
@@ -343,19 +358,28 @@ class Push:
         if config.authentication.scheme:
             headers["Authorization"] = f"{config.authentication.scheme} {config.authentication.credentials}"
         try:
-            request = http.build_request(
-                "POST",
-                where.pinned,
-                content=json.dumps(body),
-                headers=headers,
-                extensions={"sni_hostname": where.url.hostname or ""},
-            )
-            answer = await http.send(request, stream=True)  # the body is not read: it may have any size
-            await answer.aclose()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            async with asyncio.timeout(_SEND_SECONDS):  # that of the client is of each read: one may drip for hours
+                answer = await self._answer(http, where, headers, json.dumps(body))
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError) as error:
             raise PushAway(type(error).__name__) from error
         if not answer.is_success:
             raise PushAway(f"the receiver answered {answer.status_code}")
+
+    @staticmethod
+    async def _answer(
+        http: httpx.AsyncClient, where: Destination, headers: Mapping[str, str], body: str
+    ) -> httpx.Response:
+        """Return the head of an answer: its body is not read, it may have any size."""
+        request = http.build_request(
+            "POST",
+            where.pinned,
+            content=body,
+            headers=headers,
+            extensions={"sni_hostname": where.url.hostname or ""},
+        )
+        answer = await http.send(request, stream=True)
+        await answer.aclose()
+        return answer
 
 
 def _bound(caller: str, task_id: str, config_id: str) -> bytes:

@@ -38,7 +38,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from apc_a2a.access import CallContexts, CallersFile, Gatekeeper, Issuer
+from apc_a2a.access import CallContexts, CallersFile, Gatekeeper, Issuer, ReadRequest
 from apc_a2a.handler import Door, Limits
 from apc_a2a.push import Push, PushHosts, read_push_key
 from apc_a2a.tasks import REPEATS, TYPED
@@ -58,6 +58,8 @@ REST = "/a2a/rest"
 KEYS = "/.well-known/jwks.json"
 _MODES = ("text/plain", "application/json")
 _CONNECTIONS = 512
+_OF_ONE_ADDRESS: int | None = 256
+"""One stranger leaves room for others; behind a proxy all have its address."""
 
 
 def card_of(team: Team, url: str, *, pushes: bool, certificates: bool = False) -> AgentCard:
@@ -172,15 +174,22 @@ def make_app(door: Door, card: AgentCard, key: CardKey | None) -> Starlette:
         return answer
 
     contexts = CallContexts()
+    rpc, *_ = create_jsonrpc_routes(door, JSON_RPC, contexts, enable_v0_3_compat=True)
+    take = rpc.endpoint
+
+    async def call(request: Request) -> Response:
+        answer: Response = await take(ReadRequest(request.scope, request.receive))
+        return answer
+
     rest = create_rest_routes(door, contexts, path_prefix=REST)
     return Starlette(
         routes=[
             Route(public.path, dated, methods=["GET"]),
             Route(KEYS, show_keys, methods=["GET"]),
             Route("/healthz", live, methods=["GET"]),
+            Route(JSON_RPC, call, methods=["POST"]),
             # The conformance kit posts to the URL of the interface with a slash behind it.
-            *create_jsonrpc_routes(door, JSON_RPC, contexts, enable_v0_3_compat=True),
-            *create_jsonrpc_routes(door, f"{JSON_RPC}/", contexts, enable_v0_3_compat=True),
+            Route(f"{JSON_RPC}/", call, methods=["POST"]),
             *(route for route in rest if isinstance(route, Route)),  # no tenants
         ]
     )
@@ -320,7 +329,7 @@ async def listening(served: Served, listen: str) -> AsyncIterator[OpenDoor]:
             BehindProxies(app, proxies) if proxies else app,
             host,
             number,
-            limits=HttpLimits(connections=_CONNECTIONS),
+            limits=HttpLimits(_CONNECTIONS, None if proxies else _OF_ONE_ADDRESS),
             graceful_seconds=5,
             hosts=served.settings.a2a_hosts,
             media_type=None,

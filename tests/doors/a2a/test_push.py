@@ -131,13 +131,18 @@ async def test_what_a_dead_door_did_not_tell_another_one_tells(behind: Behind, r
         await running.ida.call("CreateTaskPushNotificationConfig", taskId=asked["id"], **config(receiver))
         async with door_at(running.served, {}):
             pool = running.system.pool
-            await pool.execute("UPDATE apc_app.a2a_push SET leased_until = now() + interval '1 hour'")
+            await until(lambda: _is_leased(pool))  # by nobody who tells it just now
             receiver.status = 200
             await running.ida.send({"text": "yes"}, taskId=asked["id"])
             assert receiver.seen == []
             await pool.execute("UPDATE apc_app.a2a_push SET leased_until = now(), due_at = now()")
             await until(lambda: ended(running))
     assert receiver.states == ["COMPLETED"], "told once, the last of the states"
+
+
+async def _is_leased(pool: asyncpg.Pool) -> bool:
+    lease = "UPDATE apc_app.a2a_push SET leased_until = now() + interval '1 hour' WHERE leased_until IS NULL"
+    return bool(await pool.execute(lease) == "UPDATE 1")
 
 
 async def test_receivers_are_the_callers_own_and_are_few(behind: Behind, receiver: Receiver) -> None:

@@ -16,6 +16,7 @@ from tests.doors.a2a.conftest import A2AClient, Behind, RpcError, Running, behin
 
 from apc_a2a.access import CallersDocument, CallersFile, CallerTokens, Issuer, digest_of, write_callers
 from apc_a2a.server import CardKey
+from apc_bus.settings import sources
 from apc_client.callers import add_caller, revoke_caller
 from apc_client.in_process import OPERATOR
 from apc_contracts.errors import InputUnusable
@@ -103,6 +104,21 @@ def test_a_file_that_others_can_read_lets_nobody_in(tmp_path: Path) -> None:
     assert CallersFile(file).name_of("secret") is None
     file.chmod(0o600)
     file.write_text("{")
+    assert CallersFile(file).name_of("secret") is None
+
+
+def test_callers_in_a_mounted_secret_are_read_unless_others_may_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine mounts a link, or a file that everybody in the container may read; elsewhere neither is taken."""
+    real, file = tmp_path / "..data/callers.json", tmp_path / "callers.json"
+    write_callers(real, CallersDocument(callers={"ida": CallerTokens(tokens={"a2a": digest_of("secret")})}))
+    file.symlink_to("..data/callers.json")
+    real.chmod(0o444)
+    assert CallersFile(file).name_of("secret") is None
+    monkeypatch.setattr(sources, "SECRETS", tmp_path)
+    assert CallersFile(file).name_of("secret") == "ida"
+    real.chmod(0o464)
     assert CallersFile(file).name_of("secret") is None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import asyncpg
 from a2a.server.context import ServerCallContext
@@ -56,7 +56,7 @@ from pydantic import JsonValue
 
 from apc_a2a.messages import A2AMessage, answer_of, input_of
 from apc_a2a.push import Push
-from apc_a2a.tasks import ATTACHED, INTERRUPTED, REPEATS, TERMINAL, View, json_of, submitted, view_of
+from apc_a2a.tasks import ATTACHED, INTERRUPTED, NAMESPACE, REPEATS, TERMINAL, View, json_of, submitted, view_of
 from apc_agents.team import Team
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.database import DATABASE_AWAY
@@ -349,7 +349,9 @@ class Door(RequestHandler):
             await self._receivers().check(params.configuration.task_push_notification_config)
         task_id = await (self._answer(caller, sent) if sent.task_id else self._start(caller, sent, context))
         if has_receiver:
-            await self._receivers().put(caller.name, task_id, params.configuration.task_push_notification_config)
+            config = params.configuration.task_push_notification_config
+            config.id = config.id or str(uuid5(NAMESPACE, f"receiver {sent.message_id}"))  # sent again it is the same
+            await self._receivers().put(caller.name, task_id, config)
         return _Followed(caller, caller.client.session(task_id, self._team))
 
     async def _answer(self, caller: Caller, sent: Message) -> str:

@@ -40,7 +40,8 @@ from apc_contracts.errors import InputUnusable
 _log = get_logger("apc_a2a")
 _PUT = """
 INSERT INTO apc_app.a2a_push (caller, task_id, config_id, url, sealed) VALUES ($1, $2, $3, $4, $5)
-ON CONFLICT (caller, task_id, config_id) DO UPDATE SET url = $4, sealed = $5, attempts = 0, due_at = now()
+ON CONFLICT (caller, task_id, config_id)
+DO UPDATE SET url = $4, sealed = $5, attempts = 0, due_at = now(), ended_at = NULL
 """
 _COUNT = "SELECT count(*) FROM apc_app.a2a_push WHERE caller = $1 AND task_id = $2 AND config_id <> $3"
 _LIST = """

@@ -43,8 +43,8 @@ TERMINAL = frozenset(
     }
 )
 INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
-_NAMESPACE = UUID("6b7b5d2e-0f0e-4b55-9a7e-2f1f7f0c1a2a")
-"""Of the ids of status messages, which follow from task and state."""
+NAMESPACE = UUID("6b7b5d2e-0f0e-4b55-9a7e-2f1f7f0c1a2a")
+"""Of ids that follow from something: those of status messages from task and state."""
 _CANCELLED = "CANCEL by "
 _RESULT = "result"
 ATTACHED = "a2a"
@@ -183,7 +183,7 @@ class _Fold:
             message = _question(one.packet_id, one.text or "", one.content, one.answer_schema)
         else:
             name = f"{status.session_id} {state} {self._done or ''}"
-            message = Message(message_id=str(uuid5(_NAMESPACE, name)), parts=parts)
+            message = Message(message_id=str(uuid5(NAMESPACE, name)), parts=parts)
         self._task.status.state = state
         self._task.status.timestamp.FromDatetime(status.updated_at)
         if message.parts:

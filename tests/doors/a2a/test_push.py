@@ -100,6 +100,23 @@ async def test_a_receiver_is_told_up_to_the_end_with_its_credentials(behind: Beh
     assert receiver.headers[0]["authorization"] == "Bearer secret-of-the-receiver"
 
 
+async def test_a_message_that_is_sent_again_adds_no_second_receiver(behind: Behind, receiver: Receiver) -> None:
+    """A client that was not answered sends it again, also when the task has ended; the receiver is told once."""
+    async with behind(desk(), a2a_push_hosts=("127.0.0.1",)) as running:
+        wanted = {"taskPushNotificationConfig": config(receiver)}
+        params = {"message": made({"text": "apples"}), "configuration": wanted}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+        repeats = {"A2A-Extensions": "urn:apc-bus:a2a:repeats:v1"}
+        for _ in range(3):
+            sent = (await running.ida.http.post("/a2a/jsonrpc", json=body, headers=repeats)).json()["result"]["task"]
+            await until(lambda: ended(running))
+            kept = await running.ida.call("ListTaskPushNotificationConfigs", taskId=sent["id"])
+            assert len(kept["configs"]) == 1
+        assert await running.system.pool.fetchval("SELECT sealed FROM apc_app.a2a_push") == b"", "erased again"
+    assert receiver.states.count("COMPLETED") == 1 and receiver.states[-1] == "COMPLETED"
+    assert len([one for one in receiver.seen if "artifactUpdate" in one]) == 1
+
+
 async def _has(receiver: Receiver, state: str) -> bool:
     return state in receiver.states
 

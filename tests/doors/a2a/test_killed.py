@@ -36,7 +36,7 @@ from a2a.utils.errors import InternalError, InvalidParamsError, TaskNotFoundErro
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 from tests.doors.a2a.conftest import A2AClient, made, state_of
-from tests.doors.a2a.test_push import receiving
+from tests.doors.a2a.test_push import Receiver, receiving
 from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
@@ -313,18 +313,23 @@ async def test_the_librarys_client_loses_and_doubles_nothing_through_restarts(
         await doors.replace()  # while they are told
         await asyncio.gather(*streams)
         await all_told(postgres_url)
-
-        ended = {one.id: one for one in await caller.all_tasks()}
-        assert sorted(ended) == sorted(tasks), "lost 0, doubled 0"
-        for number, task_id in enumerate(tasks):
-            (artifact,) = ended[task_id].artifacts
-            assert artifact.parts[0].text == f"paid for boat {number}" and seen[number][-1] == "COMPLETED"
-            told = [one for one in receiver.seen if task_id in json.dumps(one)]
-            assert [one for one in told if "artifactUpdate" in one] and "COMPLETED" in states_told(told)
-        assert await acts_of(postgres_url) == {task_id: (1, 1) for task_id in tasks}, "answered once, ended once"
-        doubled = len(receiver.seen) - len({json.dumps(one, sort_keys=True) for one in receiver.seen})
+        assert all(states[-1] == "COMPLETED" for states in seen)
+        doubled = await all_ended_once(caller, tasks, receiver, postgres_url)
         print(f"\n{binding.value}: {TASKS} tasks, {len(receiver.seen)} told, of them {doubled} again")
         assert doubled <= TASKS, "each door that died has left one message of a task unconfirmed at most"
+
+
+async def all_ended_once(caller: SdkCaller, tasks: Sequence[str], receiver: Receiver, postgres_url: str) -> int:
+    """Fail unless each task has ended once and its receiver knows it; return how many messages it was told again."""
+    ended = {one.id: one for one in await caller.all_tasks()}
+    assert sorted(ended) == sorted(tasks), "lost 0, doubled 0"
+    for number, task_id in enumerate(tasks):
+        (artifact,) = ended[task_id].artifacts
+        assert artifact.parts[0].text == f"paid for boat {number}"
+        told = [one for one in receiver.seen if task_id in json.dumps(one)]
+        assert [one for one in told if "artifactUpdate" in one] and "COMPLETED" in states_told(told)
+    assert await acts_of(postgres_url) == {task_id: (1, 1) for task_id in tasks}, "answered once, ended once"
+    return len(receiver.seen) - len({json.dumps(one, sort_keys=True) for one in receiver.seen})
 
 
 async def caller_added(environment: dict[str, str]) -> str:

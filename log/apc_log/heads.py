@@ -1,6 +1,10 @@
-"""Where the log of each shard ends, and which epochs were given."""
+"""Where the log of each shard ends, which epochs were given, and in which range of it a session stands."""
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -76,3 +80,58 @@ async def read_ends(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
 async def read_tree_sizes(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
     """Return how many entries of every shard stand in its Merkle tree."""
     return {row["shard"]: row["size"] for row in await connection.fetch(_TREE_SIZES)}
+
+
+# Ranges of the log. The planner passes over every partition outside the bounds of a statement that names a session.
+
+_RANGES = """
+SELECT shard, first_seq AS first, last_seq AS last FROM apc_log.sessions
+WHERE session_id = ANY ($1::text[]) AND first_seq > 0
+  AND NOT EXISTS (SELECT FROM apc_log.shards WHERE bounded_seq < next_seq - 1)
+"""
+_WITHIN = re.compile(r"/\*within (\w+)\*/")
+_PARAMETER = re.compile(r"\$(\d+)")
+_LAST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Entries first <= seq <= last of a shard."""
+
+    shard: int
+    first: int
+    last: int = _LAST
+
+
+async def read_range(connection: asyncpg.Pool | AnyConnection, session_ids: Collection[str]) -> LogRange | None:
+    """Return a range that holds every entry of these sessions.
+
+    None where there is none, or it is not known: a session that never began, sessions of several shards, entries that
+    the log writer's follower has yet to take in. Then the whole log is read.
+    """
+    wanted = set(session_ids)
+    rows = await connection.fetch(_RANGES, list(wanted))
+    if not rows or len(rows) < len(wanted) or len({row["shard"] for row in rows}) > 1:
+        return None
+    return LogRange(rows[0]["shard"], min(row["first"] for row in rows), max(row["last"] for row in rows))
+
+
+def bounded(statement: str, bounds: LogRange | None, *values: Any) -> tuple[Any, ...]:
+    """Return a statement and its parameters, to be sent as they are: `values`, then the bounds if they are known.
+
+    `/*within NAME*/` behind a condition stands for the bounds of the table or view with this alias, and `/*range*/`
+    behind an argument for those of a function. A statement is valid as it stands, without bounds.
+
+    >>> bounded("SELECT FROM hops AS hop WHERE session_id = $1 /*within hop*/", LogRange(0, 5, 9), "s-1")
+    ('SELECT FROM hops AS hop WHERE session_id = $1 AND hop.shard = $2 AND hop.seq BETWEEN $3 AND $4', 's-1', 0, 5, 9)
+    """
+    if bounds is None:
+        return (statement, *values)
+    return (_filled(statement), *values, bounds.shard, bounds.first, bounds.last)
+
+
+@cache
+def _filled(statement: str) -> str:
+    at = max((int(number) for number in _PARAMETER.findall(statement)), default=0) + 1
+    filled = _WITHIN.sub(rf"AND \1.shard = ${at} AND \1.seq BETWEEN ${at + 1} AND ${at + 2}", statement)
+    return filled.replace("/*range*/", f", ${at}, ${at + 1}, ${at + 2}")

@@ -68,6 +68,13 @@ WHERE projection = $1 AND shard = $2 AND EXISTS (SELECT FROM alone) FOR UPDATE
 """
 _MOVE = "UPDATE apc_log.followed SET seq = $3 WHERE projection = $1 AND shard = $2"
 _FORGET = "DELETE FROM apc_log.followed"
+# The writer keeps the ranges of sessions: behind are entries of a writer of an older release, and of the guard.
+_UNBOUNDED = "SELECT shard FROM apc_log.shards WHERE bounded_seq < next_seq - 1 ORDER BY shard"
+_BOUND = "SELECT apc_log.bound_sessions($1, $2)"
+_FORGET_RANGES = (
+    "UPDATE apc_log.shards SET bounded_seq = 0",
+    "UPDATE apc_log.sessions SET first_seq = NULL, last_seq = NULL",
+)
 
 log = get_logger(__name__)
 
@@ -121,6 +128,7 @@ class Follower:
                             if is_away(error):
                                 raise
                             failed = failed or error
+            is_behind |= await bound_sessions(connection, self._piece)
         if failed is not None:
             raise failed
         return clock() - began if is_behind else None
@@ -169,9 +177,22 @@ async def fill(
     return last
 
 
+async def bound_sessions(connection: AnyConnection, piece: int = PIECE) -> bool:
+    """Take the next piece of each shard into the ranges of its sessions; return whether there is more.
+
+    The writer of the shard waits meanwhile: both hold the lock on its head.
+    """
+    is_behind = False
+    for row in await connection.fetch(_UNBOUNDED):
+        is_behind |= await connection.fetchval(_BOUND, row["shard"], piece)
+    return is_behind
+
+
 async def empty_projections(connection: AnyConnection) -> None:
     """Empty every projection: the follower fills it again from the first entry. Needs the rights of apc_owner."""
     await connection.execute(_FORGET)
+    for statement in _FORGET_RANGES:
+        await connection.execute(statement)
     for projection in PROJECTIONS:
         for table in projection.tables:
             await connection.execute(f"DELETE FROM apc_log.{table}")

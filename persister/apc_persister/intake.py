@@ -213,6 +213,8 @@ class Head:
     holder: UUID | None = None
     batch_no: int = 0
     next_seq: int = 1
+    bounded_seq: int = 0
+    """Up to this entry the ranges of the sessions take every entry in."""
 
 
 @dataclass(frozen=True, slots=True)

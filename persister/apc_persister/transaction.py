@@ -1,7 +1,7 @@
 """One transaction of the writer: messages in, rows and the moved head out, or nothing at all."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +9,7 @@ import asyncpg
 
 from apc_bus.crash_points import crash_point
 from apc_bus.telemetry import get_logger
-from apc_contracts.vocabulary import PacketType
+from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType
 from apc_log.batch import EpochOpen, HopEntry, LogBatch, PacketEntry, SessionUpdate
 from apc_log.entries import Placed, Rows, leaves_of, rows_of
 from apc_log.heads import AnyConnection
@@ -32,7 +32,7 @@ from apc_persister.intake import (
 # The head of a shard in the database: taken under lock at the start of a transaction, moved at its end.
 
 _LOCK = """
-SELECT epoch, holder, batch_no, next_seq, now() AS now
+SELECT epoch, holder, batch_no, next_seq, bounded_seq, now() AS now
 FROM apc_log.shards WHERE shard = $1 FOR UPDATE
 """
 _CREATE = """
@@ -48,7 +48,7 @@ INSERT INTO apc_log.shard_epochs (shard, epoch, holder, mark_epoch, mark_batch_n
 VALUES ($1, $2, $3, $4, $5)
 """
 _MOVE = """
-UPDATE apc_log.shards SET epoch = $2, holder = $3, batch_no = $4, next_seq = $5 WHERE shard = $1
+UPDATE apc_log.shards SET epoch = $2, holder = $3, batch_no = $4, next_seq = $5, bounded_seq = $6 WHERE shard = $1
 """
 _KEEP_CONTRACT = """
 INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1) ON CONFLICT DO NOTHING
@@ -62,7 +62,8 @@ async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, dateti
         await connection.execute(_CREATE, shard)
         row = await connection.fetchrow(_LOCK, shard)
         assert row is not None
-    return Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"]), row["now"]
+    head = Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"], row["bounded_seq"])
+    return head, row["now"]
 
 
 async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> BatchIntake:
@@ -85,7 +86,10 @@ async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
         await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no)
     for document in intake.contracts:
         await connection.execute(_KEEP_CONTRACT, document)
-    await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq)
+    first_seq = head.next_seq - len(intake.placed)
+    # Where the ranges lack earlier entries, the follower takes these in with them.
+    bounded_seq = head.next_seq - 1 if head.bounded_seq == first_seq - 1 else head.bounded_seq
+    await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq, bounded_seq)
 
 
 # Puts placed entries into their tables: COPY of everything, and when that fails, of halves, down to the culprit.
@@ -181,16 +185,38 @@ async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], r
 
 # What follows from the log: the sessions' present state, and the counts that lineage summaries are read from.
 
+# A session that is new here may have been named before it began: refused packets, conflicts.
 _UPSERT_SESSIONS = """
 INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,
-                              round, generation, step, open_deliveries, document)
-SELECT $1, * FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::boolean[],
-                         $8::integer[], $9::integer[], $10::bigint[], $11::integer[], $12::jsonb[])
+                              round, generation, step, open_deliveries, document, first_seq, last_seq)
+SELECT $1, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries, document,
+       CASE WHEN EXISTS (SELECT FROM apc_log.sessions AS known WHERE known.session_id = changed.session_id)
+            THEN first_seq ELSE least(first_seq, apc_log.first_named(session_id, $1)) END, last_seq
+FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::boolean[], $8::integer[],
+            $9::integer[], $10::bigint[], $11::integer[], $12::jsonb[], $13::bigint[], $14::bigint[])
+    AS changed(epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries,
+               document, first_seq, last_seq)
 ON CONFLICT (session_id) DO UPDATE SET
+    first_seq = CASE WHEN sessions.shard <> excluded.shard THEN 0
+                     WHEN sessions.first_seq IS NULL
+                     THEN least(excluded.first_seq, apc_log.first_named(sessions.session_id, excluded.shard))
+                     ELSE least(sessions.first_seq, excluded.first_seq) END,
+    last_seq = greatest(sessions.last_seq, excluded.last_seq),
     shard = excluded.shard, epoch = excluded.epoch, batch_no = excluded.batch_no, run_id = excluded.run_id,
     state = excluded.state, is_terminal = excluded.is_terminal, round = excluded.round,
     generation = excluded.generation, step = excluded.step, open_deliveries = excluded.open_deliveries,
     document = excluded.document, updated_at = excluded.updated_at
+"""
+# Of sessions that entries name without a change of their state: packets refused after their end, for example.
+_WIDEN = """
+UPDATE apc_log.sessions SET
+    first_seq = CASE WHEN sessions.shard <> $1 THEN 0
+                     WHEN sessions.first_seq IS NULL
+                     THEN least(named.first, apc_log.first_named(sessions.session_id, $1))
+                     ELSE least(sessions.first_seq, named.first) END,
+    last_seq = greatest(sessions.last_seq, named.last)
+FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS named(session_id, first, last)
+WHERE sessions.session_id = named.session_id
 """
 _TALLY = "SELECT apc_log.tally($1, $2, $3)"
 _TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
@@ -207,28 +233,55 @@ SessionState = tuple[int, int, SessionUpdate]
 """epoch, batch_no, row."""
 
 
-async def project_sessions(connection: AnyConnection, shard: int, states: Sequence[SessionState]) -> None:
+Ranges = Mapping[str, tuple[int, int]]
+"""session_id -> the first and the last seq of the entries that name it."""
+
+
+def ranges_of(placed: Iterable[Placed]) -> Ranges:
+    """Return where the entries of each session stand among these, which are in the order of the log."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for (_, seq, _, _), _, entry in placed:
+        session_id = getattr(entry, "session_id", None)
+        if session_id is not None and session_id != PRESENCE_SESSION:
+            ranges[session_id] = (ranges[session_id][0] if session_id in ranges else seq, seq)
+    return ranges
+
+
+async def widen_ranges(connection: AnyConnection, shard: int, ranges: Ranges) -> None:
+    """Take entries into the ranges of sessions whose state they do not change; unknown sessions have none."""
+    if ranges:
+        first, last = zip(*ranges.values(), strict=True)
+        await connection.execute(_WIDEN, shard, list(ranges), first, last)
+
+
+async def project_sessions(
+    connection: AnyConnection, shard: int, states: Sequence[SessionState], ranges: Ranges
+) -> None:
     """Upsert the sessions that the batches touched. Raises one of ENTRY_ERRORS on a document that is no
     JSON."""
     if not states:
         return
     rows = [row for _, _, row in states]
+    places = [ranges.get(row.session_id, (None, None)) for row in rows]
     await connection.execute(
         _UPSERT_SESSIONS,
         shard,
         [epoch for epoch, _, _ in states],
         [batch_no for _, batch_no, _ in states],
         *([getattr(row, name) for row in rows] for name in SessionUpdate.__struct_fields__),
+        *([place[end] for place in places] for end in (0, 1)),
     )
 
 
-async def project_sessions_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> None:
+async def project_sessions_carefully(
+    connection: AnyConnection, intake: BatchIntake, now: datetime, ranges: Ranges
+) -> None:
     """Project sessions one by one: a state that cannot be stored is recorded as a conflict, at the
     end."""
     for state in intake.sessions.values():
         try:
             async with connection.transaction():
-                await project_sessions(connection, intake.head.shard, [state])
+                await project_sessions(connection, intake.head.shard, [state], ranges)
         except ENTRY_ERRORS as error:
             epoch, batch_no, row = state
             intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
@@ -328,7 +381,10 @@ async def _attempt(
         else:
             check_changes(intake.placed)
             leaves = await store(connection, intake.placed, now)
-            await project_sessions(connection, shard, list(intake.sessions.values()))
+            ranges = ranges_of(intake.placed)
+            await project_sessions(connection, shard, list(intake.sessions.values()), ranges)
+            unchanged = {name: place for name, place in ranges.items() if name not in intake.sessions}
+            await widen_ranges(connection, shard, unchanged)
         await tally(connection, intake.placed)
         tree = await signer.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
@@ -354,5 +410,7 @@ def _take(intake: BatchIntake, messages: Sequence[Received], now: datetime) -> i
 async def _write_carefully(connection: AnyConnection, intake: BatchIntake, now: datetime) -> list[bytes]:
     checked = with_checked_changes(intake.placed)
     intake.placed[:] = await store_carefully(connection, checked, now)
-    await project_sessions_carefully(connection, intake, now)
+    ranges = ranges_of(intake.placed)
+    await project_sessions_carefully(connection, intake, now, ranges)
+    await widen_ranges(connection, intake.head.shard, ranges)
     return leaves_of(rows_of(intake.placed), now)

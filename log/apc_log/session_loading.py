@@ -34,7 +34,7 @@ from apc_contracts.vocabulary import (
 from apc_contracts.wire.parsing import ReceivedPacket, parse_packet, read_packet
 from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import Connection, KeyRing, SealedContent, SubjectKey, is_sealed, key_id_of, require
-from apc_log.heads import AnyConnection
+from apc_log.heads import AnyConnection, LogRange, bounded, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ SELECT packet.packet_id, packet.packet_hash, ids.payload_hash, packet.packet_typ
        CASE WHEN packet.stored_hash <> packet.packet_hash THEN packet.body_stored END AS sealed
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
-WHERE packet.session_id = $1
+WHERE packet.session_id = $1 /*within packet*/ /*within ids*/
 ORDER BY packet.seq {}
 """
 IDENTITIES = _IDENTITIES.format("")
@@ -187,7 +187,7 @@ SELECT packet_id, to_state = 'RETRACTED' AS is_retracted, events = '{stale}' AS 
        (metadata #>> '{facts,session,step}')::bigint AS released_at
 FROM apc_log.packet_events
 WHERE session_id = $1 AND recipient = ''
-  AND (to_state = 'RETRACTED' OR events = '{stale}' OR from_state = 'SCHEMA_VALIDATED')
+  AND (to_state = 'RETRACTED' OR events = '{stale}' OR from_state = 'SCHEMA_VALIDATED') /*within packet_events*/
 ORDER BY seq
 """
 # What the rules of a team remember is in the bodies, and in the values that were read for them.
@@ -199,15 +199,17 @@ LEFT JOIN LATERAL (
     SELECT occurred_at[array_length(occurred_at, 1)] AS occurred_at, metadata #> '{facts,rules}' AS rules
     FROM apc_log.packet_events
     WHERE session_id = $1 AND packet_id = packet.packet_id AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
+      /*within packet_events*/
     ORDER BY seq LIMIT 1
 ) AS hop ON packet.verdict = 'held'
 WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.sender_agent_id <> $2
+  /*within packet*/
 ORDER BY accepted_at, packet.verdict = 'held', packet.seq
 """
 # Packets whose machines all ended, and none of them in ARCHIVED.
 ENDED = """
 SELECT packet_id, min(to_state) AS state FROM apc_log.packet_events
-WHERE session_id = $1 AND recipient <> '' AND to_state = ANY ($2::text[])
+WHERE session_id = $1 AND recipient <> '' AND to_state = ANY ($2::text[]) /*within packet_events*/
 GROUP BY packet_id HAVING NOT bool_or(to_state = 'ARCHIVED')
 """
 # The machine of each recipient by its last hop; an end of the delivery may stand in its own hop (to_state '').
@@ -224,7 +226,7 @@ WITH machine AS (
            array_agg(attempt) FILTER (WHERE metadata ? 'late') AS late,
            bool_or('verification_pass' = ANY (events)) AS has_passed,
            bool_or('verification_fail' = ANY (events)) AS has_failed
-    FROM apc_log.packet_events WHERE session_id = $1
+    FROM apc_log.packet_events WHERE session_id = $1 /*within packet_events*/
     GROUP BY packet_id, recipient
 ), delivery AS (
     SELECT packet.seq, packet.packet_id, packet.round, packet.recipients, shared.state AS shared_state,
@@ -238,7 +240,7 @@ WITH machine AS (
     CROSS JOIN LATERAL unnest(packet.recipients) WITH ORDINALITY AS recipient(name, place)
     LEFT JOIN machine AS own ON own.packet_id = packet.packet_id AND own.recipient = recipient.name
     WHERE packet.session_id = $1 AND packet.verdict <> 'refused'
-      AND shared.state IN ('SCHEMA_VALIDATED', 'ROUTED')
+      AND shared.state IN ('SCHEMA_VALIDATED', 'ROUTED') /*within packet*/
 ), marked AS (
     SELECT delivery.*, bool_or(
         shared_state = 'SCHEMA_VALIDATED' OR state IS NULL OR state <> ALL ($2::text[])
@@ -252,10 +254,11 @@ SELECT * FROM marked WHERE is_unfinished ORDER BY seq, place
 EFFECTS = """
 SELECT packet_id, recipient, metadata #>> '{effect,key}' AS key, (metadata #>> '{effect,claim}')::uuid AS claim,
        metadata #>> '{effect,entry}' AS entry
-FROM apc_log.packet_events WHERE session_id = $1 AND attempt < 0 ORDER BY seq
+FROM apc_log.packet_events WHERE session_id = $1 AND attempt < 0 /*within packet_events*/ ORDER BY seq
 """
 ASKED = (
-    "SELECT packet_id, body_stored FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = ANY ($2::uuid[])"
+    "SELECT packet_id, body_stored FROM apc_log.agent_packets "
+    "WHERE session_id = $1 AND packet_id = ANY ($2::uuid[]) /*within agent_packets*/"
 )
 CONTRACT = "SELECT document FROM apc_log.contracts WHERE contract_hash = $1"
 LOCAL_RECIPIENTS = [ORCHESTRATOR, SUBSTRATE_RECIPIENT]
@@ -294,22 +297,23 @@ async def load_session(
         contract = await _contract_of(connection, document.contract_hash, contracts)
         session = Session(document, contract.selection.verified_score_epsilon)
         session.open_dossier(contract.team)
-        rows = await connection.fetch(IDENTITIES, session_id)
+        bounds = await read_range(connection, [session_id])
+        rows = await connection.fetch(*bounded(IDENTITIES, bounds, session_id))
         bodies = await open_bodies(connection, ring, (row["sealed"] for row in rows))
         _add_identities(session, rows, bodies, contract)
         # Now: a packet counts where it came, and the aftermath tells where a held one was released.
         recount_contents(session, contract)
-        _add_aftermath(session, await connection.fetch(AFTERMATH, session_id))
+        _add_aftermath(session, await connection.fetch(*bounded(AFTERMATH, bounds, session_id)))
         terminal = sorted(contract.machine("packet_lifecycle").terminal)
-        rows = await connection.fetch(UNFINISHED, session_id, terminal, LOCAL_RECIPIENTS)
+        rows = await connection.fetch(*bounded(UNFINISHED, bounds, session_id, terminal, LOCAL_RECIPIENTS))
         bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
         ended = _add_unfinished(session, rows, bodies, contract)
         if erased is not None:
             erased += ended
-        _add_ends(session, await connection.fetch(ENDED, session_id, terminal))
-        await _add_effects(connection, session)
-        await _add_answer_schemas(connection, session, ring, contract)
-        await _fill_dossier(connection, session, ring, contract)
+        _add_ends(session, await connection.fetch(*bounded(ENDED, bounds, session_id, terminal)))
+        await _add_effects(connection, session, bounds)
+        await _add_answer_schemas(connection, session, ring, contract, bounds)
+        await _fill_dossier(connection, session, ring, contract, bounds)
     return session
 
 
@@ -453,18 +457,18 @@ def _add_unfinished(session: Session, rows: Iterable[asyncpg.Record], bodies: Bo
     return ended
 
 
-async def _add_effects(connection: Connection, session: Session) -> None:
-    for row in await connection.fetch(EFFECTS, session.session_id):
+async def _add_effects(connection: Connection, session: Session, bounds: LogRange | None) -> None:
+    for row in await connection.fetch(*bounded(EFFECTS, bounds, session.session_id)):
         entry = EffectEntry(row["entry"])
         session.effects.note(row["packet_id"], row["recipient"], row["key"], row["claim"], entry)
 
 
 async def _add_answer_schemas(
-    connection: Connection, session: Session, ring: KeyRing | None, contract: Contract
+    connection: Connection, session: Session, ring: KeyRing | None, contract: Contract, bounds: LogRange | None
 ) -> None:
     """Remember what answers to open questions have to fit; of a question whose subject was erased nobody knows."""
     asked = [] if session.work is None else [one for one, open_ in session.work.questions.items() if not open_.returns]
-    rows = await connection.fetch(ASKED, session.session_id, asked) if asked else ()
+    rows = await connection.fetch(*bounded(ASKED, bounds, session.session_id, asked)) if asked else ()
     bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
     for row in rows:
         body = bodies.received(row["body_stored"])
@@ -475,12 +479,14 @@ async def _add_answer_schemas(
             session.keep_answer_schema(row["packet_id"], asker, question.answer_schema)
 
 
-async def _fill_dossier(connection: Connection, session: Session, ring: KeyRing | None, contract: Contract) -> None:
+async def _fill_dossier(
+    connection: Connection, session: Session, ring: KeyRing | None, contract: Contract, bounds: LogRange | None
+) -> None:
     """Remember what rules read; a packet whose subject was erased counts as evidence for nothing any more."""
     dossier, session_id = session.dossier, session.session_id
     if dossier is None:
         return
-    rows = await connection.fetch(ACCEPTED, session_id, ORCHESTRATOR)
+    rows = await connection.fetch(*bounded(ACCEPTED, bounds, session_id, ORCHESTRATOR))
     bodies = await open_bodies(connection, ring, (row["body_stored"] for row in rows))
     for row in rows:
         body, values = bodies.received(row["body_stored"]), orjson.loads(row["rules"] or "{}")

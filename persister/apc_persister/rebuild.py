@@ -61,7 +61,7 @@ async def rebuild_sessions(connection: AnyConnection, contracts: Iterable[Contra
     `contracts` are available beside those that the log holds.
     """
     done = RebuiltSessions()
-    records = PostgresRecords(connection)
+    records = PostgresRecords(connection, trusts_ranges=False)
     book = ContractBook(records, contracts)
     await connection.execute(_UNNAMED)
     for session_id in await list_sessions(connection):

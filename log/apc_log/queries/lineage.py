@@ -10,6 +10,7 @@ import asyncpg
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation.surroundings import StaleDecision
 from apc_contracts.vocabulary import PacketType
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import PacketHead, PacketRow, Position, list_agent_packets
 
 COLUMNS = """
@@ -18,7 +19,7 @@ COLUMNS = """
     EXISTS (
         SELECT FROM apc_log.packet_events AS hop
         WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
-          AND hop.attempt = 0 AND hop.to_state = 'RETRACTED'
+          AND hop.attempt = 0 AND hop.to_state = 'RETRACTED' /*within hop*/
     ) AS is_retracted
 """
 """The columns of an ImpactRow, of `packet` and `stale`."""
@@ -36,22 +37,24 @@ WITH RECURSIVE shaken(packet_id, defines) AS (
   UNION
     SELECT found.packet_id, found.defines FROM shaken CROSS JOIN LATERAL (
         SELECT child.packet_id, child.defines, child.session_id, child.verdict, child.packet_type
-        FROM apc_log.agent_packets AS child WHERE child.parent_packet_id = shaken.packet_id
+        FROM apc_log.agent_packets AS child
+        WHERE child.parent_packet_id = shaken.packet_id /*within child*/
         UNION ALL
         SELECT citing.packet_id, citing.defines, citing.session_id, citing.verdict, citing.packet_type
         FROM apc_log.agent_packets AS citing
         WHERE citing.refers_to && (ARRAY['packet:' || shaken.packet_id] || coalesce(shaken.defines, '{{}}'))
+          /*within citing*/
     ) AS found
     WHERE found.session_id || '' = $3 AND found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[])
       AND found.packet_id IS DISTINCT FROM $5
 )
 SELECT {COLUMNS}
 FROM shaken
-JOIN apc_log.packet_ids AS ids ON ids.session_id = $3 AND ids.packet_id = shaken.packet_id
+JOIN apc_log.packet_ids AS ids ON ids.session_id = $3 AND ids.packet_id = shaken.packet_id /*within ids*/
 JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
 LEFT JOIN apc_log.packet_stale AS stale
-  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id
-WHERE (packet.shard, packet.seq) <> ($1, $2)
+  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id /*within stale*/
+WHERE (packet.shard, packet.seq) <> ($1, $2) /*within packet*/
 ORDER BY packet.shard, packet.seq
 """
 
@@ -106,7 +109,9 @@ async def get_packet_impact(
     if asked is None:
         return None
     target, types = asked
-    rows = await pool.fetch(IMPACT, target.shard, target.seq, target.session_id, types, replacement)
+    bounds = await read_range(pool, [target.session_id])
+    given = (target.shard, target.seq, target.session_id, types, replacement)
+    rows = await pool.fetch(*bounded(IMPACT, bounds, *given))
     return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))
 
 
@@ -141,13 +146,13 @@ WITH RECURSIVE resting(shard, seq, parent_packet_id, refers_to) AS (
         JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
         WHERE ids.session_id = $3 AND ids.packet_id = ANY (ARRAY(
             SELECT substr(name, 8)::uuid FROM unnest(resting.refers_to) AS name WHERE name ~ $5
-        ) || resting.parent_packet_id)
+        ) || resting.parent_packet_id) /*within ids*/ /*within packet*/
         UNION ALL
         SELECT artifact.shard, artifact.seq, artifact.parent_packet_id, artifact.refers_to,
                artifact.verdict, artifact.packet_type
         FROM apc_log.agent_packets AS artifact
         WHERE artifact.refers_to && resting.refers_to AND artifact.defines && resting.refers_to
-          AND artifact.session_id || '' = $3 AND artifact.verdict <> 'refused'
+          AND artifact.session_id || '' = $3 AND artifact.verdict <> 'refused' /*within artifact*/
     ) AS found
     CROSS JOIN LATERAL (
         SELECT found.verdict <> 'refused' AND found.packet_type <> ALL ($4::text[]) AS further
@@ -157,8 +162,8 @@ SELECT DISTINCT {COLUMNS}
 FROM resting
 JOIN apc_log.agent_packets AS packet ON packet.shard = resting.shard AND packet.seq = resting.seq
 LEFT JOIN apc_log.packet_stale AS stale
-  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id
-WHERE (packet.shard, packet.seq) <> ($1, $2)
+  ON stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id /*within stale*/
+WHERE (packet.shard, packet.seq) <> ($1, $2) /*within packet*/
 ORDER BY packet.shard, packet.seq
 """
 
@@ -190,7 +195,9 @@ async def get_packet_grounds(
     if asked is None:
         return None
     target, types = asked
-    rows = await pool.fetch(GROUNDS, target.shard, target.seq, target.session_id, types, NAMED_PACKET)
+    bounds = await read_range(pool, [target.session_id])
+    given = (target.shard, target.seq, target.session_id, types, NAMED_PACKET)
+    rows = await pool.fetch(*bounded(GROUNDS, bounds, *given))
     return PacketGrounds(target, tuple(ImpactRow(**dict(row)) for row in rows))
 
 
@@ -211,10 +218,11 @@ _CHILDREN = f"""
 SELECT above.packet_id AS above, child.* FROM unnest($2::uuid[]) AS above(packet_id)
 CROSS JOIN LATERAL (
     SELECT 'cause' AS edge, {_COLUMNS} FROM apc_log.agent_packets
-    WHERE cause_packet_id = above.packet_id AND session_id = $1
+    WHERE cause_packet_id = above.packet_id AND session_id = $1 /*within agent_packets*/
     UNION ALL
     SELECT 'parent' AS edge, {_COLUMNS} FROM apc_log.agent_packets
     WHERE parent_packet_id = above.packet_id AND cause_packet_id IS NULL AND session_id = $1
+      /*within agent_packets*/
 ) AS child
 ORDER BY child.shard, child.seq LIMIT $3
 """
@@ -250,9 +258,11 @@ async def get_packet_tree(
         return None
     rows = [TreeRow(**record)]
     seen, level = {packet_id}, [packet_id]
+    bounds = await read_range(pool, [rows[0].session_id])
     while level:
         # One more than may be shown tells whether there is more; a packet that is its own ancestor is shown once.
-        records = await pool.fetch(_CHILDREN, rows[0].session_id, level, limit - len(rows) + 1)
+        given = (rows[0].session_id, level, limit - len(rows) + 1)
+        records = await pool.fetch(*bounded(_CHILDREN, bounds, *given))
         children = [TreeRow(**child) for child in records if child["packet_id"] not in seen]
         if len(rows) + len(children) > limit:
             return PacketTree((*rows, *children[: limit - len(rows)]), is_cut=True)
@@ -276,6 +286,7 @@ JOIN apc_log.packet_ids AS rested
   ON rested.session_id = stale.session_id AND rested.packet_id = stale.because_packet_id
 JOIN apc_log.agent_packets AS ground ON ground.shard = rested.shard AND ground.seq = rested.seq
 WHERE stale.session_id = $1 AND packet.packet_type = 'DECISION' AND ($2::uuid IS NULL OR packet.packet_id = $2)
+  /*within stale*/ /*within decided*/ /*within packet*/ /*within rested*/ /*within ground*/
 ORDER BY packet.seq DESC LIMIT $3
 """
 _MOST_DECISIONS = 5
@@ -285,4 +296,6 @@ async def list_stale_decisions(
     pool: asyncpg.Pool, session_id: str, *, packet_id: UUID | None = None, limit: int = _MOST_DECISIONS
 ) -> tuple[StaleDecision, ...]:
     """Return the DECISIONs of a session, or the one with this id, that are stale; newest first."""
-    return tuple(StaleDecision(**row) for row in await pool.fetch(_STALE, session_id, packet_id, limit))
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_STALE, bounds, session_id, packet_id, limit))
+    return tuple(StaleDecision(**row) for row in rows)

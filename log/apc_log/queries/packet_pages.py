@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed
 
 RULING = """
@@ -17,7 +18,7 @@ LEFT JOIN LATERAL (
            hop.metadata -> 'refusal' ->> 'code' AS code
     FROM apc_log.packet_events AS hop
     WHERE packet.verdict = 'held' AND hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id
-      AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
+      AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED' /*within hop*/
     ORDER BY hop.seq LIMIT 1
 ) AS ruling ON true
 """
@@ -106,9 +107,10 @@ packet.sender_swarm_id, packet.recipients, packet.judged_at, {VERDICT} AS verdic
 packet.parent_packet_id, packet.cause_packet_id
 """
 _STATED = """
-, (SELECT state FROM apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients) AS now) AS state,
+, (SELECT state FROM apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients/*range*/) AS now)
+  AS state,
 EXISTS (SELECT FROM apc_log.packet_stale AS stale
-        WHERE stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id) AS is_stale
+        WHERE stale.session_id = packet.session_id AND stale.packet_id = packet.packet_id /*within stale*/) AS is_stale
 """
 LISTED: Mapping[str, str] = {
     **FILTERS,
@@ -127,7 +129,7 @@ _LINKS = f"""
 SELECT packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender_agent_id, {VERDICT} AS verdict,
        link.edge
 FROM ({{}}) AS link(shard, seq, edge) JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING}
-ORDER BY packet.shard, packet.seq LIMIT $3
+WHERE packet.seq >= 1 /*within packet*/ ORDER BY packet.shard, packet.seq LIMIT $3
 """
 _ABOVE = _LINKS.format(
     """
@@ -135,15 +137,16 @@ _ABOVE = _LINKS.format(
     FROM apc_log.packet_ids AS own_id JOIN apc_log.agent_packets AS own USING (shard, seq)
     JOIN apc_log.packet_ids AS ids
       ON ids.session_id = $1 AND ids.packet_id IN (own.cause_packet_id, own.parent_packet_id)
-    WHERE own_id.session_id = $1 AND own_id.packet_id = $2
+    WHERE own_id.session_id = $1 AND own_id.packet_id = $2 /*within own_id*/ /*within own*/ /*within ids*/
     """
 )
 _BELOW = _LINKS.format(
     """
-    SELECT shard, seq, 'cause' FROM apc_log.agent_packets WHERE cause_packet_id = $2 AND session_id = $1
+    SELECT shard, seq, 'cause' FROM apc_log.agent_packets
+    WHERE cause_packet_id = $2 AND session_id = $1 /*within agent_packets*/
     UNION ALL
     SELECT shard, seq, 'parent' FROM apc_log.agent_packets
-    WHERE parent_packet_id = $2 AND cause_packet_id IS DISTINCT FROM $2 AND session_id = $1
+    WHERE parent_packet_id = $2 AND cause_packet_id IS DISTINCT FROM $2 AND session_id = $1 /*within agent_packets*/
     """
 )
 _LOOKED = """
@@ -166,13 +169,16 @@ ORDER BY packet.shard, packet.seq
 """
 _OF_SESSION_AT = """
 SELECT shard, seq FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq = ANY ($3::bigint[])
-ORDER BY seq
+  /*within agent_packets*/ ORDER BY seq
 """
-_PLACES = "SELECT packet_id, shard, seq FROM apc_log.packet_ids WHERE session_id = $1 AND packet_id = ANY ($2::uuid[])"
+_PLACES = """
+SELECT packet_id, shard, seq FROM apc_log.packet_ids
+WHERE session_id = $1 AND packet_id = ANY ($2::uuid[]) /*within packet_ids*/
+"""
 _KEYS = "SELECT key_id FROM apc_keys.subject_keys WHERE key_id = ANY ($1::uuid[])"
 _BODY = """
 SELECT packet.body_stored FROM apc_log.packet_ids AS ids JOIN apc_log.agent_packets AS packet USING (shard, seq)
-WHERE ids.session_id = $1 AND ids.packet_id = $2
+WHERE ids.session_id = $1 AND ids.packet_id = $2 /*within ids*/ /*within packet*/
 """
 
 
@@ -221,11 +227,14 @@ async def page_of_packets(
     """Return packets that match everything given, in the order of the log or against it, behind `after`."""
     where, values = _where(given, newest, after)
     order = "DESC" if newest else "ASC"
+    session_id = given.get("session_id")
+    bounds = None if session_id is None else await read_range(pool, [session_id])
+    where += " /*within packet*/" if where else ""
     statement = (
         f"SELECT {_COLUMNS}{_STATED} FROM apc_log.agent_packets AS packet {RULING} {where} "
         f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 1}"
     )
-    return [PacketLine(**row) for row in await pool.fetch(statement, *values, limit)]
+    return [PacketLine(**row) for row in await pool.fetch(*bounded(statement, bounds, *values, limit))]
 
 
 async def search_packets(
@@ -261,17 +270,20 @@ async def sessions_of_packet(pool: asyncpg.Pool, packet_id: UUID) -> list[str]:
 
 async def links_above(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> list[LinkRow]:
     """Return cause and parent of a packet."""
-    return [LinkRow(**row) for row in await pool.fetch(_ABOVE, session_id, packet_id, 2)]
+    bounds = await read_range(pool, [session_id])
+    return [LinkRow(**row) for row in await pool.fetch(*bounded(_ABOVE, bounds, session_id, packet_id, 2))]
 
 
 async def links_below(pool: asyncpg.Pool, session_id: str, packet_id: UUID, *, limit: int = 100) -> list[LinkRow]:
     """Return the packets that name this one as their cause or parent, in the order of the log."""
-    return [LinkRow(**row) for row in await pool.fetch(_BELOW, session_id, packet_id, limit)]
+    bounds = await read_range(pool, [session_id])
+    return [LinkRow(**row) for row in await pool.fetch(*bounded(_BELOW, bounds, session_id, packet_id, limit))]
 
 
 async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> bytes | None:
     """Return the bytes of a packet as they are stored, encrypted ones too; None when the log does not hold it."""
-    body: bytes | None = await pool.fetchval(_BODY, session_id, packet_id)
+    bounds = await read_range(pool, [session_id])
+    body: bytes | None = await pool.fetchval(*bounded(_BODY, bounds, session_id, packet_id))
     return body
 
 
@@ -285,12 +297,15 @@ async def places_of_session(
     pool: asyncpg.Pool, session_id: str, shard: int, positions: Collection[int]
 ) -> list[Position]:
     """Return those of these positions of a shard that are packets of a session."""
-    return [Position(*row) for row in await pool.fetch(_OF_SESSION_AT, session_id, shard, list(set(positions)))]
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_OF_SESSION_AT, bounds, session_id, shard, list(set(positions))))
+    return [Position(*row) for row in rows]
 
 
 async def places_of_packets(pool: asyncpg.Pool, session_id: str, packet_ids: Collection[UUID]) -> dict[UUID, Position]:
     """Return the positions of packets of a session by their ids; those that the log does not hold are left out."""
-    rows = await pool.fetch(_PLACES, session_id, list(packet_ids))
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_PLACES, bounds, session_id, list(packet_ids)))
     return {row["packet_id"]: Position(row["shard"], row["seq"]) for row in rows}
 
 
@@ -321,14 +336,15 @@ _TIMELINE = """
 SELECT seq, (extract(epoch FROM judged_at) * 1000)::bigint AS ms, sender_agent_id, packet_type, verdict,
        coalesce(refusal_code, ''), generation, uuid_hash_extended(packet_id, 0),
        uuid_hash_extended(cause_packet_id, 0), uuid_hash_extended(parent_packet_id, 0)
-FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq > $3 ORDER BY seq LIMIT $4
+FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 AND seq > $3 /*within agent_packets*/
+ORDER BY seq LIMIT $4
 """
 _RULINGS = """
 SELECT uuid_hash_extended(packet_id, 0) AS packet, CASE WHEN to_state = 'ROUTED' THEN 'accepted' ELSE 'refused' END,
        coalesce(metadata -> 'refusal' ->> 'code', '')
 FROM apc_log.packet_events
 WHERE session_id = $1 AND shard = $2 AND seq > $3 AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
-  AND (to_state = 'ROUTED' OR metadata ? 'refusal')
+  AND (to_state = 'ROUTED' OR metadata ? 'refusal') /*within packet_events*/
 ORDER BY seq DESC
 """
 _SCORES = """
@@ -337,14 +353,16 @@ SELECT packet.seq, packet.judged_at, packet.packet_id, packet.sender_agent_id, p
        (content.packet #>> '{payload,metric_set,outcome}')::double precision AS outcome,
        (content.packet #>> '{payload,metric_set,drift_risk}')::double precision AS drift_risk
 FROM apc_log.agent_packets AS packet LEFT JOIN apc_log.packets AS content USING (shard, seq)
-WHERE packet.session_id = $1 AND packet.packet_type = 'EVAL' ORDER BY packet.seq LIMIT $2
+WHERE packet.session_id = $1 AND packet.packet_type = 'EVAL' /*within packet*/ /*within content*/
+ORDER BY packet.seq LIMIT $2
 """
 _TRANSFERS = f"""
 SELECT packet.seq, packet.judged_at, packet.packet_id, packet.round, packet.generation, block.protocol_id,
        block.from_swarm, block.to_swarm, {VERDICT} AS verdict, {CODE} AS refusal_code
 FROM apc_log.agent_packets AS packet
 JOIN apc_log.packet_lineage AS block USING (session_id, packet_id) {RULING}
-WHERE packet.session_id = $1 AND packet.packet_type = 'TRANSFER' ORDER BY packet.seq LIMIT $2
+WHERE packet.session_id = $1 AND packet.packet_type = 'TRANSFER' /*within packet*/ /*within block*/
+ORDER BY packet.seq LIMIT $2
 """
 
 
@@ -388,22 +406,26 @@ async def timeline_rows(
     seq, milliseconds since 1970, sender, type, verdict on arrival, refusal code or '', generation; then 64 bits of the
     ids of the packet, its cause and its parent.
     """
-    return await pool.fetch(_TIMELINE, session_id, shard, after, limit)
+    bounds = await read_range(pool, [session_id])
+    return await pool.fetch(*bounded(_TIMELINE, bounds, session_id, shard, after, limit))
 
 
 async def timeline_rulings(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int
 ) -> dict[int, tuple[str, str]]:
     """Return the final verdict and code of held packets of a session: 64 bits of the packet's id -> both."""
-    rows = await pool.fetch(_RULINGS, session_id, shard, after)
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_RULINGS, bounds, session_id, shard, after))
     return {packet: (verdict, code) for packet, verdict, code in rows}
 
 
 async def session_scores(pool: asyncpg.Pool, session_id: str, *, limit: int) -> list[ScoreRow]:
     """Return the EVALs of a session, oldest first."""
-    return [ScoreRow(**row) for row in await pool.fetch(_SCORES, session_id, limit)]
+    bounds = await read_range(pool, [session_id])
+    return [ScoreRow(**row) for row in await pool.fetch(*bounded(_SCORES, bounds, session_id, limit))]
 
 
 async def session_transfers(pool: asyncpg.Pool, session_id: str, *, limit: int) -> list[SessionTransferRow]:
     """Return the TRANSFERs of a session, oldest first."""
-    return [SessionTransferRow(**row) for row in await pool.fetch(_TRANSFERS, session_id, limit)]
+    bounds = await read_range(pool, [session_id])
+    return [SessionTransferRow(**row) for row in await pool.fetch(*bounded(_TRANSFERS, bounds, session_id, limit))]

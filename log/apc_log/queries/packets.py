@@ -17,6 +17,7 @@ from apc_bus.settings import EncryptionSettings
 from apc_contracts.session.session import ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
+from apc_log.heads import LogRange, bounded, read_range
 
 # What the queries return: frozen rows, times in UTC, JSON columns as Python values.
 
@@ -337,21 +338,22 @@ def traced(given: TraceFilters) -> tuple[str, list[Any]]:
     clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")
     statement = (
         f"SELECT {columns(PacketRow, 'packet')} FROM apc_log.agent_packets AS packet "
-        f"WHERE {' AND '.join(clauses)} ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
+        f"WHERE {' AND '.join(clauses)} /*within packet*/ ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
     )
     return statement, values
 
 
 STATES = """
 SELECT now.state FROM apc_log.agent_packets AS packet
-CROSS JOIN LATERAL apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients) AS now
-WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) ORDER BY packet.seq
+CROSS JOIN LATERAL apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients/*range*/) AS now
+WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) /*within packet*/ ORDER BY packet.seq
 """
 
 TRANSITIONS = f"""
 SELECT {columns(TransitionRow, "step")}
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_transitions AS step USING (session_id, packet_id)
+WHERE step.seq >= 1 /*within step*/
 ORDER BY step.shard, step.seq, step.ordinal
 """
 
@@ -360,11 +362,13 @@ STALE = """
 SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_stale AS stale USING (session_id, packet_id)
+WHERE stale.seq >= 1 /*within stale*/
 """
 
 CONFLICTS_OF_SESSION = f"""
 SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
-WHERE one.session_id = $1 AND ($2::uuid IS NULL OR one.packet_id = $2) ORDER BY one.shard, one.seq LIMIT $3
+WHERE one.session_id = $1 AND ($2::uuid IS NULL OR one.packet_id = $2) /*within one*/
+ORDER BY one.shard, one.seq LIMIT $3
 """
 CONFLICTS_OF_PACKET = f"""
 SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
@@ -421,13 +425,15 @@ async def trace(
     `limit` is the largest number of packets; go on with `after=page.after` until that is None.
     """
     rows = await list_agent_packets(pool, limit=limit, after=after, **filters)
-    states = await _states_of(pool, rows)
-    stale = await stale_packets(pool, rows)
-    transitions = await transitions_of(pool, rows) if with_events else []
+    bounds = await _range_behind(pool, rows)
+    states = await _states_of(pool, rows, bounds)
+    stale = await stale_packets(pool, rows, bounds)
+    transitions = await transitions_of(pool, rows, bounds) if with_events else []
     steps: dict[tuple[str, UUID], list[TransitionRow]] = {}
     for row in transitions:
         steps.setdefault((row.session_id, row.packet_id), []).append(row)
-    effects = await effects_of(pool, [(row.session_id, row.packet_id) for row in rows]) if with_events else {}
+    named = [(row.session_id, row.packet_id) for row in rows]
+    effects = await effects_of(pool, named, bounds) if with_events else {}
     packets = tuple(
         PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key), tuple(effects.get(key, ())))
         for row, state in zip(await opened_bodies(pool, rows), states, strict=True)
@@ -441,7 +447,9 @@ async def list_agent_packets(
 ) -> list[PacketRow]:
     """Return packets that match every filter, in the order of the log, after `after`."""
     statement, values = traced(filters)
-    records = await pool.fetch(statement, *values, *(after or BEGINNING), limit)
+    session_id = filters.get("session_id")
+    bounds = None if session_id is None else await read_range(pool, [session_id])
+    records = await pool.fetch(*bounded(statement, bounds, *values, *(after or BEGINNING), limit))
     return [to_row(PacketRow, record) for record in records]
 
 
@@ -461,13 +469,23 @@ async def get_packet_timeline(
     return page.packets[0] if page.packets else None
 
 
-async def transitions_of(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> list[TransitionRow]:
+async def _range_behind(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> LogRange | None:
+    """Return the range that holds everything about these packets: nothing about a packet comes before it."""
+    bounds = await read_range(pool, {packet.session_id for packet in packets})
+    if bounds is None or any(packet.shard != bounds.shard for packet in packets):
+        return None
+    return replace(bounds, first=min(packet.seq for packet in packets))
+
+
+async def transitions_of(
+    pool: asyncpg.Pool, packets: Sequence[PacketRow], bounds: LogRange | None = None
+) -> list[TransitionRow]:
     """Return the transitions of these packets, in the order of the log."""
     if not packets:
         return []
     sessions = [packet.session_id for packet in packets]
     ids = [packet.packet_id for packet in packets]
-    return [to_row(TransitionRow, record) for record in await pool.fetch(TRANSITIONS, sessions, ids)]
+    return [to_row(TransitionRow, record) for record in await pool.fetch(*bounded(TRANSITIONS, bounds, sessions, ids))]
 
 
 async def names_cited(pool: asyncpg.Pool, place: Position) -> Sequence[str]:
@@ -475,14 +493,16 @@ async def names_cited(pool: asyncpg.Pool, place: Position) -> Sequence[str]:
     return await pool.fetchval(_REFERS_TO, *place) or ()
 
 
-async def stale_packets(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> dict[tuple[str, UUID], Staleness]:
+async def stale_packets(
+    pool: asyncpg.Pool, packets: Sequence[PacketRow], bounds: LogRange | None = None
+) -> dict[tuple[str, UUID], Staleness]:
     """Return why packets are stale, by session and packet; those that are not are left out."""
     sessions, ids = [packet.session_id for packet in packets], [packet.packet_id for packet in packets]
     return {
         (row["session_id"], row["packet_id"]): Staleness(
             row["because_packet_id"], row["retraction_packet_id"], row["marked_at"]
         )
-        for row in await pool.fetch(STALE, sessions, ids)
+        for row in await pool.fetch(*bounded(STALE, bounds, sessions, ids))
     }
 
 
@@ -491,7 +511,8 @@ async def list_conflicts(
 ) -> list[ConflictRow]:
     """Return the first conflicts of a session, of a packet id, or of both; nothing when neither is given."""
     if session_id is not None:
-        rows = await pool.fetch(CONFLICTS_OF_SESSION, session_id, packet_id, limit)
+        bounds = await read_range(pool, [session_id])
+        rows = await pool.fetch(*bounded(CONFLICTS_OF_SESSION, bounds, session_id, packet_id, limit))
     elif packet_id is not None:
         rows = await pool.fetch(CONFLICTS_OF_PACKET, packet_id, limit)
     else:
@@ -499,13 +520,13 @@ async def list_conflicts(
     return [to_row(ConflictRow, row) for row in rows]
 
 
-async def _states_of(pool: asyncpg.Pool, packets: Iterable[PacketRow]) -> list[str]:
+async def _states_of(pool: asyncpg.Pool, packets: Iterable[PacketRow], bounds: LogRange | None) -> list[str]:
     by_shard: dict[int, list[int]] = {}
     for packet in packets:
         by_shard.setdefault(packet.shard, []).append(packet.seq)
     states: list[str] = []
     for shard, numbers in by_shard.items():  # both in the order of the log, as the packets are
-        states += [record[0] for record in await pool.fetch(STATES, shard, numbers)]
+        states += [record[0] for record in await pool.fetch(*bounded(STATES, bounds, shard, numbers))]
     return states
 
 
@@ -519,10 +540,10 @@ hop.shard, hop.seq, hop.session_id, hop.packet_id, hop.recipient AS agent_id, ho
 EFFECTS_OF_PACKETS = f"""
 SELECT {_EFFECT_COLUMNS} FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
-WHERE hop.attempt < 0 ORDER BY hop.shard, hop.seq
+WHERE hop.attempt < 0 /*within hop*/ ORDER BY hop.shard, hop.seq
 """
 EFFECTS_OF_SESSION = f"""
-SELECT {_EFFECT_COLUMNS} FROM apc_log.packet_events AS hop WHERE hop.session_id = $1 AND hop.attempt < 0
+SELECT {_EFFECT_COLUMNS} FROM apc_log.packet_events AS hop WHERE hop.session_id = $1 AND hop.attempt < 0 /*within hop*/
 ORDER BY hop.shard, hop.seq
 """
 EFFECTS_OF_PACKET = f"""
@@ -534,7 +555,8 @@ WHERE known.packet_id = $1 AND hop.attempt < 0 ORDER BY hop.shard, hop.seq
 
 async def session_effects(pool: asyncpg.Pool, session_id: str) -> list[LoggedEffect]:
     """Return the effects of a session, in the order in which they were first reported."""
-    return _effects_in(map(_effect_row, await pool.fetch(EFFECTS_OF_SESSION, session_id)))
+    bounds = await read_range(pool, [session_id])
+    return _effects_in(map(_effect_row, await pool.fetch(*bounded(EFFECTS_OF_SESSION, bounds, session_id))))
 
 
 async def packet_effects(pool: asyncpg.Pool, packet_id: UUID) -> list[LoggedEffect]:
@@ -543,14 +565,14 @@ async def packet_effects(pool: asyncpg.Pool, packet_id: UUID) -> list[LoggedEffe
 
 
 async def effects_of(
-    pool: asyncpg.Pool, packets: Collection[tuple[str, UUID]]
+    pool: asyncpg.Pool, packets: Collection[tuple[str, UUID]], bounds: LogRange | None = None
 ) -> dict[tuple[str, UUID], list[LoggedEffect]]:
     """Return the effects that were made for these packets, by session and packet."""
     if not packets:
         return {}
     sessions, ids = zip(*packets, strict=True)
     rows: dict[tuple[str, UUID], list[EffectRow]] = {}
-    for row in map(_effect_row, await pool.fetch(EFFECTS_OF_PACKETS, list(sessions), list(ids))):
+    for row in map(_effect_row, await pool.fetch(*bounded(EFFECTS_OF_PACKETS, bounds, list(sessions), list(ids)))):
         rows.setdefault((row.session_id, row.packet_id), []).append(row)
     return {packet: _effects_in(found) for packet, found in rows.items()}
 

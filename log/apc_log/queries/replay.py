@@ -24,7 +24,7 @@ from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.replay.what_if import Change, Trial, WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
-from apc_log.heads import AnyConnection, read_ends
+from apc_log.heads import AnyConnection, LogRange, bounded, read_ends, read_range
 from apc_log.queries.packets import (
     BEGINNING,
     ConflictRow,
@@ -42,16 +42,16 @@ _PLACE = "shard, seq, epoch, batch_no"
 _PACKETS = f"""
 SELECT {_PLACE}, packet_id, judged_at, recipients, cause_packet_id, round, step, verdict, refusal::text AS refusal,
        contract_hash, facts::text AS facts, user_id, packet_hash, body_stored AS body, {", ".join(ENVELOPE_COLUMNS)}
-FROM apc_log.agent_packets WHERE session_id = $1 ORDER BY shard, seq
+FROM apc_log.agent_packets WHERE session_id = $1 /*within agent_packets*/ ORDER BY shard, seq
 """
 _HOPS_OF_SESSION = f"""
 SELECT {_PLACE}, packet_id, recipient, attempt, from_state, to_state, events, occurred_at, actor,
        metadata::text AS metadata
-FROM apc_log.packet_events WHERE session_id = $1 ORDER BY shard, seq
+FROM apc_log.packet_events WHERE session_id = $1 /*within packet_events*/ ORDER BY shard, seq
 """
 _TRANSITIONS = f"""
 SELECT {_PLACE}, event, from_state, to_state, round, generation, step, cause_packet_id AS cause, facts::text AS facts
-FROM apc_log.coordination_events WHERE session_id = $1 ORDER BY shard, seq
+FROM apc_log.coordination_events WHERE session_id = $1 /*within coordination_events*/ ORDER BY shard, seq
 """
 _SESSIONS_OF_RUN = """
 SELECT session_id FROM apc_log.agent_packets WHERE run_id = $1 AND session_id <> $2
@@ -78,9 +78,13 @@ async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["PostgresRecords"]:
 
 @dataclass(frozen=True, slots=True)
 class PostgresRecords:
-    """A run's sessions and their entries, from the database."""
+    """A run's sessions and their entries, from the database.
+
+    `trusts_ranges`: read of a session the range of the log that stands beside the entries, not the whole log.
+    """
 
     connection: AnyConnection
+    trusts_ranges: bool = True
 
     async def sessions(self, run_id: str) -> list[str]:
         """Return the sessions that have a packet of the run, in the order in which they began."""
@@ -115,7 +119,9 @@ class PostgresRecords:
 
     async def _entries(self, session_id: str) -> AsyncIterator[Entry]:
         """Yield the entries of a session from three cursors, merged by seq: a session is in one shard."""
-        cursors = [aiter(self.connection.cursor(query, session_id, prefetch=_PREFETCH)) for query, _ in _READERS]
+        bounds = await read_range(self.connection, [session_id]) if self.trusts_ranges else None
+        statements = [bounded(query, bounds, session_id) for query, _ in _READERS]
+        cursors = [aiter(self.connection.cursor(*statement, prefetch=_PREFETCH)) for statement in statements]
         heads: list[tuple[tuple[int, int], int, asyncpg.Record]] = []
         for number, cursor in enumerate(cursors):
             await _push(heads, number, cursor)
@@ -184,28 +190,29 @@ SELECT {columns(TransitionRow, "step")} FROM (
     SELECT page.shard, page.seq FROM unnest($1::text[]) AS one(session_id)
     CROSS JOIN LATERAL (
         SELECT hop.shard, hop.seq FROM apc_log.packet_events AS hop
-        WHERE hop.session_id = one.session_id AND (hop.shard, hop.seq) > ($2, $3) AND hop.to_state <> '' AND EXISTS (
+        WHERE hop.session_id = one.session_id AND (hop.shard, hop.seq) > ($2, $3) AND hop.to_state <> ''
+          /*within hop*/ AND EXISTS (
             SELECT FROM apc_log.packet_ids AS named
             JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
             WHERE named.session_id = hop.session_id AND named.packet_id = hop.packet_id
-              AND packet.run_id = $5 AND ($6::text IS NULL OR packet.task_id = $6))
+              AND packet.run_id = $5 AND ($6::text IS NULL OR packet.task_id = $6) /*within named*/ /*within packet*/)
         ORDER BY hop.shard, hop.seq LIMIT $4
     ) AS page
     ORDER BY page.shard, page.seq LIMIT $4
 ) AS hop
-JOIN apc_log.packet_transitions AS step ON step.shard = hop.shard AND step.seq = hop.seq
+JOIN apc_log.packet_transitions AS step ON step.shard = hop.shard AND step.seq = hop.seq /*within step*/
 ORDER BY step.shard, step.seq, step.ordinal
 """
 _COORDINATION = f"""
 SELECT {columns(CoordinationRow, "moved")} FROM apc_log.coordination_events AS moved
 WHERE moved.session_id IN (SELECT session_id FROM apc_log.sessions WHERE run_id = $1)
-  AND (moved.shard, moved.seq) > ($2, $3)
+  AND (moved.shard, moved.seq) > ($2, $3) /*within moved*/
 ORDER BY moved.shard, moved.seq LIMIT $4
 """
 
 _CONFLICTS = f"""
 SELECT {columns(ConflictRow, "one")} FROM apc_log.packet_conflicts AS one
-WHERE one.session_id = ANY ($1) AND (one.shard, one.seq) > ($2, $3) ORDER BY one.shard, one.seq LIMIT $4
+WHERE one.session_id = ANY ($1) AND (one.shard, one.seq) > ($2, $3) /*within one*/ ORDER BY one.shard, one.seq LIMIT $4
 """
 
 
@@ -227,6 +234,8 @@ class _ReplayRun:
     sessions: list[str]
     ends: Mapping[int, int]
     """shard -> its last seq."""
+    bounds: LogRange | None
+    """Of all its sessions."""
 
 
 async def replay_page(
@@ -262,14 +271,15 @@ async def replay(
 async def _find(pool: asyncpg.Pool, run_id: str, task_id: str | None) -> _ReplayRun:
     ends = await read_ends(pool)
     sessions = [record["session_id"] for record in await pool.fetch(_SESSIONS, run_id, task_id)]
-    return _ReplayRun(run_id, task_id, sessions, ends)
+    return _ReplayRun(run_id, task_id, sessions, ends, await read_range(pool, sessions))
 
 
 async def _page(pool: asyncpg.Pool, run: _ReplayRun, limit: int, after: Position) -> ReplayPage:
     packets = await list_agent_packets(pool, run_id=run.run_id, task_id=run.task_id, limit=limit, after=after)
-    hops = await pool.fetch(_HOPS, run.sessions, *after, limit, run.run_id, run.task_id)
-    moves = await pool.fetch(_COORDINATION, run.run_id, *after, limit)
-    conflicts = await pool.fetch(_CONFLICTS, run.sessions, *after, limit)
+    hops = await pool.fetch(*bounded(_HOPS, run.bounds, run.sessions, *after, limit, run.run_id, run.task_id))
+    of_run = run.bounds if run.task_id is None else None  # transitions are those of every session of the run
+    moves = await pool.fetch(*bounded(_COORDINATION, of_run, run.run_id, *after, limit))
+    conflicts = await pool.fetch(*bounded(_CONFLICTS, run.bounds, run.sessions, *after, limit))
     read: list[LogRow] = [
         *await opened_bodies(pool, packets),
         *(to_row(TransitionRow, record) for record in hops),

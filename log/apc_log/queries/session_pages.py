@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
+from apc_log.heads import bounded, read_range
 
 # Signals that move a session are read one by one (packet_pages.py); an escaped one may be any of them.
 _IS_MOVING = """
@@ -51,7 +52,8 @@ ORDER BY 1
 """
 _MOVED = f"SELECT seq FROM apc_log.coordination_events WHERE {_NARROWED} ORDER BY seq"
 _EXTENT = """
-SELECT count(*) AS packets, min(seq) AS first FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2
+SELECT count(*) AS packets, min(seq) AS first FROM apc_log.agent_packets
+WHERE session_id = $1 AND shard = $2 /*within agent_packets*/
 """
 
 
@@ -108,7 +110,8 @@ async def count_ranges(
 
 async def extent_of(pool: asyncpg.Pool, session_id: str, shard: int) -> tuple[int, int]:
     """Return how many packets a session has, and the position of the first; (0, 0) when it has none."""
-    row = await pool.fetchrow(_EXTENT, session_id, shard)
+    bounds = await read_range(pool, [session_id])
+    row = await pool.fetchrow(*bounded(_EXTENT, bounds, session_id, shard))
     return (0, 0) if row is None else (row["packets"], row["first"] or 0)
 
 
@@ -149,24 +152,25 @@ ORDER BY updated_at DESC, session_id DESC LIMIT $2
 _MOST_SESSIONS = 2_000
 _VERDICTS = """
 SELECT verdict, refusal_code, count(*) AS count, min(seq) AS first FROM apc_log.agent_packets
-WHERE session_id = $1 GROUP BY 1, 2
+WHERE session_id = $1 /*within agent_packets*/ GROUP BY 1, 2
 UNION ALL
 SELECT CASE WHEN to_state = 'ROUTED' THEN 'accepted' ELSE 'refused' END, metadata -> 'refusal' ->> 'code', count(*),
        NULL
 FROM apc_log.packet_events
 WHERE session_id = $1 AND recipient = '' AND from_state = 'SCHEMA_VALIDATED'
-  AND (to_state = 'ROUTED' OR metadata ? 'refusal') GROUP BY 1, 2
+  AND (to_state = 'ROUTED' OR metadata ? 'refusal') /*within packet_events*/ GROUP BY 1, 2
 """
 _LAST = """
 SELECT greatest(
-    (SELECT max(seq) FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2),
-    (SELECT max(seq) FROM apc_log.packet_events WHERE session_id = $1 AND shard = $2),
-    (SELECT max(seq) FROM apc_log.coordination_events WHERE session_id = $1 AND shard = $2)
+    (SELECT max(seq) FROM apc_log.agent_packets WHERE session_id = $1 AND shard = $2 /*within agent_packets*/),
+    (SELECT max(seq) FROM apc_log.packet_events WHERE session_id = $1 AND shard = $2 /*within packet_events*/),
+    (SELECT max(seq) FROM apc_log.coordination_events
+     WHERE session_id = $1 AND shard = $2 /*within coordination_events*/)
 )
 """
 _MOVES = """
 SELECT seq, recorded_at, event, from_state, to_state, round, generation, step, cause_packet_id
-FROM apc_log.coordination_events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+FROM apc_log.coordination_events WHERE session_id = $1 AND seq > $2 /*within coordination_events*/ ORDER BY seq LIMIT $3
 """
 
 
@@ -293,7 +297,8 @@ async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFig
     """Return counts of a session's packets; they are counted in the database."""
     verdicts: dict[str, int] = {}
     refusals: dict[str, int] = {}
-    rows = await pool.fetch(_VERDICTS, place.session_id)
+    bounds = await read_range(pool, [place.session_id])
+    rows = await pool.fetch(*bounded(_VERDICTS, bounds, place.session_id))
     for row in rows:
         verdicts[row["verdict"]] = verdicts.get(row["verdict"], 0) + row["count"]
         if row["first"] is None:  # rulings on packets that were held
@@ -311,12 +316,14 @@ async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFig
 
 async def last_entry(pool: asyncpg.Pool, session_id: str, shard: int) -> int:
     """Return the position of a session's last entry; 0 when it has none."""
-    return await pool.fetchval(_LAST, session_id, shard) or 0
+    bounds = await read_range(pool, [session_id])
+    return await pool.fetchval(*bounded(_LAST, bounds, session_id, shard)) or 0
 
 
 async def page_of_moves(pool: asyncpg.Pool, session_id: str, *, after: int = 0, limit: int = 500) -> list[MoveRow]:
     """Return the transitions and barriers of a session behind `after`, oldest first."""
-    return [MoveRow(**row) for row in await pool.fetch(_MOVES, session_id, after, limit)]
+    bounds = await read_range(pool, [session_id])
+    return [MoveRow(**row) for row in await pool.fetch(*bounded(_MOVES, bounds, session_id, after, limit))]
 
 
 def _place(row: asyncpg.Record) -> SessionPlace:

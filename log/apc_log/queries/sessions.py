@@ -8,6 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import Position
 
 _COLUMNS = "session_id, open_deliveries, updated_at, is_terminal, document"
@@ -22,8 +23,8 @@ SELECT packet_id, packet_type, sender_agent_id, judged_at FROM apc_log.agent_pac
 WHERE session_id = $1 AND verdict = 'held' AND NOT EXISTS (
     SELECT FROM apc_log.packet_events AS hop
     WHERE hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id AND hop.recipient = ''
-      AND (hop.from_state = 'SCHEMA_VALIDATED' OR hop.to_state = 'RETRACTED')
-)
+      AND (hop.from_state = 'SCHEMA_VALIDATED' OR hop.to_state = 'RETRACTED') /*within hop*/
+) /*within packet*/
 ORDER BY seq
 """
 
@@ -64,7 +65,8 @@ async def get_session(pool: asyncpg.Pool, session_id: str) -> SessionRow | None:
 
 async def list_held_packets(pool: asyncpg.Pool, session_id: str) -> list[HeldRow]:
     """Return what a session holds, until its barrier or until RESUME, in the order of the log."""
-    return [HeldRow(**record) for record in await pool.fetch(_HELD, session_id)]
+    bounds = await read_range(pool, [session_id])
+    return [HeldRow(**record) for record in await pool.fetch(*bounded(_HELD, bounds, session_id))]
 
 
 def _session(record: asyncpg.Record) -> SessionRow:

@@ -21,6 +21,7 @@ from apc_contracts.explanation.surroundings import (
 )
 from apc_contracts.identity.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR
+from apc_log.heads import bounded, read_range
 from apc_log.queries.agents import OWN_REPORT, ListedAgent, list_registered
 from apc_log.queries.dead import list_dead
 from apc_log.queries.failures import failures_of, halting_failure
@@ -35,10 +36,10 @@ _NOW = "SELECT clock_timestamp()"
 _SEEN = f"""
 SELECT agent_id, max(at) AS last_seen FROM (
     SELECT sender_agent_id AS agent_id, max(recorded_at) AS at FROM apc_log.agent_packets
-    WHERE session_id = $1 GROUP BY sender_agent_id
+    WHERE session_id = $1 /*within agent_packets*/ GROUP BY sender_agent_id
     UNION ALL
     SELECT actor, max(recorded_at) FROM apc_log.packet_events AS hop
-    WHERE session_id = $1 AND {OWN_REPORT} GROUP BY actor
+    WHERE session_id = $1 AND {OWN_REPORT} /*within hop*/ GROUP BY actor
 ) AS heard GROUP BY agent_id
 """
 # A delivery is open from the packet's routing until a hop of its last attempt says that it ended.
@@ -46,10 +47,12 @@ _OPEN = """
 WITH own AS (
     SELECT packet_id, recipient, max(attempt) FILTER (WHERE attempt > 0) AS attempt,
            max(attempt) FILTER (WHERE metadata ? 'ended') AS ended_attempt
-    FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' GROUP BY packet_id, recipient
+    FROM apc_log.packet_events WHERE session_id = $1 AND recipient <> '' /*within packet_events*/
+    GROUP BY packet_id, recipient
 ), shared AS (
     SELECT DISTINCT ON (packet_id) packet_id, to_state, recorded_at FROM apc_log.packet_events
-    WHERE session_id = $1 AND recipient = '' AND to_state <> '' ORDER BY packet_id, seq DESC
+    WHERE session_id = $1 AND recipient = '' AND to_state <> '' /*within packet_events*/
+    ORDER BY packet_id, seq DESC
 )
 SELECT packet.packet_id, packet.packet_type, recipient.name AS recipient, coalesce(own.attempt, 1) AS attempt,
        last.error, last.retry_at, shared.recorded_at AS since,
@@ -62,11 +65,11 @@ LEFT JOIN LATERAL (
     SELECT hop.metadata ->> 'error' AS error, (hop.metadata -> 'retry' ->> 'due_at')::timestamptz AS retry_at
     FROM apc_log.packet_events AS hop
     WHERE hop.session_id = $1 AND hop.packet_id = packet.packet_id AND hop.recipient = recipient.name
-      AND hop.attempt > 0
+      AND hop.attempt > 0 /*within hop*/
     ORDER BY hop.seq DESC LIMIT 1
 ) AS last ON true
 WHERE packet.session_id = $1 AND packet.verdict <> 'refused' AND packet.channel <> 'INTRA_AGENT'
-  AND shared.to_state = 'ROUTED' AND coalesce(own.ended_attempt, 0) < coalesce(own.attempt, 1)
+  AND shared.to_state = 'ROUTED' AND coalesce(own.ended_attempt, 0) < coalesce(own.attempt, 1) /*within packet*/
 ORDER BY packet.seq, recipient.name LIMIT $2
 """
 _MOST = 100
@@ -78,6 +81,7 @@ _COUNTS = """
 WITH refused AS (
     SELECT packet.seq, packet.refusal, packet.sender_agent_id, packet.packet_type
     FROM apc_log.agent_packets AS packet WHERE packet.session_id = $1 AND packet.verdict = 'refused'
+      /*within packet*/
     UNION ALL
     SELECT hop.seq, hop.metadata -> 'refusal', packet.sender_agent_id, packet.packet_type
     FROM apc_log.packet_events AS hop
@@ -85,7 +89,7 @@ WITH refused AS (
     JOIN apc_log.agent_packets AS packet
       ON packet.shard = named.shard AND packet.seq = named.seq AND packet.verdict = 'held'
     WHERE hop.session_id = $1 AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
-      AND hop.metadata ? 'refusal'
+      AND hop.metadata ? 'refusal' /*within hop*/ /*within named*/ /*within packet*/
 )
 SELECT code, rule, sender_agent_id AS sender, packet_type, count(*) AS packets,
        (array_agg(refusal::text ORDER BY seq DESC))[1] AS refusal
@@ -99,7 +103,8 @@ _MOST_CODES = 50
 
 async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCount, ...]:
     """Return how many packets of a session were refused: by code, rule, sender and type; at most 50, latest first."""
-    rows = await pool.fetch(_COUNTS, session_id, _MOST_CODES)
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_COUNTS, bounds, session_id, _MOST_CODES))
     return tuple(RefusalCount(**{**row, "refusal": orjson.loads(row["refusal"])}) for row in rows)
 
 
@@ -113,7 +118,7 @@ FROM apc_log.packet_events AS hop
 JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
 JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
 WHERE hop.session_id = $1 AND 'verification_fail' = ANY (hop.events)
-  AND hop.metadata ->> 'error' IS DISTINCT FROM $3
+  AND hop.metadata ->> 'error' IS DISTINCT FROM $3 /*within hop*/ /*within named*/ /*within packet*/
 ORDER BY packet.seq LIMIT $2
 """
 _REFUSED_USAGE = """
@@ -124,7 +129,7 @@ FROM apc_log.packet_events AS hop
 CROSS JOIN LATERAL jsonb_each_text(hop.metadata -> 'usage_refused') AS told(name, amount)
 JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
 JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
-WHERE hop.session_id = $1 AND hop.metadata ? 'usage_refused'
+WHERE hop.session_id = $1 AND hop.metadata ? 'usage_refused' /*within hop*/ /*within named*/ /*within packet*/
 GROUP BY 1, 2, 3 ORDER BY refused DESC, 1, 2, 3 LIMIT $2
 """
 
@@ -136,7 +141,9 @@ SELECT document ->> 'halt_reason' FROM apc_log.sessions WHERE session_id = $1 AN
 
 async def read_refused_usage(pool: asyncpg.Pool, session_id: str) -> tuple[RefusedUsage, ...]:
     """Return what was reported as spent in a session and not charged, the largest parts first; at most 100."""
-    return tuple(RefusedUsage(**row) for row in await pool.fetch(_REFUSED_USAGE, session_id, _MOST))
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_REFUSED_USAGE, bounds, session_id, _MOST))
+    return tuple(RefusedUsage(**row) for row in rows)
 
 
 async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
@@ -153,7 +160,8 @@ async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
 
 async def read_log_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
     """Return what is open to doubt beside failures."""
-    failed = await pool.fetch(_FAILED, session_id, _MOST, ERASED)
+    bounds = await read_range(pool, [session_id])
+    failed = await pool.fetch(*bounded(_FAILED, bounds, session_id, _MOST, ERASED))
     return Doubts(
         await list_stale_decisions(pool, session_id),
         tuple(FailedVerification(**row) for row in failed),
@@ -163,12 +171,16 @@ async def read_log_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
 
 # Who has published for whom: rules tell the members apart by it.
 
-_USERS = "SELECT DISTINCT sender_agent_id, user_id FROM apc_log.agent_packets WHERE session_id = $1 LIMIT $2"
+_USERS = """
+SELECT DISTINCT sender_agent_id, user_id FROM apc_log.agent_packets WHERE session_id = $1 /*within agent_packets*/
+LIMIT $2
+"""
 
 
 async def _shared_user(pool: asyncpg.Pool, session_id: str, registry: Mapping[str, Registration]) -> str | None:
     """Return the broker user who has published for all agents of a session that has several; else None."""
-    rows = await pool.fetch(_USERS, session_id, _MOST)
+    bounds = await read_range(pool, [session_id])
+    rows = await pool.fetch(*bounded(_USERS, bounds, session_id, _MOST))
     agents = [row for row in rows if (known := registry.get(row["sender_agent_id"])) is not None and known.has_inbox]
     members = [row for row in agents if row["sender_agent_id"] != ORCHESTRATOR]
     users = {row["user_id"] for row in members}
@@ -177,12 +189,15 @@ async def _shared_user(pool: asyncpg.Pool, session_id: str, registry: Mapping[st
 
 async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
     """Return what an explanation of this session needs; `silence` is the workers' setting heartbeat_silence."""
-    seen: dict[str, datetime] = {row["agent_id"]: row["last_seen"] for row in await pool.fetch(_SEEN, session_id)}
+    bounds = await read_range(pool, [session_id])
+    heard = await pool.fetch(*bounded(_SEEN, bounds, session_id))
+    seen: dict[str, datetime] = {row["agent_id"]: row["last_seen"] for row in heard}
     registry = await read_registry(pool)
     listed = {one.agent_id: one for one in await list_registered(pool)}
     doubts = await read_doubts(pool, session_id)
     held = await list_held_packets(pool, session_id)
-    opened = [OpenDelivery(**row) for row in await pool.fetch(_OPEN, session_id, _MOST, ORCHESTRATOR)]
+    bounds = await read_range(pool, [session_id])
+    opened = [OpenDelivery(**row) for row in await pool.fetch(*bounded(_OPEN, bounds, session_id, _MOST, ORCHESTRATOR))]
     gone = {(one.packet_id, one.recipient) for one in doubts.dead}
     return Surroundings(
         now=await pool.fetchval(_NOW),

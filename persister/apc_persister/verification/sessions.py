@@ -16,9 +16,22 @@ from apc_contracts.session.session import Session
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.heads import AnyConnection
 from apc_log.queries.replay import ContractBook, PostgresRecords
-from apc_persister.verification.findings import LogFinding
+from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
 from apc_persister.verification.verify import UNREADABLE
 
+_LEFT_OUT = f"""
+SELECT session.session_id FROM apc_log.sessions AS session JOIN (
+    {
+    " UNION ALL ".join(
+        f"SELECT session_id, shard, min(seq) AS first, max(seq) AS last FROM apc_log.{table} GROUP BY session_id, shard"
+        for table in ("agent_packets", "packet_events", "packet_lineage", "coordination_events", "packet_conflicts")
+    )
+}
+) AS named USING (session_id)
+WHERE session.first_seq > 0 AND NOT EXISTS (SELECT FROM apc_log.shards WHERE bounded_seq < next_seq - 1)
+  AND (named.shard <> session.shard OR named.first < session.first_seq OR named.last > session.last_seq)
+GROUP BY session.session_id ORDER BY session.session_id LIMIT {MOST_FINDINGS}
+"""
 _IDS = """
 SELECT DISTINCT session_id FROM (
     SELECT session_id FROM apc_log.sessions
@@ -57,11 +70,14 @@ async def compare_sessions(
     """
     sessions = SessionComparison()
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        records = PostgresRecords(connection)
+        records = PostgresRecords(connection, trusts_ranges=False)
         book = ContractBook(records, contracts)
         unnamed = await connection.fetchval(_UNNAMED)
         if unnamed:
             sessions.findings.append(LogFinding(None, 1, f"{unnamed} rows of sessions name no session", "sessions"))
+        for row in await connection.fetch(_LEFT_OUT) if run_id is None else ():
+            what = f"the range of session {row['session_id']!r} leaves out entries"
+            sessions.findings.append(LogFinding(None, 1, what, "sessions"))
         chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
         for session_id in chosen:
             try:

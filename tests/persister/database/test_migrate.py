@@ -30,6 +30,10 @@ SINCE_0110 = (
 )
 _OF_AGENTS = "agent_tasks agent_effects agent_task_events agent_task_effects schedules schedule_turns agent_state_store"
 SINCE_0117 = (
+    "DROP FUNCTION apc_log.packet_states(text, uuid, text[], integer, bigint, bigint)",
+    "DROP FUNCTION apc_log.bound_sessions, apc_log.first_named",
+    "ALTER TABLE apc_log.sessions DROP COLUMN first_seq, DROP COLUMN last_seq",
+    "ALTER TABLE apc_log.shards DROP COLUMN bounded_seq",
     "DROP INDEX apc_log.sessions_opener",
     "DROP TABLE apc_app.a2a_push",
     "DROP INDEX apc_log.registry_events_host",

@@ -1,0 +1,253 @@
+"""Statements that name a session read its range of the log alone: other partitions of a divided log are passed over."""
+
+import importlib
+import inspect
+import re
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+import pytest
+from msgspec.structs import replace
+from tests.persister.database.test_statements import _statements
+from tests.support.log import LogBench, coordination, hop, lifecycle, lift_guard, packet_entry, session_row
+
+from apc_log.heads import LogRange, bounded, read_range
+from apc_log.queries import list_conflicts, list_held_packets, replay, session_effects, trace
+from apc_log.queries.packets import traced
+from apc_log.queries.session_pages import extent_of, last_entry, page_of_moves, session_figures
+from apc_log.queries.surroundings import count_refusals, read_log_doubts
+from apc_persister.follower import Follower
+
+PARTITIONED = (
+    "agent_packets",
+    "packet_events",
+    "packet_lineage",
+    "coordination_events",
+    "packet_conflicts",
+    "packet_ids",
+)
+PARTS = 4
+READ = re.compile(rf"apc_log\.({'|'.join(PARTITIONED)}|packets|packet_transitions|packet_stale|packet_states?)\b")
+NAMES_A_SESSION = re.compile(r"session_id")
+VALUES = {
+    "text": "session-2",
+    "uuid": None,
+    "int4": 0,
+    "int8": 1,
+    "timestamptz": datetime.now(UTC),
+    "bool": True,
+    "float8": 0.5,
+    "interval": None,
+    "jsonb": "{}",
+    "bytea": b"",
+}
+
+
+async def fill(bench: LogBench) -> None:
+    """Write four sessions, one behind the other, of some 40 entries each; what is refused and held is among them."""
+    await bench.gate.open()
+    for number in range(4):
+        name = f"session-{number}"
+        for step in range(1, 6):
+            packet = packet_entry(session_id=name, run_id=f"run-{number}", recipients=("a", "b"))
+            refused = packet_entry(session_id=name, run_id=f"run-{number}", refusal_code="QUOTA_EXCEEDED")
+            moved = coordination(packet, step, "research_briefs_dispatched", "SESSION_OPEN", "DISCOVERY")
+            claim = (
+                b'{"effect": {"key": "k", "claim": "%s", "entry": "claimed", "attempt": 1}}'
+                % str(packet.packet_id).encode()
+            )
+            effect = hop(packet, ["effect"], "", "", "a", -1, claim)
+            await bench.gate.log(
+                [packet, *lifecycle(packet), effect, refused, moved],
+                [replace(session_row(name, step=step), run_id=f"run-{number}")],
+            )
+    await bench.write()
+    await Follower(bench.pool).catch_up()
+
+
+async def divide(connection: asyncpg.Connection, size: int) -> None:
+    """Put partitions of so many entries in the place of the log's tables, and the views over them."""
+    await lift_guard(connection)
+    await connection.execute("SET search_path = ''")
+    views = await connection.fetch(
+        "SELECT relname, pg_catalog.pg_get_viewdef(oid) AS definition FROM pg_catalog.pg_class "
+        "WHERE relnamespace = 'apc_log'::pg_catalog.regnamespace AND relkind = 'v' ORDER BY oid"
+    )
+    for view in views:
+        await connection.execute(f"DROP VIEW IF EXISTS apc_log.{view['relname']} CASCADE")
+    for table in PARTITIONED:
+        await _divide_table(connection, table, size)
+    for view in views:
+        await connection.execute(f"CREATE VIEW apc_log.{view['relname']} AS {view['definition']}")
+    await connection.execute("RESET search_path; ANALYZE")
+
+
+async def _divide_table(connection: asyncpg.Connection, table: str, size: int) -> None:
+    indexes = await connection.fetch(
+        "SELECT indexname, indexdef FROM pg_catalog.pg_indexes WHERE schemaname = 'apc_log' AND tablename = $1 "
+        "AND indexdef NOT LIKE '%UNIQUE%'",
+        table,
+    )
+    columns = await connection.fetchval(
+        "SELECT pg_catalog.string_agg(attname, ', ') FROM pg_catalog.pg_attribute "
+        "WHERE attrelid = $1::text::pg_catalog.regclass AND attnum > 0 AND attgenerated = '' AND NOT attisdropped",
+        f"apc_log.{table}",
+    )
+    for index in indexes:
+        await connection.execute(f"DROP INDEX apc_log.{index['indexname']}")
+    await connection.execute(f"ALTER TABLE apc_log.{table} RENAME TO {table}_whole")
+    await connection.execute(
+        f"CREATE TABLE apc_log.{table} (LIKE apc_log.{table}_whole INCLUDING DEFAULTS INCLUDING GENERATED, "
+        "PRIMARY KEY (shard, seq)) PARTITION BY RANGE (shard, seq)"
+    )
+    for part in range(PARTS):
+        first, end = 1 + part * size, "MAXVALUE" if part == PARTS - 1 else 1 + (part + 1) * size
+        await connection.execute(
+            f"CREATE TABLE apc_log.{table}_part_{part} PARTITION OF apc_log.{table} "
+            f"FOR VALUES FROM (0, {first}) TO (0, {end})"
+        )
+    for index in indexes:
+        await connection.execute(index["indexdef"])
+    await connection.execute(f"INSERT INTO apc_log.{table} ({columns}) SELECT {columns} FROM apc_log.{table}_whole")
+
+
+@pytest.fixture
+async def divided(bench: LogBench, postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A log of four sessions in four partitions of one shard."""
+    await fill(bench)
+    connection = await asyncpg.connect(postgres_url)
+    last = await connection.fetchval("SELECT next_seq - 1 FROM apc_log.shards")
+    await divide(connection, last // PARTS)
+    yield connection
+    await connection.close()
+
+
+def value(parameter: asyncpg.Type, packet_id: Any) -> Any:
+    """Return some value of a parameter's type: a plan is wanted, no result."""
+    name = parameter.name.removesuffix("[]").removeprefix("_")
+    one = packet_id if name == "uuid" else VALUES[name]
+    return [one] if parameter.kind == "array" else one
+
+
+async def partitions(connection: asyncpg.Connection, statement: str, bounds: LogRange | None) -> set[int]:
+    """Return the partitions that the plan of a statement reads."""
+    filled = await connection.prepare(statement)
+    packet_id = await connection.fetchval(
+        "SELECT packet_id FROM apc_log.packet_ids WHERE session_id = 'session-2' LIMIT 1"
+    )
+    given = [value(parameter, packet_id) for parameter in filled.get_parameters()]
+    text, *values = bounded(statement, bounds, *given)
+    plan = await connection.fetch(f"EXPLAIN {text}", *values)
+    return {int(number) for row in plan for number in re.findall(r"_part_(\d)\b", row[0])}
+
+
+PASSED_ON = {f"apc_log.queries.replay.{name}" for name in ("_PACKETS", "_HOPS_OF_SESSION", "_TRANSITIONS")}
+"""Their bounds are given where they are read, under another name."""
+
+
+def _is_given_bounds(name: str) -> bool:
+    module, constant = name.rsplit(".", 1)
+    source = inspect.getsource(importlib.import_module(module))
+    return re.search(rf"bounded\(\s*{constant}\b", source) is not None or name in PASSED_ON
+
+
+BOUNDED = {
+    name: statement for name, statement in _statements() if "/*within " in statement and _is_given_bounds(name)
+} | {"traced by session": traced({"session_id": "session-2"})[0]}
+
+
+async def test_plans_read_the_partitions_of_the_session_alone(divided: asyncpg.Connection) -> None:
+    bounds = await read_range(divided, ["session-2"])
+    assert bounds is not None
+    size = await divided.fetchval("SELECT next_seq - 1 FROM apc_log.shards") // PARTS
+    own = {min((seq - 1) // size, PARTS - 1) for seq in (bounds.first, bounds.last)}
+    assert len(own) < PARTS
+    beyond = {}
+    for name, statement in BOUNDED.items():
+        # What a packet at a place rests on begins at that place, whose partition the values above name.
+        if (
+            read := await partitions(divided, statement, bounds)
+            - own
+            - ({0} if "packet.seq = $2" in statement else set())
+        ):
+            beyond[name] = read
+    assert beyond == {}
+
+
+async def test_without_bounds_every_partition_is_read(divided: asyncpg.Connection) -> None:
+    """What the test above would miss if plans passed over partitions anyway."""
+    everywhere = [name for name, text in BOUNDED.items() if await partitions(divided, text, None) == set(range(PARTS))]
+    assert len(everywhere) > len(BOUNDED) // 2
+
+
+def test_each_statement_that_names_a_session_has_bounds() -> None:
+    """A new one needs them, or a line in `UNBOUNDED`."""
+    found = {
+        name
+        for name, statement in _statements()
+        if READ.search(statement) and NAMES_A_SESSION.search(statement) and name not in BOUNDED
+    }
+    assert found - UNBOUNDED - LATER == set(), "give it bounds (apc_log.heads.bounded)"
+    assert (UNBOUNDED | LATER) - found == set(), "it has bounds now, or is no more"
+
+
+async def readings(pool: asyncpg.Pool) -> list[Any]:
+    """What is read of a session, by everything that reads bounds."""
+    place: Any = SimpleNamespace(session_id="session-2", shard=0)  # the scripted gate writes no documents
+    return [
+        await trace(pool, session_id="session-2"),
+        await trace(pool, run_id="run-2", limit=3),
+        [row async for row in replay(pool, "run-2")],
+        await list_conflicts(pool, session_id="session-2", packet_id=None, limit=10),
+        await list_held_packets(pool, "session-2"),
+        await session_effects(pool, "session-2"),
+        await extent_of(pool, "session-2", 0),
+        await last_entry(pool, "session-2", 0),
+        await page_of_moves(pool, "session-2"),
+        await session_figures(pool, place),
+        await count_refusals(pool, "session-2"),
+        await read_log_doubts(pool, "session-2"),
+    ]
+
+
+async def test_bounds_change_no_result(bench: LogBench) -> None:
+    await fill(bench)
+    assert await read_range(bench.pool, ["session-2"]) is not None
+    within = await readings(bench.pool)
+    await bench.pool.execute("UPDATE apc_log.shards SET bounded_seq = 0")
+    assert await read_range(bench.pool, ["session-2"]) is None
+    assert within == await readings(bench.pool)
+    assert len(within[0].packets) == 10
+
+
+UNBOUNDED = {
+    f"apc_{name}"
+    for name in """
+log.placement._SPLIT log.queries.activity._LATEST log.queries.agents.OPEN log.queries.agents._LEFT_BEHIND
+log.queries.dead.STATES log.queries.health._BY_REASON log.queries.lineage._ROOT log.queries.news._LATE_HEARTBEATS
+log.queries.news._REFUSED log.queries.packet_pages._AT log.queries.packet_pages._SESSIONS_OF
+log.queries.packets.CONFLICTS_OF_PACKET log.queries.packets.EFFECTS_OF_PACKET log.queries.replay._SESSIONS
+log.queries.replay._SESSIONS_OF_RUN log.queries.session_pages._MOVED log.queries.session_pages._MOVING
+log.queries.session_pages._PACKETS log.queries.sessions._MOVES log.queries.sessions._PACKETS
+log.queries.sessions._PAST_TRIALS log.queries.sessions._TRANSFER_ENDS log.queries.summary.ARBITRATIONS
+log.queries.summary.IMPORTED log.queries.summary.LIFT log.queries.summary.MEASURED log.queries.troubles._OCCURRENCES
+log.session_loading.DENIED persister.encryption._FORGET persister.evidence.documents._OF_A_RUN
+persister.evidence.documents._PLACES persister.rebuild._ADD_ID persister.rebuild._MISSING_IDS
+""".split()
+}
+"""They name a place, a part of a shard, a run, packets of any session, or everything."""
+LATER = {
+    f"apc_{name}"
+    for name in """
+log.queries.agents._INVOCATIONS log.queries.arbitrations._ORIGINS log.queries.dead.DEAD log.queries.dead.HISTORY
+log.queries.dead._PLACES log.queries.failures._FAILED log.queries.outcomes._ANSWERS log.queries.outcomes._DONE
+log.queries.outcomes._ENTERED log.queries.outcomes._REVIEWS log.queries.packet_pages._AT_PLACES
+log.queries.questions._ANSWERED log.queries.questions._FOLLOWED log.queries.questions._VERDICTS
+log.queries.session_pages._HOPS log.session_loading.PRESENCE_IDENTITIES log.session_loading.UNKNOWN_SESSION_IDENTITIES
+persister.transaction._KNOWN
+""".split()
+}
+"""They name sessions or packets, and read every partition still."""

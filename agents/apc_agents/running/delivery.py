@@ -5,7 +5,7 @@ Source: docs/specification/architecture.md section 2, docs/specification/contrac
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -112,8 +112,9 @@ class OrchestratorTime:
     the time that is reckoned from it, and from the time since boot, is never ahead of the orchestrator's.
     """
 
-    def __init__(self, agent_id: str) -> None:
-        self._agent_id = agent_id
+    def __init__(self, reader: str) -> None:
+        """Make one; `reader` is who reads the deliveries, as the log names it."""
+        self._reader = reader
         self._booted: dict[int, tuple[int, datetime]] = {}
         """By shard: the epoch, and when this machine was booted by that orchestrator's clock, or a little earlier."""
         self._wrong: set[int] = set()
@@ -152,7 +153,7 @@ class OrchestratorTime:
                 self._told.add(shard)
                 seconds = round((ours - theirs).total_seconds())
                 _log.warning(
-                    "worker_clock_wrong", agent_id=self._agent_id, shard=shard, seconds_ahead=seconds, remedy=SET_CLOCK
+                    "worker_clock_wrong", reader=self._reader, shard=shard, seconds_ahead=seconds, remedy=SET_CLOCK
                 )
             if is_ahead:  # one that is behind is only told of: a time that is too late would expire what is valid
                 self._wrong.add(shard)
@@ -162,6 +163,24 @@ class OrchestratorTime:
 
     def _reckoned(self, shard: int) -> datetime:
         return self._booted[shard][1] + timedelta(seconds=boottime())
+
+
+class Orchestrators:
+    """What deliveries have told of the orchestrators of all shards; the agents of a host share it.
+
+    Args:
+        reader: who reads the deliveries, as the log names it.
+    """
+
+    def __init__(self, reader: str) -> None:
+        self.time = OrchestratorTime(reader)
+        self._fencing_tokens: defaultdict[int, FencingTokens] = defaultdict(FencingTokens)
+
+    def is_fenced(self, told: "DeliveryHeaders") -> bool:
+        """Return whether a delivery must be dropped: its batch was never committed."""
+        return told.mark is not None and self._fencing_tokens[told.shard].is_fenced(
+            told.epoch, told.batch_no, told.mark
+        )
 
 
 # One object for the copies of a packet that reach several agents of one process.

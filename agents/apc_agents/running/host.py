@@ -5,13 +5,14 @@ Each agent is a `Worker` as it would be alone. What the broker hands over names 
 
 import asyncio
 import gc
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from random import uniform
 from time import monotonic
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from apc_agents.agent import Agent
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_agents.outbox import ReceiptOutbox
+from apc_agents.running.delivery import Orchestrators
 from apc_agents.running.intake import Ear, SubstrateListener
 from apc_agents.running.isolation import ChildProcess, LoopWatchdog
 from apc_agents.running.service import Stores, keep_serving, open_artifact_store, open_stores, stopped_by_signals
@@ -36,7 +38,7 @@ from apc_bus.concurrency import (
     reason_of,
     running,
 )
-from apc_bus.consuming import Consumer, Take, Tell, consume
+from apc_bus.consuming import Consumer, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import DeadLetter, GiveBack, QueueMissing
 from apc_bus.last_resort import LastResort, Risk
@@ -78,17 +80,13 @@ _log = get_logger("apc_agents")
 class _Parcel:
     """A delivery on its way to an agent of the host."""
 
+    number: int
+    """Of its arrival."""
     agent_id: str
     delivery: Delivery
     is_urgent: bool
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Ends as the handling does; a worker that stops alone leaves it to the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    takes: Mapping[bool, Take]
-    tell: Tell
 
 
 @dataclass(slots=True)
@@ -117,25 +115,26 @@ class HostInbox:
         self._agents = agents
         self._last_resort = last_resort
         self._prefetch = prefetch
-        self._members: dict[str, _Member] = {}
-        self._parked: defaultdict[str, deque[_Parcel]] = defaultdict(deque)
+        self._members: dict[str, Worker] = {}
+        self._arrived = 0
+        self._parked: defaultdict[str, list[_Parcel]] = defaultdict(list)
         """What came while the worker of its agent was away."""
         self._known_keys: dict[tuple[str, bool], str] = {}
         self._held: dict[str, _Held] = {}
         self._consumers: list[Consumer] = []
         self._is_stopping = False
 
-    @contextmanager
-    def joined(self, agent_id: str, takes: Mapping[bool, Take], tell: Tell) -> Iterator[None]:
-        """Hand the packets of an agent to its worker meanwhile, first those that have waited for it."""
-        member = self._members[agent_id] = _Member(takes, tell)
-        for parcel in self._parked.pop(agent_id, ()):
+    def join(self, worker: Worker) -> None:
+        """Hand the packets of an agent to its worker from now on, first those that have waited for it."""
+        self._members[worker.agent_id] = worker
+        # A worker that stops gives back what waits before what its handlers had.
+        for parcel in sorted(self._parked.pop(worker.agent_id, ()), key=attrgetter("number")):
             self._hand_over(parcel)
-        try:
-            yield
-        finally:
-            if self._members.get(agent_id) is member:
-                del self._members[agent_id]
+
+    def leave(self, worker: Worker) -> None:
+        """Keep the packets of an agent for its next worker."""
+        if self._members.get(worker.agent_id) is worker:
+            del self._members[worker.agent_id]
 
     @asynccontextmanager
     async def consuming(self) -> AsyncIterator[None]:
@@ -219,7 +218,8 @@ class HostInbox:
                 DeadLetter(f"key {delivery.routing_key!r} names no agent that runs on host {self._host}")
             )
             return done
-        parcel = _Parcel(agent_id, delivery, is_urgent)
+        self._arrived += 1
+        parcel = _Parcel(self._arrived, agent_id, delivery, is_urgent)
         held = self._held.setdefault(agent_id, _Held(0, monotonic()))
         held.count += 1
         parcel.done.add_done_callback(partial(self._count_down, agent_id))
@@ -244,7 +244,7 @@ class HostInbox:
         if member is None:
             self._parked[parcel.agent_id].append(parcel)
             return
-        taken = member.takes[parcel.is_urgent](parcel.delivery)
+        taken = member.take(parcel.delivery, is_urgent=parcel.is_urgent)
         taken.add_done_callback(partial(self._note_end, parcel))
 
     def _note_end(self, parcel: _Parcel, taken: asyncio.Future[None]) -> None:
@@ -266,7 +266,7 @@ class HostInbox:
         agent_id = found[0] or found[1]
         if agent_id is None or agent_id not in self._members:
             raise LookupError(f"nobody runs here who could report {delivery.routing_key!r}")
-        self._members[agent_id].tell(delivery, done, error)
+        self._members[agent_id].tell_set_aside(delivery, done, error)
 
 
 class Host:
@@ -312,24 +312,28 @@ class Host:
         self._failed: dict[str, str] = {}
         """Why an agent does not run: it is started again and again."""
         self._workers: dict[str, Worker] = {}
-        """Those that run, or wait for their on_start."""
+        """Those that run, and those that have failed and drain."""
+        self._starting: set[asyncio.Task[None]] = set()
+        """What starts agents: an agent that runs, and has no packets, has no task."""
+        self._backoffs: dict[str, Backoff] = {}
+        """Of the agents that have failed."""
+        self.orchestrators = Orchestrators(f"host {host}")
         self._health = Health()
         self._contract = load_contract(settings.contract)
         self._watchdog = LoopWatchdog(host)
         self.ready = asyncio.Event()
         """Set while the queues are consumed."""
 
-    @contextmanager
-    def joined(self, agent_id: str, takes: Mapping[bool, Take], tell: Tell, ear: Ear | None) -> Iterator[None]:
-        """Hand the packets of an agent to its worker meanwhile, and what it hears on the substrate."""
-        if ear is not None:
-            self._ears[agent_id] = ear
-        try:
-            with self.inbox.joined(agent_id, takes, tell):
-                yield
-        finally:
-            if ear is not None:
-                self._ears.pop(agent_id, None)
+    def join(self, worker: Worker) -> None:
+        """Hand the packets of an agent to its worker from now on, and what it hears on the substrate."""
+        if (ear := worker.ear) is not None:
+            self._ears[worker.agent_id] = ear
+        self.inbox.join(worker)
+
+    def leave(self, worker: Worker) -> None:
+        """Hand the worker nothing more; idempotent."""
+        self._ears.pop(worker.agent_id, None)
+        self.inbox.leave(worker)
 
     async def extend(self) -> None:
         """Let in what is behind the deliveries that are held."""
@@ -374,7 +378,7 @@ class Host:
     def remarks(self) -> list[str]:
         """How many agents run, and which do not as they should, a sentence each. From any thread."""
         stuck, failed = self.inbox.stuck, sorted(self._failed)
-        running_now = sum(worker.ready.is_set() for worker in list(self._workers.values()))
+        running_now = sum(worker.is_running for worker in list(self._workers.values()))
         said = [f"{running_now} of {len(self._agents)} agents run on host {self.host}"]
         if stuck:
             said.append(f"degraded: {len(stuck)} stuck, no packet has ended for {STUCK_SECONDS:g} s: {_names(stuck)}")
@@ -391,16 +395,10 @@ class Host:
             QueueMissing: the host has no queues: no agent is registered on it, or the topology is not applied.
             BusUnavailable.
         """
-        ending, began = asyncio.Event(), monotonic()
+        began = monotonic()
         async with running(self.outbox.run()) as sending:
-            starts = asyncio.Semaphore(STARTING)
-            tried = [asyncio.Event() for _ in self._agents]
-            keeping = [
-                asyncio.create_task(self._keep(agent, starts, is_tried, ending), name=agent.agent_id)
-                for agent, is_tried in zip(self._agents.values(), tried, strict=True)
-            ]
             try:
-                await first_of(sending, stop.wait(), _all(tried))
+                await first_of(sending, stop.wait(), self._start_all())
                 if stop.is_set():
                     return
                 async with self.inbox.consuming():
@@ -412,50 +410,69 @@ class Host:
                     with self._watchdog.watching():
                         await first_of(stop.wait(), sending, *self._runners(stop))
                     self.ready.clear()
-                    ending.set()
                     self.inbox.give_back()
-                    await asyncio.gather(*keeping)
+                    await self._drain()
             finally:
                 self.ready.clear()
-                ending.set()
-                await cancelled(*keeping)
+                await self._drain()
                 await asyncio.gather(*(child.close() for child in self._children.values()))
         _log.info("host_stopped", host=self.host)
 
-    async def _keep(
-        self, agent: Agent, starts: asyncio.Semaphore, is_tried: asyncio.Event, stop: asyncio.Event
-    ) -> None:
-        """Run one agent; one that fails is started again, and holds up no other."""
-        backoff, agent_id = Backoff(FIRST_WAIT, LONGEST_WAIT, stop), agent.agent_id
-        while not stop.is_set():
-            began = monotonic()
-            try:
-                await self._run_one(agent, starts, is_tried, stop)
-            except Exception as error:
-                if monotonic() - began > LONGEST_WAIT:
-                    backoff.reset()  # it went well for a while: this is a new problem
-                if self._failed.get(agent_id) != (reason := reason_of(error)):
-                    _log.exception("agent_failed", agent_id=agent_id, host=self.host)
-                self._failed[agent_id] = reason
-            finally:
-                is_tried.set()
-                self._workers.pop(agent_id, None)
-            await backoff.wait()
+    async def _start_all(self) -> None:
+        """Start every agent once, a few at a time; one that is slow, or fails, holds up no other."""
+        waiting = iter(self._agents.values())
 
-    async def _run_one(
-        self, agent: Agent, starts: asyncio.Semaphore, is_tried: asyncio.Event, stop: asyncio.Event
-    ) -> None:
-        worker, agent_id = self._make(agent), agent.agent_id
-        async with AsyncExitStack() as stack:
-            async with starts:
-                work = await stack.enter_async_context(running(worker.run(stop)))
-                async with running(_set_after(worker.ready, is_tried)) as waiting:
-                    await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED, timeout=START_SECONDS)
-            is_tried.set()
-            self._workers[agent_id] = worker
-            await first_of(work, worker.ready.wait())
-            self._failed.pop(agent_id, None)
-            await work
+        async def start_some() -> None:
+            for agent in waiting:
+                await asyncio.wait({self._beside(self._start(agent))}, timeout=START_SECONDS)
+
+        await asyncio.gather(*(start_some() for _ in range(STARTING)))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return task
+
+    async def _start(self, agent: Agent) -> None:
+        """Start an agent; one that fails is started again later."""
+        worker: Worker | None = None
+        try:
+            worker = self._make(agent)
+            await worker.start(lambda error: self._fail(agent, worker, error))
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                if worker is not None:
+                    await worker.drain()
+                raise
+            self._fail(agent, worker, error)
+        else:
+            self._workers[agent.agent_id] = worker
+            self._failed.pop(agent.agent_id, None)
+
+    def _fail(self, agent: Agent, worker: Worker | None, error: BaseException) -> None:
+        agent_id, reason = agent.agent_id, reason_of(error)
+        if self._failed.get(agent_id) != reason:
+            _log.error("agent_failed", agent_id=agent_id, host=self.host, exc_info=error)
+        self._failed[agent_id] = reason
+        self._beside(self._start_again(agent, worker))
+
+    async def _start_again(self, agent: Agent, worker: Worker | None) -> None:
+        agent_id = agent.agent_id
+        backoff = self._backoffs.setdefault(agent_id, Backoff(FIRST_WAIT, LONGEST_WAIT))
+        if worker is not None:
+            await worker.drain()
+            if monotonic() - worker.made_at > LONGEST_WAIT:
+                backoff.reset()  # it went well for a while: this is a new problem
+        self._workers.pop(agent_id, None)
+        await backoff.wait()
+        await self._start(agent)
+
+    async def _drain(self) -> None:
+        """Start nothing more, and drain all workers; idempotent."""
+        await cancelled(*self._starting)
+        await asyncio.gather(*(worker.drain() for worker in self._workers.values()))
+        self._workers.clear()
 
     def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """Return what the host does once for all of its agents."""
@@ -482,7 +499,7 @@ class Host:
             self._bus,
             settings=self._settings,
             states=stores.states,
-            tasks=stores.tasks_of(agent.agent_id),
+            tasks=stores.tasks_of(agent),
             effects=stores.effects,
             memory=stores.memory,
             schedules=stores.schedules,
@@ -491,16 +508,6 @@ class Host:
             last_resort=self._last_resort,
             host=self,
         )
-
-
-async def _all(events: Sequence[asyncio.Event]) -> None:
-    for event in events:
-        await event.wait()
-
-
-async def _set_after(first: asyncio.Event, second: asyncio.Event) -> None:
-    await first.wait()
-    second.set()
 
 
 def _names(agent_ids: Sequence[str]) -> str:

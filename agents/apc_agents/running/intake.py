@@ -1,8 +1,8 @@
 """Tell the sender's log what the gate refused."""
 
 import asyncio
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
@@ -12,9 +12,9 @@ from apc_agents.errors import EmitRefused
 from apc_agents.running.delivery import (
     DeliveryHeaders,
     DeliveryKey,
-    FencingTokens,
     Inbound,
     KnownSessions,
+    Orchestrators,
     OrchestratorTime,
     RecentKeys,
     is_acceptance,
@@ -64,55 +64,45 @@ URGENT_IN_A_ROW = 8
 class Inbox:
     """Two queues in the worker's memory; the broker's prefetch bounds them."""
 
+    __slots__ = ("_busy", "_normal", "_urgent", "_urgent_in_a_row")
+
     def __init__(self) -> None:
-        self._urgent: deque[Inbound] = deque()
-        self._normal: deque[Inbound] = deque()
-        self._busy: set[str] = set()
+        # Lists and a dictionary: a host has thousands of empty inboxes, and an empty deque takes 10 times the memory.
+        self._urgent: list[Inbound] = []
+        self._normal: list[Inbound] = []
+        self._busy: dict[str, None] = {}
         self._urgent_in_a_row = 0
-        self._changed = asyncio.Event()
-        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._normal)
 
     def put(self, inbound: Inbound) -> None:
         """Take a packet that has arrived."""
         (self._urgent if inbound.is_urgent else self._normal).append(inbound)
-        self._changed.set()
 
-    async def get(self) -> Inbound | None:
-        """Return the next packet whose session is free; its session is busy until `release`. None once closed."""
-        while (inbound := self._next()) is None:
-            if self._is_closed:
-                return None
-            self._changed.clear()
-            await self._changed.wait()
-        self._busy.add(inbound.session_id)
-        return inbound
-
-    def release(self, inbound: Inbound) -> None:
-        """Free the session of a handled packet."""
-        self._busy.discard(inbound.session_id)
-        self._changed.set()
-
-    def close(self) -> Iterator[Inbound]:
-        """Hand out no more packets; return those that wait."""
-        self._is_closed = True
-        self._changed.set()
-        for queue in (self._urgent, self._normal):
-            while queue:
-                yield queue.popleft()
-
-    def _next(self) -> Inbound | None:
+    def take(self) -> Inbound | None:
+        """Return the next packet whose session is free, None without one; its session is busy until `release`."""
         order = (self._urgent, self._normal)
         if self._urgent_in_a_row >= URGENT_IN_A_ROW:
             order = (self._normal, self._urgent)
         for queue in order:
             if (inbound := self._first_free(queue)) is not None:
                 self._urgent_in_a_row = self._urgent_in_a_row + 1 if queue is self._urgent else 0
+                self._busy[inbound.session_id] = None
                 return inbound
         return None
 
-    def _first_free(self, queue: deque[Inbound]) -> Inbound | None:
-        if not self._busy:
-            return queue.popleft() if queue else None
+    def release(self, inbound: Inbound) -> None:
+        """Free the session of a handled packet."""
+        self._busy.pop(inbound.session_id, None)
+
+    def empty(self) -> list[Inbound]:
+        """Take out and return everything that waits."""
+        waiting = self._urgent + self._normal
+        self._urgent, self._normal = [], []
+        return waiting
+
+    def _first_free(self, queue: list[Inbound]) -> Inbound | None:
         # A packet behind another one of its session waits for that one, so the order of a session stands.
         for index, inbound in enumerate(queue):
             if inbound.session_id not in self._busy:
@@ -303,17 +293,27 @@ class Intake:
         shards: int,
         *,
         keeps_deliveries: bool = False,
+        orchestrators: Orchestrators | None = None,
     ) -> None:
-        """Make one; `keeps_deliveries`: child processes are to handle them."""
+        """Make one.
+
+        Args:
+            agent_id: whose deliveries it takes.
+            sessions: learns from each packet.
+            acknowledgements: those that the agent waits for.
+            shards: of the system.
+            keeps_deliveries: child processes are to handle them.
+            orchestrators: learns from each packet; agents of a host share it.
+        """
         self._keeps_deliveries = keeps_deliveries
         self._agent_id = agent_id
         self._sessions = sessions
         self._acknowledgements = acknowledgements
         self._shards = shards
-        self._fencing_tokens: defaultdict[int, FencingTokens] = defaultdict(FencingTokens)
+        self._orchestrators = orchestrators or Orchestrators(agent_id)
         self._open: dict[DeliveryKey, Inbound] = {}
         self._ended: RecentKeys[DeliveryKey] = RecentKeys()
-        self.time = OrchestratorTime(agent_id)
+        self.time = self._orchestrators.time
 
     def take(self, delivery: Delivery, is_urgent: bool) -> tuple[Inbound | None, bool]:
         """Return the packet of a delivery, and whether it is new.
@@ -324,7 +324,7 @@ class Intake:
             DeadLetter: bytes that are no packet of an orchestrator.
         """
         packet, told = self._read(delivery)
-        if told is not None and self._is_fenced(told):
+        if told is not None and self._orchestrators.is_fenced(told):
             _log.info(
                 "delivery_fenced",
                 agent_id=self._agent_id,
@@ -374,11 +374,6 @@ class Intake:
             at=datetime.now(UTC),
             error=SET_ASIDE,
             set_aside=True,
-        )
-
-    def _is_fenced(self, told: DeliveryHeaders) -> bool:
-        return told.mark is not None and self._fencing_tokens[told.shard].is_fenced(
-            told.epoch, told.batch_no, told.mark
         )
 
     def end(self, inbound: Inbound, done: asyncio.Future[None]) -> None:

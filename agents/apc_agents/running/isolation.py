@@ -9,30 +9,28 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from apc_agents.errors import ProcessEnded
 from apc_agents.outbox import ReceiptOutbox
+from apc_agents.running.delivery import Orchestrators
 from apc_agents.running.service import open_artifact_store, open_stores
 from apc_agents.running.worker import Worker, handling
 from apc_agents.team import load_agent
-from apc_bus.concurrency import first_of, running
-from apc_bus.consuming import Take, Tell
+from apc_bus.concurrency import end_future, running
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_bus.last_resort import Risk
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import BusSettings, ConsoleSettings, WorkerSettings
 from apc_bus.telemetry import configure_logs, get_logger
 from apc_contracts.errors import ApcError
-
-if TYPE_CHECKING:
-    from apc_agents.running.intake import Ear
 
 TOLD_AFTER_SECONDS = 0.5
 """A loop that has not turned for so long is told of."""
@@ -228,15 +226,13 @@ class _OneDelivery:
     """The host of a child process: its agent gets one delivery, and the child runs its outbox."""
 
     outbox: ReceiptOutbox
-    has_joined: asyncio.Event = field(default_factory=asyncio.Event)
-    takes: Mapping[bool, Take] = field(default_factory=dict)
+    orchestrators: Orchestrators
 
-    @contextmanager
-    def joined(self, agent_id: str, takes: Mapping[bool, Take], tell: Tell, ear: "Ear | None") -> Iterator[None]:
-        """Keep what takes deliveries."""
-        self.takes = takes
-        self.has_joined.set()
-        yield
+    def join(self, worker: Worker) -> None:
+        """Do nothing: the child asks the worker itself."""
+
+    def leave(self, worker: Worker) -> None:
+        """Do nothing, too."""
 
     async def extend(self) -> None:
         """Let in nothing: the host takes the answers, and keeps them in the state store."""
@@ -251,34 +247,33 @@ class _OneDelivery:
 
 
 @asynccontextmanager
-async def _worker_of(place: str) -> AsyncIterator[tuple[_OneDelivery, asyncio.Task[None]]]:
+async def _worker_of(place: str) -> AsyncIterator[tuple[Worker, asyncio.Future[None]]]:
     from apc_bus.rabbit import connect_rabbit
 
     settings, bus_settings, agent = WorkerSettings(), BusSettings(), load_agent(place)
     async with open_stores(settings, 2) as stores:
         bus = await connect_rabbit(bus_settings, purpose=f"apart {agent.agent_id}", shards=settings.shards)
-        alone, stop = (
-            _OneDelivery(ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)),
-            asyncio.Event(),
-        )
+        outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             worker = Worker(
                 agent,
                 bus,
                 settings=settings.model_copy(update={"worker_intra": "process"}),
                 states=stores.states,
-                tasks=stores.tasks_of(agent.agent_id),
+                tasks=stores.tasks_of(agent),
                 effects=stores.effects,
                 memory=stores.memory,
                 schedules=None,  # they fire in the host
                 artifacts=open_artifact_store(bus_settings),
-                host=alone,
+                host=_OneDelivery(outbox, Orchestrators(agent.agent_id)),
             )
-            async with running(alone.outbox.run()), running(worker.run(stop)) as work:
-                await first_of(work, worker.ready.wait())
-                yield alone, work
-                stop.set()
-                await asyncio.wait([work])
+            async with running(outbox.run()):
+                try:
+                    await worker.start(partial(end_future, ended))
+                    yield worker, ended
+                finally:
+                    await worker.drain()
         finally:
             await bus.close()
 
@@ -298,10 +293,10 @@ class _Child:
             return
         self._is_at_work = True
         try:
-            async with _worker_of(order.place) as (alone, work):
+            async with _worker_of(order.place) as (worker, ended):
                 while order is not None:
                     self._is_at_work = True
-                    self._say(await _handled(alone, work, order))
+                    self._say(await _handled(worker, ended, order))
                     self._is_at_work = False
                     order = await self._orders.get()
         except (ApcError, OSError) as failure:  # broker or database are away: another process tries it again
@@ -322,11 +317,11 @@ class _Child:
         loop.call_soon_threadsafe(self._orders.put_nowait, None)
 
 
-async def _handled(alone: _OneDelivery, work: asyncio.Task[None], order: _Order) -> _Report:
-    done = alone.takes[order.is_urgent](Delivery(order.message, 1, order.routing_key, True))
-    await asyncio.wait({done, work}, return_when=asyncio.FIRST_COMPLETED)
+async def _handled(worker: Worker, ended: asyncio.Future[None], order: _Order) -> _Report:
+    done = worker.take(Delivery(order.message, 1, order.routing_key, True), is_urgent=order.is_urgent)
+    await asyncio.wait({done, ended}, return_when=asyncio.FIRST_COMPLETED)
     if not done.done():
-        return _Report("back", f"the worker has ended: {work.exception()}")
+        return _Report("back", f"the worker has ended: {ended.exception()}")
     error = done.exception()
     if error is None:
         return _Report("ack")

@@ -13,7 +13,7 @@ from apc_agents.agent import Agent
 from apc_agents.effects import EffectStore, InMemoryEffectStore, PostgresEffectStore
 from apc_agents.errors import AgentError
 from apc_agents.handling.state import Documents, InMemoryStateStore, PostgresStateStore, StateStore
-from apc_agents.ports import BaseMemoryStore, find_mind
+from apc_agents.ports import BaseMemoryStore, find_mind, require_mind
 from apc_agents.running.worker import Worker
 from apc_agents.scheduling import InMemoryScheduleStore, PostgresScheduleStore, ScheduleStore
 from apc_agents.task_port import TaskStore
@@ -112,7 +112,7 @@ async def _serve(
                 bus,
                 settings=settings,
                 states=stores.states,
-                tasks=stores.tasks_of(agent.agent_id),
+                tasks=stores.tasks_of(agent),
                 effects=stores.effects,
                 memory=stores.memory,
                 schedules=stores.schedules,
@@ -170,10 +170,9 @@ class Stores:
     memory: BaseMemoryStore | None
     schedules: ScheduleStore
 
-    def tasks_of(self, agent_id: str) -> TaskStore | None:
-        """Return where the tasks of an agent are kept; None when no mind is installed."""
-        mind = find_mind()
-        return None if mind is None else mind.task_store(agent_id, self.pool)
+    def tasks_of(self, agent: Agent) -> TaskStore | None:
+        """Return where the tasks of an agent are kept; None for one without tools."""
+        return None if agent.tools is None else require_mind("tools").task_store(agent.agent_id, self.pool)
 
 
 @asynccontextmanager

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from datetime import timedelta
-from functools import partial
+from functools import cached_property, partial
+from time import monotonic
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -23,13 +25,13 @@ from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import InMemoryStateStore, StateCache, StateStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.ports import BaseMemoryStore, find_mind, require_mind
-from apc_agents.running.delivery import Inbound, KnownSessions
+from apc_agents.running.delivery import Inbound, KnownSessions, Orchestrators
 from apc_agents.running.intake import Ear, Inbox, Intake, SubstrateListener
 from apc_agents.scheduling import ScheduleRunner, ScheduleStore, Tick, fire_with
 from apc_agents.task_port import TaskStore
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.concurrency import Health, cancelled, first_of, keep_running, running
-from apc_bus.consuming import Consumer, Take, Tell, consume
+from apc_bus.concurrency import Health, cancelled, end_future, failure_of, first_of, keep_running, running
+from apc_bus.consuming import Consumer, Take, consume
 from apc_bus.database import problems_of
 from apc_bus.errors import DeadLetter, GiveBack, TaskEnded
 from apc_bus.last_resort import ATTEMPTS, LastResort, Risk
@@ -92,17 +94,17 @@ class Hosting(Protocol):
         """The outbox, which the host runs."""
         ...
 
-    def joined(
-        self, agent_id: str, takes: Mapping[bool, Take], tell: Tell, ear: Ear | None
-    ) -> AbstractContextManager[None]:
-        """Hand the agent's packets to it meanwhile.
+    @property
+    def orchestrators(self) -> Orchestrators:
+        """What the deliveries of all agents have told of the orchestrators."""
+        ...
 
-        Args:
-            agent_id: whose.
-            takes: what takes a delivery, by whether it came through the urgent queue.
-            tell: reports what is set aside.
-            ear: hears the substrate; None = the agent does not listen.
-        """
+    def join(self, worker: "Worker") -> None:
+        """Hand the packets of the worker's agent to it from now on, first those that have waited for it."""
+        ...
+
+    def leave(self, worker: "Worker") -> None:
+        """Hand the worker no more packets."""
         ...
 
     async def extend(self) -> None:
@@ -126,6 +128,8 @@ handling: dict[asyncio.Task[Any], tuple[str, UUID]] = {}
 """The agent and the packet of each task of this process that handles one; any thread may look."""
 PAUSE_SECONDS = 1.0
 """Until another child process handles a packet whose process had no broker or no database."""
+Fail = Callable[[BaseException], None]
+"""Told why a worker that has started can go on no more."""
 MIDDLEWARE_GRACE_SECONDS = 1.0
 """How long middlewares may take after the last handler has ended; what is not acknowledged then comes again."""
 
@@ -195,9 +199,7 @@ class Worker:
         self._outbox = host.outbox if host else ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self._emitter = self._make_emitter(acknowledgements, contract, claim_checks, sign)
         self._states = StateCache(states or InMemoryStateStore(), agent.agent_id)
-        keeps = host is not None and agent.runs == "process"
-        self._intake = Intake(agent.agent_id, sessions, acknowledgements, settings.shards, keeps_deliveries=keeps)
-        self._inbox = Inbox()
+        self._intake, self._inbox = self._make_intake(acknowledgements), Inbox()
         self._tasks = tasks or (None if agent.tools is None else require_mind("tools").task_store(agent.agent_id))
         self._effects = _effect_maker(effects or InMemoryEffectStore(), agent.agent_id, settings)
         self._dispatcher = Dispatcher(
@@ -212,8 +214,46 @@ class Worker:
         )
         self._is_stopping, self._health = False, Health()
         self._last_resort = last_resort or LastResort(settings.data_dir)
-        self.ready = asyncio.Event()
-        """Set while handlers run: after on_start, until the worker stops."""
+        self._idle()
+
+    def _idle(self) -> None:
+        """Begin without anything that runs."""
+        self._takes = self._wrapped_takes()
+        self._handlers: list[asyncio.Task[None]] = []
+        """Each takes one packet after the other while some wait: an agent without packets has no task."""
+        self._beside: list[asyncio.Task[None]] = []
+        """What runs all the time: schedules and tasks."""
+        self._context = copy_context()
+        """In which handlers run; its variables are those that on_start has set."""
+        self._fail: Fail = _ignore
+        self.made_at = monotonic()
+        """Seconds of the monotonic clock."""
+        self.is_running = False
+        """Whether handlers run: after on_start, until the worker stops. From any thread."""
+
+    @cached_property
+    def ready(self) -> asyncio.Event:
+        """Set while handlers run. Made when somebody asks for it: a host has thousands of workers."""
+        event = asyncio.Event()
+        if self.is_running:
+            event.set()
+        return event
+
+    @property
+    def agent_id(self) -> str:
+        """Whose worker it is."""
+        return self._agent.agent_id
+
+    def _make_intake(self, acknowledgements: Acknowledgements) -> Intake:
+        agent, host = self._agent, self._host
+        return Intake(
+            agent.agent_id,
+            self._sessions,
+            acknowledgements,
+            self._settings.shards,
+            keeps_deliveries=host is not None and agent.runs == "process",
+            orchestrators=None if host is None else host.orchestrators,
+        )
 
     def _make_resources(self, memory: BaseMemoryStore | None, artifacts: ArtifactStore | None) -> Resources:
         mind = find_mind()
@@ -246,7 +286,7 @@ class Worker:
     @property
     def problems(self) -> list[str]:
         """Why the worker is not ready, a sentence each; empty = ready. From any thread."""
-        idle = [] if self.ready.is_set() else [f"the handlers of {self._agent.agent_id} do not run"]
+        idle = [] if self.is_running else [f"the handlers of {self._agent.agent_id} do not run"]
         away = [] if self._database is None else problems_of(self._database)
         return idle + away + self._health.problems + self._bus.problems
 
@@ -260,43 +300,70 @@ class Worker:
             QueueMissing: the agent has no queues: it is not registered, or the topology not applied.
             Exception: whatever on_start raised.
         """
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with bound_contextvars(agent_id=self._agent.agent_id):
-            async with AsyncExitStack() as stack:
-                own = [] if self._host is not None else [await stack.enter_async_context(running(self._outbox.run()))]
-                await stack.enter_async_context(self._queues())
-                await self._serve(stop, own)
+            async with running(self._outbox.run()) as sending, self._queues():
+                try:
+                    async with running(self._keep("the heartbeat", self._send_heartbeats, stop)):
+                        await self.start(partial(end_future, ended))
+                        await first_of(stop.wait(), sending, _end_of(ended), *self._listeners(stop))
+                        if not stop.is_set():
+                            raise TaskEnded(f"a task of {self.agent_id} has ended without having been told to stop")
+                finally:
+                    await self.drain()
 
-    @asynccontextmanager
-    async def _heartbeats(self, stop: asyncio.Event) -> AsyncIterator[None]:
-        """Send heartbeats meanwhile; those of a host are the broker's, which counts its consumers."""
-        if self._host is not None:
-            yield
-            return
-        agent_id, silence = self._agent.agent_id, self._settings.heartbeat_silence
-        async with running(
-            self._keep("the heartbeat", lambda: send_heartbeats(self._emitter, agent_id, silence), stop)
-        ):
-            yield
+    async def _send_heartbeats(self) -> None:
+        await send_heartbeats(self._emitter, self._agent.agent_id, self._settings.heartbeat_silence)
 
-    async def _serve(self, stop: asyncio.Event, own: list[asyncio.Task[None]]) -> None:
-        agent = self._agent
-        handlers: list[asyncio.Task[None]] = []
+    async def start(self, fail: Fail) -> None:
+        """Join the host, if there is one, run on_start, and handle packets from then on; `drain` ends it all.
+
+        Args:
+            fail: told when the worker cannot go on; it is then to be drained.
+
+        Raises:
+            Exception: whatever on_start raised.
+        """
+        agent, self._fail = self._agent, fail
+        with bound_contextvars(agent_id=agent.agent_id):
+            if self._host is not None:
+                self._host.join(self)
+            for starter in agent.starters:
+                await self._dispatcher.start(starter, PRESENCE_SESSION)
+            self._beside = [self._begin(work) for work in self._runners()]
+            self._context = copy_context()
+        self.is_running = True
+        if "ready" in self.__dict__:
+            self.ready.set()
+        for _ in range(len(self._inbox)):
+            self._begin_handler()
         say = _log.info if self._host is None else _log.debug
+        say("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
+
+    async def drain(self) -> None:
+        """Take nothing new, let handlers that run end within the drain timeout, and leave the host; idempotent."""
+        self._fail = _ignore
         try:
-            async with self._heartbeats(stop):
-                for starter in agent.starters:
-                    await self._dispatcher.start(starter, PRESENCE_SESSION)
-                handlers = [asyncio.create_task(self._handle_next()) for _ in range(agent.concurrency)]
-                self.ready.set()
-                say("worker_started", agent_id=agent.agent_id, handles=sorted(agent.handles))
-                await first_of(stop.wait(), *own, *handlers, *self._runners(stop), *self._listeners(stop))
-                if not stop.is_set():
-                    raise TaskEnded(f"a task of the worker {agent.agent_id} has ended without having been told to stop")
-        finally:
+            await cancelled(*self._beside)
             self._turn_away()
-            await self._finish(handlers)
+            await self._finish(list(self._handlers))
             await self._confirm_receipts()
-            say("worker_stopped", agent_id=agent.agent_id)
+        finally:
+            if self._host is not None:
+                self._host.leave(self)
+        say = _log.info if self._host is None else _log.debug
+        say("worker_stopped", agent_id=self._agent.agent_id)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something beside the handlers; the worker cannot go on without it."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, ended: asyncio.Task[None]) -> None:
+        if (error := failure_of(ended)) is not None:
+            fail, self._fail = self._fail, _ignore
+            fail(error)
 
     async def fire(self, tick: Tick) -> str:
         """Fire a schedule of the agent, whatever its cron line says; return the id of the session in which it comes.
@@ -313,8 +380,9 @@ class Worker:
     def _keep(self, task: str, work: Callable[[], Awaitable[None]], stop: asyncio.Event) -> Coroutine[Any, Any, None]:
         return keep_running(work, task=task, health=self._health, stop=stop)
 
-    def _runners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+    def _runners(self) -> list[Coroutine[Any, Any, None]]:
         """Return what forgets old records, and runs the schedules of an agent and the tasks of one with tools."""
+        stop = asyncio.Event()  # never set: they end when the worker is drained
         agent_id, schedules, store = self._agent.agent_id, self._agent.schedules, self._schedules
         forget = partial(self._states.forget_answers, self._settings.effect_retention)
         runs: list[Coroutine[Any, Any, None]] = []
@@ -332,19 +400,19 @@ class Worker:
         return [*runs, self._keep("the runner of tasks", run_tasks, stop)]
 
     def _listeners(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
-        """Return what reads the substrate for an agent that listens; a host reads it once for all of its agents."""
-        ear = self._ear
-        if ear is None or self._host is not None:
+        """Return what reads the substrate for an agent that listens."""
+        ear = self.ear
+        if ear is None:
             return []
         listener = SubstrateListener(self._bus, {ear.agent_id: ear}, self._settings.shards, ear.agent_id)
         return [self._keep("the substrate", listener.run, stop)]
 
     @property
-    def _ear(self) -> Ear | None:
-        """Return what hears the substrate for an agent that listens."""
+    def ear(self) -> Ear | None:
+        """What hears the substrate for an agent that listens, a new one each time."""
         if self._agent.substrate_handler is None:
             return None
-        return Ear(self._agent.agent_id, self._sessions, self._inbox.put, self._intake.time)
+        return Ear(self._agent.agent_id, self._sessions, self._put, self._intake.time)
 
     async def forget_old(self) -> None:
         """Forget the effects and answers that nobody will ask for again. Raises what the stores raise."""
@@ -353,13 +421,6 @@ class Worker:
 
     @asynccontextmanager
     async def _queues(self) -> AsyncIterator[None]:
-        takes = {
-            is_urgent: self._with_middlewares(partial(self._take, is_urgent=is_urgent)) for is_urgent in (True, False)
-        }
-        if self._host is not None:
-            with self._host.joined(self._agent.agent_id, takes, self._tell_set_aside, self._ear):
-                yield
-            return
         prefetch = self._settings.worker_prefetch
         self._consumers: dict[bool, Consumer] = {}
         """By whether their queue is the urgent one."""
@@ -372,12 +433,12 @@ class Worker:
                 consuming = consume(
                     self._bus,
                     queue,
-                    takes[is_urgent],
+                    partial(self.take, is_urgent=is_urgent),
                     ahead,
                     grace=MIDDLEWARE_GRACE_SECONDS,
                     last_resort=self._last_resort,
                     one_at_a_time=not is_urgent,
-                    tell=self._tell_set_aside,
+                    tell=self.tell_set_aside,
                 )
                 self._consumers[is_urgent] = await stack.enter_async_context(consuming)
             yield
@@ -390,15 +451,22 @@ class Worker:
         await (self._consumers[True] if self._host is None else self._host).extend()
         return await self._states.load_answers(packet)
 
-    def _with_middlewares(self, take: Take) -> Take:
+    def _wrapped_takes(self) -> Mapping[bool, Take]:
+        """Return what takes a delivery, by whether it is urgent; nothing for an agent without middlewares."""
         if not self._agent.middlewares:
-            return take
+            return {}
         from apc_bus.rabbit.faststream import with_middlewares  # late: FastStream takes half a second to import
 
-        return with_middlewares(take, self._agent.middlewares, INTER_AGENT)
+        return {
+            is_urgent: with_middlewares(partial(self._take, is_urgent=is_urgent), self._agent.middlewares, INTER_AGENT)
+            for is_urgent in (True, False)
+        }
+
+    def take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
+        """Take a delivery; the future ends when it may be acknowledged, or with what happens to it instead."""
+        return self._takes[is_urgent](delivery) if self._takes else self._take(delivery, is_urgent=is_urgent)
 
     def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
-        """Take a delivery; the future ends when it may be acknowledged, or with what happens to it instead."""
         try:
             if self._is_stopping:
                 raise GiveBack("this worker takes nothing any more")
@@ -409,18 +477,37 @@ class Worker:
             return _ended(None)
         if is_new:
             inbound.done.add_done_callback(partial(self._intake.end, inbound))
-            self._inbox.put(inbound)
+            self._put(inbound)
         return inbound.done
 
-    def _tell_set_aside(self, delivery: Delivery, done: asyncio.Future[None], error: DeadLetter) -> None:
+    def tell_set_aside(self, delivery: Delivery, done: asyncio.Future[None], error: DeadLetter) -> None:
         """Report a delivery that ended its workers: no handler can, and the sender has to hear of it."""
         receipt = self._intake.set_aside(delivery)
         if receipt is not None:
             self._outbox.add(*receipt)
         self._outbox.settle(done, error)
 
-    async def _handle_next(self) -> None:
-        while (inbound := await self._inbox.get()) is not None:
+    def _put(self, inbound: Inbound) -> None:
+        self._inbox.put(inbound)
+        if self.is_running:
+            self._begin_handler()
+
+    def _begin_handler(self) -> None:
+        """Begin one more task that handles packets, if the agent may have one."""
+        if len(self._handlers) < self._agent.concurrency:
+            task = asyncio.get_running_loop().create_task(self._handle_waiting(), context=self._context.copy())
+            self._handlers.append(task)
+            task.add_done_callback(self._end_handler)
+
+    def _end_handler(self, ended: asyncio.Task[None]) -> None:
+        self._handlers.remove(ended)
+        self._note_end(ended)
+        if self._inbox and self.is_running:  # what came while the task was on its way out
+            self._begin_handler()
+
+    async def _handle_waiting(self) -> None:
+        """Handle one packet after the other until none is left whose session is free."""
+        while (inbound := self._inbox.take()) is not None:
             in_hand = (self._agent.agent_id, inbound.packet.packet_id)
             LastResort.in_hand.add(in_hand)
             if (task := asyncio.current_task()) is not None:
@@ -432,6 +519,8 @@ class Worker:
                 if task is not None:
                     handling.pop(task, None)
                 self._inbox.release(inbound)
+            if self._inbox and self.is_running:  # the session that is free now, when this task takes another one
+                self._begin_handler()
 
     async def _handle(self, inbound: Inbound) -> None:
         host, delivery = self._host, inbound.delivery
@@ -468,19 +557,20 @@ class Worker:
                 else:
                     return inbound.done.set_result(None)
         dead = DeadLetter(f"packet {packet_id} ended its processes while it was alone in them")
-        self._tell_set_aside(delivery, inbound.done, dead)
+        self.tell_set_aside(delivery, inbound.done, dead)
 
     def _deliver_locally(self, packet: Packet) -> None:
         """Take a packet between modules of this agent: handled here, logged by the orchestrator, without receipts."""
         shard = shard_of(packet.trace.session_id, self._settings.shards)
         inbound = Inbound(packet, 1, shard, has_receipts=False, is_urgent=False, trace=current_trace())
         inbound.done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._inbox.put(inbound)
+        self._put(inbound)
 
     def _turn_away(self) -> None:
-        self._is_stopping = True
-        self.ready.clear()
-        for inbound in self._inbox.close():
+        self._is_stopping, self.is_running = True, False
+        if "ready" in self.__dict__:
+            self.ready.clear()
+        for inbound in self._inbox.empty():
             inbound.done.set_exception(GiveBack("the worker stopped before a handler took the packet"))
 
     async def _finish(self, handlers: list[asyncio.Task[None]]) -> None:
@@ -515,6 +605,14 @@ def _signer(settings: WorkerSettings, agent_id: str) -> Sign | None:
 
     key = find_key(settings, agent_id)
     return key.sign if key is not None else None
+
+
+def _ignore(error: BaseException) -> None:
+    """Take no notice: the worker is being drained."""
+
+
+async def _end_of(ended: asyncio.Future[None]) -> None:
+    await ended
 
 
 def _ended(error: Exception | None) -> asyncio.Future[None]:

@@ -17,6 +17,7 @@ from tests.support.waiting import until
 from apc_agents import Agent, HandlerContext, WorkerSettings
 from apc_agents.errors import AgentInvalid
 from apc_agents.running import host as hosting
+from apc_agents.running import worker
 from apc_agents.running.host import Host, run_host
 from apc_agents.running.service import open_stores
 from apc_bus import headers
@@ -206,6 +207,46 @@ async def test_an_agent_that_does_not_start_holds_up_no_other_and_gets_its_packe
         await street.ended(second, "late")
         assert host.remarks == ["2 of 2 agents run on host h"]
     assert [name for agent, name in crew.handled if agent == "late"] == ["first", "second"], "in their order"
+
+
+async def test_an_agent_without_packets_has_no_task(
+    street: Street, running_host: RunHost, make_packet: MakePacket, idea: MakeIdea
+) -> None:
+    counts, few, many = [], Crew("a"), Crew(*(f"a{number}" for number in range(20)))
+    for crew in (few, many):
+        async with running_host(*crew.agents):
+            packet = make_packet(idea("m"))
+            names = [agent.agent_id for agent in crew.agents]
+            await street.deliver(packet, *names)
+            await street.ended(packet, *names)
+            await until(lambda: not worker.handling)
+            counts.append(len(asyncio.all_tasks()))
+    assert len(many.handled) == 20 and counts[0] == counts[1]
+
+
+async def test_an_agent_whose_handlers_task_is_cancelled_is_started_again_and_takes_the_packet_again(
+    street: Street, running_host: RunHost, make_packet: MakePacket, idea: MakeIdea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "FIRST_WAIT", 0.05)
+    agent, runs = Agent("a", role="r", swarm="s"), list[str]()
+
+    @agent.on(PacketType.IDEA)
+    async def work(idea: Packet[IdeaPayload], ctx: HandlerContext) -> None:
+        runs.append(idea.payload.method_id)
+        if len(runs) == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    first, second = make_packet(idea("first")), make_packet(idea("second"))
+    async with running_host(agent) as host:
+        await street.deliver(first, "a")
+        await street.deliver(second, "a")
+        await street.ended(first, "a")
+        await street.ended(second, "a")
+        assert host.remarks == ["1 of 1 agents run on host h"]
+    assert runs == ["first", "first", "second"]
 
 
 async def test_a_stuck_agent_is_named_and_only_a_full_host_is_not_ready(

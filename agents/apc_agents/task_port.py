@@ -311,6 +311,13 @@ class TaskStore(Protocol):
         """Return the events of the agent's tasks that are not announced yet, in order."""
         ...
 
+    async def with_work(self, agent_ids: Collection[str]) -> Collection[str]:
+        """Return the agents among these for which somebody may have to do something.
+
+        They have a task that waits for a worker, has lost its own or is to be cancelled, or an event to announce.
+        """
+        ...
+
     async def announced(self, task_id: UUID, number: int) -> None:
         """Record that the event was announced."""
         ...

@@ -64,6 +64,8 @@ GRACE_SECONDS = 1.0
 """How long a stopping host waits for the ends of what its agents have handled."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two starts of an agent that fails."""
+LONGEST_TASK_POLL = timedelta(minutes=1)
+"""After so long an agent looks for tasks itself, whatever the poll of its host has found."""
 FORGETTING_INTERVAL = timedelta(hours=1)
 """In this time each agent forgets once what is too old."""
 STUCK_SECONDS = 60.0
@@ -304,7 +306,9 @@ class Host:
         check_host(self._agents.values(), settings)
         self._bus, self._stores, self._artifacts = bus, stores, artifacts
         # A module of an agent is in this process, or nowhere: nothing is declared for one agent of a host.
-        self._settings = settings.model_copy(update={"worker_intra": "process"})
+        own = {} if stores.pool is None else {"task_poll": LONGEST_TASK_POLL}
+        self._settings = settings.model_copy(update={"worker_intra": "process", **own})
+        self._task_poll = settings.task_poll
         self._last_resort = last_resort or LastResort(settings.data_dir, notes_each_run=True)
         self.outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         self.inbox = HostInbox(bus, host, self._agents, self._last_resort)
@@ -478,10 +482,21 @@ class Host:
         """Return what the host does once for all of its agents."""
         keep = partial(keep_running, health=self._health, stop=stop)
         runs = [keep(self._forget, task="the purges")]
+        if self._stores.pool is not None and any(agent.tools is not None for agent in self._agents.values()):
+            runs.append(keep(self._look_for_tasks, task="the poll of tasks"))
         if any(agent.substrate_handler is not None for agent in self._agents.values()):
             listener = SubstrateListener(self._bus, self._ears, self._settings.shards, f"host {self.host}", waits=False)
             runs.append(keep(listener.run, task="the substrate"))
         return runs
+
+    async def _look_for_tasks(self) -> None:
+        """Wake each agent for whose tasks another process has left something to do: one question for all of them."""
+        while True:
+            stores = {agent_id: tasks for agent_id, worker in self._workers.items() if (tasks := worker.tasks)}
+            for asked in islice(stores.values(), 1):  # any of them answers for all: they share the database
+                for agent_id in await asked.with_work(stores):
+                    await stores[agent_id].news.tell()
+            await asyncio.sleep(self._task_poll.total_seconds())
 
     async def _forget(self) -> None:
         """Let one agent after the other forget what is too old, all of them within FORGETTING_INTERVAL."""

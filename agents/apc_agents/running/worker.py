@@ -240,6 +240,11 @@ class Worker:
         return event
 
     @property
+    def tasks(self) -> TaskStore | None:
+        """Where the tasks of its agent are kept; None for one without tools."""
+        return None if self._agent.tools is None else self._tasks
+
+    @property
     def agent_id(self) -> str:
         """Whose worker it is."""
         return self._agent.agent_id

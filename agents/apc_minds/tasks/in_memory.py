@@ -37,6 +37,12 @@ class _TaskRow:
     effects: dict[str, JsonValue] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def is_waiting(self, now: datetime) -> bool:
+        """Return whether the task waits for a worker, has lost its own, or is to be cancelled."""
+        if self.task.status is not TaskStatus.RUNNING:
+            return self.task.status is TaskStatus.PENDING
+        return self.task.cancel_reason is not None or (self.lease_until is not None and self.lease_until < now)
+
 
 class InMemoryTaskStore:
     """A TaskStore in memory."""
@@ -191,6 +197,13 @@ class InMemoryTaskStore:
     async def unannounced(self, agent_id: str, limit: int = 100) -> Sequence[TaskEvent]:
         """Return the events that are not announced yet."""
         return [event for event in self._events if self._rows[event.task_id].task.agent_id == agent_id][:limit]
+
+    async def with_work(self, agent_ids: Collection[str]) -> Collection[str]:
+        """Return those for which somebody may have to do something."""
+        now = datetime.now(UTC)
+        tasks = [row.task for row in self._rows.values() if row.is_waiting(now)]
+        tasks += [self._rows[event.task_id].task for event in self._events]
+        return {task.agent_id for task in tasks}.intersection(agent_ids)
 
     async def announced(self, task_id: UUID, number: int) -> None:
         """Record that the event was announced."""

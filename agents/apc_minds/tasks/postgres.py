@@ -174,6 +174,13 @@ WHERE event.announced_at IS NULL AND task.agent_id = $1
 ORDER BY event.made_at, event.task_id, event.number LIMIT $2
 """
 
+WITH_WORK = """
+SELECT agent_id FROM apc_app.agent_tasks
+WHERE agent_id = ANY($1::text[])
+  AND (status = 'PENDING' OR (status = 'RUNNING' AND (lease_until < clock_timestamp() OR cancel_reason IS NOT NULL)))
+UNION SELECT agent_id FROM apc_app.agent_task_events WHERE announced_at IS NULL AND agent_id = ANY($1::text[])
+"""
+
 ANNOUNCED = """
 UPDATE apc_app.agent_task_events SET announced_at = clock_timestamp()
 WHERE task_id = $1 AND ($2::text IS NULL OR agent_id = $2) AND number = $3
@@ -357,6 +364,11 @@ class PostgresTaskStore:
             )
             for row in rows
         ]
+
+    async def with_work(self, agent_ids: Collection[str]) -> Collection[str]:
+        """Return those for which somebody may have to do something."""
+        rows = await self._patiently(lambda: self._pool.fetch(WITH_WORK, list(agent_ids)))
+        return {row["agent_id"] for row in rows}
 
     async def announced(self, task_id: UUID, number: int) -> None:
         """Record that the event was announced."""

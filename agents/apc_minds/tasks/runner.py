@@ -50,7 +50,7 @@ class TaskRunner:
         security_level: the highest at which they may run: a row of the store may be anybody's writing.
         concurrency: how many run at a time.
         lease: how long a task stays with this process when it says nothing; after a crash others take it up then.
-        poll: how long news of other processes may take.
+        poll: how long news of other processes may take; a host asks for those of all its agents at once.
     """
 
     def __init__(
@@ -113,6 +113,7 @@ class TaskRunner:
                 _log.error("task_failed_to_end", task_id=str(task_id), exc_info=error)
 
         run.work.add_done_callback(forget)
+        await self._store.news.tell()  # there is a lease to keep
 
     async def _renew(self) -> None:
         """Keep the leases, and cancel what is to be cancelled."""
@@ -125,7 +126,7 @@ class TaskRunner:
                     run.lose()
                 else:
                     run.cancel(reason)
-            await self._store.news.since(count, min(self._poll, self._lease / 3))
+            await self._store.news.since(count, min(self._poll, self._lease / 3) if self._running else self._poll)
 
     async def _tell(self) -> None:
         """Announce events in their order."""

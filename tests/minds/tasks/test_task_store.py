@@ -73,6 +73,32 @@ class TaskStoreSuite:
         assert await store.claim(AGENT, "worker-1", LEASE) is None
         assert (await claimed(store, agent_id="other-1")).task.task_id == other.task_id
 
+    async def test_one_question_finds_the_agents_that_have_something_to_do(self, store: TaskStore) -> None:
+        names = (AGENT, "other-1", "idle-1")
+        assert set(await store.with_work(names)) == set()
+        await added(store)
+        await added(store, agent_id="other-1")
+        await added(store, agent_id="not-asked-1")
+        assert set(await store.with_work(names)) == {AGENT, "other-1"}, "they wait"
+
+        async def tell_all() -> None:
+            for name in names:
+                for event in await store.unannounced(name):
+                    await store.announced(event.task_id, event.number)
+
+        ended, lost = await claimed(store, NO_LEASE), await claimed(store, agent_id="other-1")
+        await tell_all()
+        assert set(await store.with_work(names)) == {AGENT}, "its lease has ended"
+        await store.renew(ended.task.task_id, 1, LEASE)
+        assert set(await store.with_work(names)) == set(), "both run"
+        await store.cancel(lost.task.task_id, "enough")
+        await tell_all()
+        assert set(await store.with_work(names)) == {"other-1"}, "it is to be cancelled"
+        await store.finish(lost.task.task_id, 1, TaskStatus.CANCELLED, error="enough")
+        assert set(await store.with_work(names)) == {"other-1"}, "that is to be told"
+        await tell_all()
+        assert set(await store.with_work(names)) == set()
+
     async def test_side_by_side_claims_take_each_task_once(self, store: TaskStore) -> None:
         tasks = {(await added(store)).task_id for _ in range(6)}
         claims = await asyncio.gather(*(store.claim(AGENT, f"worker-{n}", LEASE) for n in range(8)))

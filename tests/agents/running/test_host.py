@@ -263,7 +263,8 @@ async def test_a_stuck_agent_is_named_and_only_a_full_host_is_not_ready(
             await street.deliver(packet, "slow")
         await street.deliver(last, "a")
         await street.ended(last, "a")
-        assert host.inbox.held == 3 and host.problems == []
+        await until(lambda: host.inbox.held == 3)  # the gate has a receipt before the host knows that it is confirmed
+        assert host.problems == []
         assert host.remarks[1].startswith("degraded: 1 stuck") and host.remarks[1].endswith(": slow")
         await street.deliver(packets[3], "slow")
         await until(lambda: host.problems != [])

@@ -12,14 +12,12 @@ from faststream.rabbit import QueueType, RabbitBroker, RabbitExchange, RabbitQue
 from pydantic import BaseModel
 
 from apc_contracts import Actor, IdeaPayload, Packet, Recipient, Routing, Trace, new_packet_id, seal
-from apc_contracts.identity.ids import shard_of
+from apc_contracts.identity.ids import slot_of
 from apc_contracts.packet import IdeaPacket
 from apc_contracts.payloads.by_type import ExpectedImpact
 from apc_contracts.vocabulary import PROTOCOL_VERSION, Channel, DeliveryMode, PacketType, RunPhase
 
 DESK = Actor(agent_id="desk-1", role="desk", swarm_id="sales")
-SHARDS = 1
-"""As in the deployment (APC_SHARDS)."""
 
 broker = RabbitBroker(os.environ.get("DESK_AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/"))
 app = FastStream(broker)
@@ -43,7 +41,7 @@ async def take(order: Order) -> None:
     await broker.publish(
         sealed.body,
         exchange=ingress,
-        routing_key=str(shard_of(order.session_id, SHARDS)),
+        routing_key=str(slot_of(order.session_id)),
         message_id=str(sealed.packet.packet_id),
         message_type=PacketType.IDEA.value,
         correlation_id=str(sealed.packet.trace.root_packet_id),

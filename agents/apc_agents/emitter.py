@@ -29,7 +29,7 @@ from apc_contracts.admission.admit import admit
 from apc_contracts.claim_check import ClaimCheckInvalid, check_in, redeem, references_of
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
-from apc_contracts.identity.ids import shard_of
+from apc_contracts.identity.ids import slot_of
 from apc_contracts.judging.facts import Facts
 from apc_contracts.packet import TYPE_OF_PAYLOAD, AckPacket, NackPacket, Packet
 from apc_contracts.vocabulary import ALL_RECIPIENTS, ORCHESTRATOR, Channel, DeliveryMode, PacketType
@@ -455,7 +455,8 @@ class Emitter:
         if outbox is None or publication.exchange != INGRESS:
             await publish_confirmed(self._bus, publication, deadline)
         else:
-            async with outbox.carried(publication) as carrying:
+            shard = int(publication.routing_key) % self._settings.shards
+            async with outbox.carried(publication, shard) as carrying:
                 await publish_confirmed(self._bus, carrying, deadline)
         self.last_emit = asyncio.get_running_loop().time()
 
@@ -477,7 +478,7 @@ class Emitter:
         )
         # Packets between an agent's own modules never pass the gate on their way: the orchestrator only logs them.
         exchange = RECEIPTS if packet.channel is Channel.INTRA_AGENT else INGRESS
-        return Publication(exchange, str(shard_of(packet.trace.session_id, self._settings.shards)), message)
+        return Publication(exchange, str(slot_of(packet.trace.session_id)), message)
 
 
 async def _nowhere(packet: Packet) -> Iterable[Packet]:

@@ -204,12 +204,12 @@ class ReceiptOutbox:
             self._arrive(waiting, settlements)
 
     @asynccontextmanager
-    async def carried(self, publication: Publication) -> AsyncIterator[Publication]:
-        """Yield a packet to publish, with receipts on it; leaving without an error says that it is confirmed.
+    async def carried(self, publication: Publication, shard: int) -> AsyncIterator[Publication]:
+        """Yield a packet for a shard, with receipts on it; leaving without an error says that it is confirmed.
 
         The orchestrator has the entries about effects before the packet: rules about it may read them.
         """
-        found = self.board(int(publication.routing_key))
+        found = self.board(shard)
         if found is None:
             if self._effects:
                 await self.confirmed()
@@ -310,6 +310,7 @@ def _publications(waiting: Sequence[WaitingReceipt], user: str) -> Iterator[Publ
         for start in range(0, len(receipts), BATCH_RECEIPTS):
             for body in _bodies(receipts[start : start + BATCH_RECEIPTS]):
                 message = Message(body, message_id=str(uuid4()), type=TYPE_RECEIPTS, user_id=user)
+                # The shard's own number is one of its slots.
                 yield Publication(RECEIPTS, str(shard), message)
 
 

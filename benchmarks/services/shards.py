@@ -63,9 +63,7 @@ async def _send(system: System, sessions: list[str], count: int, before: int) ->
     """Send `count` packets in equal parts, one session after the other; `before` is what was sent already."""
     part = count // len(sessions)
     for session_id in sessions:
-        load = packets.publications(
-            session_id, agents.source.actor, [agents.sink.agent_id], system.bus.user, part, system.shards
-        )
+        load = packets.publications(session_id, agents.source.actor, [agents.sink.agent_id], system.bus.user, part)
         await Load(system.bus, system.pool, [session_id], sent=before // len(sessions)).send(load)
         await until_applied(system.pool, [session_id], before // len(sessions) + part)
 

@@ -19,7 +19,7 @@ from apc_contracts import (
     new_packet_id,
     seal,
 )
-from apc_contracts.identity.ids import shard_of
+from apc_contracts.identity.ids import slot_of
 from apc_contracts.packet import PACKET_TYPES, TYPE_OF_PAYLOAD
 from apc_contracts.payloads.by_type import ExpectedImpact, FailureMode
 from apc_contracts.payloads.session_signals import SessionSpec, SwarmSpec
@@ -106,8 +106,8 @@ def packet_of(
     )
 
 
-def publication(sealed: SealedPacket, user: str, shards: int = 1) -> Publication:
-    """Return the message that takes a sealed packet to the orchestrator of its shard."""
+def publication(sealed: SealedPacket, user: str) -> Publication:
+    """Return the message that takes a sealed packet to the orchestrator of its session."""
     packet = sealed.packet
     message = Message(
         sealed.body,
@@ -116,11 +116,9 @@ def publication(sealed: SealedPacket, user: str, shards: int = 1) -> Publication
         correlation_id=str(packet.trace.root_packet_id),
         user_id=user,
     )
-    return Publication(INGRESS, str(shard_of(packet.trace.session_id, shards)), message)
+    return Publication(INGRESS, str(slot_of(packet.trace.session_id)), message)
 
 
-def publications(
-    session_id: str, sender: Actor, recipients: Sequence[str], user: str, count: int, shards: int = 1
-) -> list[Publication]:
+def publications(session_id: str, sender: Actor, recipients: Sequence[str], user: str, count: int) -> list[Publication]:
     """Typical packets, sealed and ready to be sent."""
-    return [publication(seal(typical_packet(session_id, sender, recipients)), user, shards) for _ in range(count)]
+    return [publication(seal(typical_packet(session_id, sender, recipients)), user) for _ in range(count)]

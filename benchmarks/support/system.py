@@ -72,7 +72,7 @@ class System:
 
     async def open_session(self, session_id: str, members: Sequence[Agent]) -> None:
         """Open a session; returns when it is logged and every SYNC was handled. `source` must run already."""
-        await open_session(self.bus, self.pool, session_id, members, self.shards)
+        await open_session(self.bus, self.pool, session_id, members)
 
 
 @asynccontextmanager
@@ -93,13 +93,11 @@ async def local_worker(agent: Agent, bus: Bus) -> AsyncIterator[Worker]:
         await task
 
 
-async def open_session(
-    bus: Bus, pool: asyncpg.Pool, session_id: str, members: Sequence[Agent], shards: int = 1
-) -> None:
+async def open_session(bus: Bus, pool: asyncpg.Pool, session_id: str, members: Sequence[Agent]) -> None:
     """Open a session; returns when it is logged and every SYNC was handled."""
     swarm = SwarmSpec(swarm_id=agents.SWARM, agents=tuple(member.agent_id for member in members))
     start = packets.start_packet(session_id, agents.source.actor, [swarm])
-    await bus.publish(packets.publication(seal(start), bus.user, shards))
+    await bus.publish(packets.publication(seal(start), bus.user))
     await until_applied(pool, [session_id], 0)
 
 
@@ -140,7 +138,7 @@ async def start_system(servers: Servers, shards: int = 1) -> AsyncIterator[Syste
     }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
     async with AsyncExitStack() as stack:
-        bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="benchmark")
+        bus = await connect_rabbit(BusSettings(amqp_url=amqp_url), purpose="benchmark", shards=shards)
         stack.push_async_callback(bus.close)
         registrations = [agent.registration(bus.user) for agent in everyone]
         await apply_rabbit(amqp_url, build_topology(shards, [queues_of(one) for one in registrations]))

@@ -12,10 +12,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from apc_bus.concurrency import boottime
-from apc_bus.errors import BusError, BusUnavailable, PublishRefused, PublishUnroutable, QueueMissing, SubscriptionLost
+from apc_bus.errors import BusError, BusUnavailable, PublishRefused, QueueMissing, SubscriptionLost
 from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Delivery, HeaderValue, Message, Publication, QueueDepth, Subscription
-from apc_bus.topology import SUBSTRATE_STREAM, Binding, ExchangeKind, Queue, QueueKind, Topology
+from apc_bus.topology import SUBSTRATE_STREAM, Binding, ExchangeKind, Queue, QueueKind, Topology, unroutable
 
 
 @dataclass(slots=True)
@@ -667,9 +667,7 @@ class InMemoryBroker:
                 raise PublishRefused(f"user_id is {message.user_id!r} but the connection's user is {user!r}")
         names = self._router.route(publication.exchange, publication.routing_key)
         if not names:
-            raise PublishUnroutable(
-                f"no queue takes key {publication.routing_key!r} of exchange {publication.exchange}"
-            )
+            raise unroutable(publication.exchange, publication.routing_key)
         queues = [self._queues[name] for name in names]
         for queue in queues:
             queue.check_room(*messages)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from apc_bus.errors import TopologyInvalid
+from apc_bus.errors import PublishUnroutable, TopologyInvalid
+from apc_contracts.identity.ids import SLOTS, is_number_of_shards
 from apc_contracts.vocabulary import CONTROL_TYPES, HOST_PATTERN, PacketType
 
 RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
@@ -196,11 +197,24 @@ class Topology:
     hosts: tuple[HostQueues, ...] = field(default=())
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return (exchange, kind, key, queue) of every binding, and exchanges without one; for `show`."""
+        """Return (exchange, kind, key, queue) of every binding, and exchanges without one; for `show`.
+
+        The slots of a shard are one row.
+        """
         kinds = {exchange.name: exchange.kind.value for exchange in self.exchanges}
-        rows = [(b.exchange, kinds[b.exchange], b.key or "-", b.queue) for b in self.bindings]
+        shown = [(binding, self._shown_key(binding)) for binding in self.bindings]
+        rows = [(b.exchange, kinds[b.exchange], key, b.queue) for b, key in shown if key is not None]
         bound = {binding.exchange for binding in self.bindings}
         return rows + [(name, kind, "-", "-") for name, kind in kinds.items() if name not in bound]
+
+    def _shown_key(self, binding: Binding) -> str | None:
+        """Return the key as `rows` shows it; None for a slot that the row of its shard's first slot covers."""
+        if binding.exchange not in (INGRESS, RECEIPTS) or not binding.key.isdecimal():
+            return binding.key or "-"
+        if int(binding.key) >= self.shards:
+            return None
+        slots = [str(slot) for slot in range(int(binding.key), SLOTS, self.shards)]
+        return ", ".join(slots if len(slots) <= 3 else [*slots[:2], f"… {slots[-1]}"])
 
 
 def encode_word(identifier: str) -> str:
@@ -227,6 +241,13 @@ def gate_queue(shard: int) -> str:
 def log_queue(shard: int) -> str:
     """Return the queue of the log batches of a shard."""
     return f"apc.log.{shard}"
+
+
+def unroutable(exchange: str, key: str) -> PublishUnroutable:
+    """Return the error for a message that no queue takes."""
+    is_slot = exchange in (INGRESS, RECEIPTS) and key.isdecimal() and int(key) < SLOTS
+    remedy = ": the topology is of release 0.1.0; run `apc topology apply`" if is_slot else ""
+    return PublishUnroutable(f"no queue takes key {key!r} of exchange {exchange}{remedy}")
 
 
 def is_urgent(packet_type: PacketType, priority: int) -> bool:
@@ -310,13 +331,13 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
     """Return the topology for N shards and these agents.
 
     Args:
-        shards: N, at least 1; every service must use the same.
+        shards: N, a power of two up to 256; every service must use the same.
         agents: those who get an inbox, and those whose host gets one.
         bound: outstanding deliveries per agent, `limits.outstanding_deliveries` of the contract; none = the packaged
             contract's. An inbox holds 2 x bound messages.
 
     Raises:
-        TopologyInvalid: N below 1, an agent twice, or ids too long for a routing key.
+        TopologyInvalid: N is no power of two up to 256, an agent is there twice, or ids are too long for a routing key.
     """
     _check(shards, agents)
     if bound is None:
@@ -335,7 +356,7 @@ def build_topology(shards: int = 1, agents: Sequence[AgentQueues] = (), *, bound
         *(queue for host in hosts for queue in _host_queues(host)),
     ]
     bindings = [
-        *(binding for shard in range(shards) for binding in _shard_bindings(shard)),
+        *shard_bindings(shards),
         Binding(SUBSTRATE, SUBSTRATE_STREAM),
         Binding(DEAD, DEAD_QUEUE),
         *(binding for agent in own for binding in agent_bindings(agent, agent.handles)),
@@ -387,8 +408,8 @@ def _host_bindings(host: HostQueues) -> tuple[Binding, ...]:
 
 
 def _check(shards: int, agents: Sequence[AgentQueues]) -> None:
-    if shards < 1:
-        raise TopologyInvalid(f"{shards} shards: at least 1 is needed (APC_SHARDS)")
+    if not is_number_of_shards(shards):
+        raise TopologyInvalid(f"{shards} shards: APC_SHARDS must be a power of two from 1 to {SLOTS}")
     seen: set[str] = set()
     for agent in agents:
         if agent.agent_id in seen:
@@ -415,12 +436,21 @@ def _shard_queues(shard: int) -> tuple[Queue, ...]:
     )
 
 
-def _shard_bindings(shard: int) -> tuple[Binding, ...]:
-    key = str(shard)
+def shard_bindings(shards: int) -> tuple[Binding, ...]:
+    """Return the bindings of the queues of N shards: slot s goes to shard s mod N.
+
+    A number that is no power of two is one of release 0.1.0, which bound each shard by its own number alone.
+    """
+    slots = range(SLOTS if is_number_of_shards(shards) else shards)
     return (
-        Binding(INGRESS, gate_queue(shard), key),
-        Binding(RECEIPTS, gate_queue(shard), key),
-        Binding(LOG, log_queue(shard), key),
+        *(Binding(name, gate_queue(slot % shards), str(slot)) for name in (INGRESS, RECEIPTS) for slot in slots),
+        *(binding for shard in range(shards) for binding in _own_bindings(shard)),
+    )
+
+
+def _own_bindings(shard: int) -> tuple[Binding, ...]:
+    return (
+        Binding(LOG, log_queue(shard), str(shard)),
         *(Binding(RETRY, retry_queue(delay), retry_key(delay, shard)) for delay in RETRY_DELAYS_MS),
         *(Binding(RECEIPTS, gate_queue(shard), retry_key(delay, shard)) for delay in RETRY_DELAYS_MS),
     )

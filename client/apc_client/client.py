@@ -473,7 +473,7 @@ class Client:
 
     async def _send(self, start: Packet | None, work: Packet) -> None:
         try:
-            answer = await send_opening(self._bus, self._pool, start, work, self._shards, self._key)
+            answer = await send_opening(self._bus, self._pool, start, work, self._key)
             _check(answer, work.trace.session_id)
         except PacketRefused as error:
             raise SessionRefused(error.code, error.path, error.message, remedy_of(error.code)) from error

@@ -16,7 +16,7 @@ from apc_bus.port import ActPublisher, Bus, HeaderValue, Message, Publication
 from apc_bus.settings import WorkerSettings
 from apc_bus.topology import INGRESS
 from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id, slot_of
 from apc_contracts.identity.registry import Registration
 from apc_contracts.judging.verdict import remedy_of
 from apc_contracts.packet import MAX_TTL_MS, PACKET_TYPES, TYPE_OF_PAYLOAD, Actor, Packet, Recipient, Routing, Trace
@@ -95,7 +95,7 @@ async def send_packet(
 
 
 async def send_opening(
-    bus: Bus, pool: asyncpg.Pool, start: Packet | None, work: Packet, shards: int, key: AgentKey | None = None
+    bus: Bus, pool: asyncpg.Pool, start: Packet | None, work: Packet, key: AgentKey | None = None
 ) -> GateAnswer:
     """Send the work of a session and the START before it, in one message; return the first refusal, or the last answer.
 
@@ -109,8 +109,8 @@ async def send_opening(
     """
     packets = [work] if start is None else [start, work]
     messages = [_message(bus.user, packet, key, is_opening=packet is work) for packet in packets]
-    shard = shard_of(work.trace.session_id, shards)
-    await bus.publish(Publication(INGRESS, str(shard), messages[0], tuple(messages[1:])))
+    slot = slot_of(work.trace.session_id)
+    await bus.publish(Publication(INGRESS, str(slot), messages[0], tuple(messages[1:])))
     answers = [await answer_to(pool, packets[0], bus.user)]
     if answers[0].code is None and start is not None:
         answers.append(await answer_to(pool, work, bus.user))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         SignatureInvalid,
         TransitionRefused,
     )
-    from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, timer_id
+    from apc_contracts.identity.ids import new_packet_id, reply_id, shard_of, slot_of, timer_id
     from apc_contracts.identity.registry import Registration
     from apc_contracts.identity.registry_change import (
         AgentAdded,
@@ -313,6 +313,7 @@ __all__ = [
     "seal",
     "shard_of",
     "sign",
+    "slot_of",
     "timer_id",
     "validate_offline",
     "verify",
@@ -332,7 +333,7 @@ if not TYPE_CHECKING:
             "apc_contracts.errors": (
                 "ApcError ContractError ContractInvalid PacketRefused SignatureInvalid TransitionRefused"
             ),
-            "apc_contracts.identity.ids": "new_packet_id reply_id shard_of timer_id",
+            "apc_contracts.identity.ids": "new_packet_id reply_id shard_of slot_of timer_id",
             "apc_contracts.identity.registry": "Registration",
             "apc_contracts.identity.registry_change": (
                 "AgentAdded AgentRevoked RegistryAction RegistryChange encode_registry_change parse_registry_change"

@@ -43,7 +43,7 @@ export class Broker {
     });
     // A returned message is returned before it is confirmed.
     if (this.#returned.delete(properties.messageId)) {
-      throw new Error(`${exchange} has no queue for key ${key}: is APC_SHARDS the number of the gate's shards?`);
+      throw new Error(`${exchange} has no queue for key ${key}: run \`apc topology apply\``);
     }
   }
 

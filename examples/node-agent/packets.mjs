@@ -6,8 +6,8 @@ import canonicalize from "canonicalize";
 import { v5, v7 } from "uuid";
 
 /** The routing key of everything that belongs to a session. */
-export function shardOf(sessionId, shards) {
-  return String(crc32(sessionId) % shards);
+export function slotOf(sessionId) {
+  return String(crc32(sessionId) % 256);
 }
 
 /** The moment from which on a packet must not start a handler, in milliseconds. */

@@ -7,12 +7,9 @@ import { fileURLToPath } from "node:url";
 /** Throws an Error that names the variable which is missing or wrong. */
 export function readSettings(environment) {
   const url = new URL(required(environment, "APC_AMQP_URL"));
-  const shards = Number(environment.APC_SHARDS || "1");
-  if (!Number.isInteger(shards) || shards < 1) throw new Error("APC_SHARDS: a whole number from 1 on");
   return {
     url: url.href,
     brokerUser: decodeURIComponent(url.username) || "guest",
-    shards,
     actor: {
       agent_id: required(environment, "APC_AGENT_ID"),
       role: required(environment, "APC_AGENT_ROLE"),

@@ -2,7 +2,7 @@
 
 import { v7 } from "uuid";
 import { Handled, Marks } from "./fence.mjs";
-import { buildAnswer, buildRoot, expiryOf, seal, shardOf, signatureOf } from "./packets.mjs";
+import { buildAnswer, buildRoot, expiryOf, seal, slotOf, signatureOf } from "./packets.mjs";
 import { Sessions } from "./sessions.mjs";
 
 const PREFETCH = 20;
@@ -125,7 +125,7 @@ export class Worker {
     this.#schemas.checkPacket(packet);
     const body = seal(packet);
     const { key } = this.#settings;
-    await this.#broker.publish("apc.ingress", shardOf(packet.trace.session_id, this.#settings.shards), body, {
+    await this.#broker.publish("apc.ingress", slotOf(packet.trace.session_id), body, {
       type: packet.packet_type,
       messageId: packet.packet_id,
       correlationId: packet.trace.root_packet_id,
@@ -147,7 +147,7 @@ export class Worker {
     this.#schemas.checkReceipts(receipts);
     const body = Buffer.from(JSON.stringify(receipts));
     const properties = { type: "receipts", messageId: v7() };
-    await this.#broker.publish("apc.receipts", shardOf(session_id, this.#settings.shards), body, properties);
+    await this.#broker.publish("apc.receipts", slotOf(session_id), body, properties);
   }
 }
 

@@ -1,17 +1,14 @@
 """In which shard each session is: the one that its id had by the number of shards when it was opened, to its end."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import asyncpg
 
 from apc_bus.errors import ShardsDiffer
-from apc_contracts.identity.ids import shard_of
+from apc_contracts.identity.ids import SLOTS, is_number_of_shards, shard_of
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
-
-MOST_SHARDS = 1_024
-"""Numbers of shards that are tried to find the one by which open sessions were placed."""
 
 _UNTIL = " until every session has ended, for every process and with `apc topology apply`"
 _OPEN = "SELECT session_id, shard FROM apc_log.sessions WHERE is_open AND NOT is_terminal ORDER BY session_id"
@@ -71,8 +68,11 @@ def misplaced(sessions: Mapping[str, int], shards: int) -> list[str]:
 
 
 def number_of(sessions: Mapping[str, int]) -> int | None:
-    """Return the smallest number of shards by which every session is where it is; None when there is none."""
-    numbers: Iterable[int] = range(_needed(sessions), MOST_SHARDS + 1)
+    """Return the smallest number of shards by which every session is where it is; None when there is none.
+
+    Release 0.1.0 took numbers that are no power of two: those are none here.
+    """
+    numbers = filter(is_number_of_shards, range(_needed(sessions), SLOTS + 1))
     places = list(sessions.items())
     return next((n for n in numbers if all(shard_of(session_id, n) == shard for session_id, shard in places)), None)
 
@@ -111,6 +111,9 @@ def objection_to(sessions: Mapping[str, int], before: int, wanted: int) -> str |
     if not wrong:
         return None
     fitting, needed = number_of(sessions), _needed(sessions)
+    if before and not is_number_of_shards(before):
+        way_out = f"let every session end with the release before, whose APC_SHARDS is {before}"
+        return f"{_open(wrong)} in another shard of the log than with APC_SHARDS={wanted}: {way_out}"
     is_served = before >= needed and (fitting is None or not misplaced(sessions, before))
     if is_served:
         way_out = "let every session end, or stop it (`apc session list --running`, `apc session stop`)"
@@ -125,7 +128,7 @@ def objection_to(sessions: Mapping[str, int], before: int, wanted: int) -> str |
 
 def _needed(sessions: Mapping[str, int]) -> int:
     """Return the smallest number of shards with which each of these sessions is in one that has an orchestrator."""
-    return max(sessions.values(), default=0) + 1
+    return 1 << max(sessions.values(), default=0).bit_length()
 
 
 def _open(sessions: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
-from apc_contracts.identity.ids import new_packet_id
+from apc_contracts.identity.ids import SLOTS, new_packet_id
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
 from apc_log.heads import read_given_epoch, read_head
@@ -294,7 +294,9 @@ class Gate:
     def _probe(self) -> Publication:
         user = self._bus.user
         message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user)
-        return Publication(RECEIPTS, str(self._shard), message)
+        # By its last slot, which only a topology with slots has: else the orchestrator would miss what agents send.
+        last = SLOTS - self._settings.shards + self._shard
+        return Publication(RECEIPTS, str(last), message)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:

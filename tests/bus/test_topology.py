@@ -149,13 +149,17 @@ def test_nothing_may_be_lost_by_a_queue() -> None:
         )
 
 
-def test_a_shard_is_bound_by_its_number() -> None:
-    topology = build_topology(3)
+@pytest.mark.parametrize("shards", [1, 4, 256])
+def test_a_slot_is_bound_to_one_shard_and_the_number_of_a_shard_is_a_slot_of_it(shards: int) -> None:
+    topology = build_topology(shards)
+    assert len({(b.exchange, b.key) for b in topology.bindings}) == len(topology.bindings), "no key has two queues"
     bound = {(b.exchange, b.key): b.queue for b in topology.bindings}
-    for shard in range(3):
-        assert bound[("apc.ingress", str(shard))] == gate_queue(shard)
-        assert bound[("apc.receipts", str(shard))] == gate_queue(shard)
+    for slot in range(256):
+        assert bound[("apc.ingress", str(slot))] == gate_queue(slot % shards)
+        assert bound[("apc.receipts", str(slot))] == gate_queue(slot % shards)
+    for shard in range(shards):
         assert bound[("apc.log", str(shard))] == log_queue(shard)
+    assert ("apc.ingress", "256") not in bound
     assert bound[("apc.substrate", "")] == SUBSTRATE_STREAM
     assert bound[("apc.dead", "")] == DEAD_QUEUE
 
@@ -192,9 +196,17 @@ def test_rows_show_every_exchange() -> None:
     }
 
 
+def test_the_slots_of_a_shard_are_one_row() -> None:
+    rows = [(row[2], row[3]) for row in build_topology(2).rows() if row[0] == "apc.ingress"]
+    assert rows == [("0, 2, … 254", "apc.gate.0"), ("1, 3, … 255", "apc.gate.1")]
+    assert ("apc.ingress", "direct", "1, 129", "apc.gate.1") in build_topology(128).rows()
+    assert ("apc.ingress", "direct", "255", "apc.gate.255") in build_topology(256).rows()
+
+
 def test_what_cannot_be_built_is_refused() -> None:
-    with pytest.raises(TopologyInvalid, match="at least 1"):
-        build_topology(0)
+    for shards in (-1, 0, 3, 12, 512):
+        with pytest.raises(TopologyInvalid, match=rf"{shards} shards: APC_SHARDS must be a power of two from 1 to 256"):
+            build_topology(shards)
     with pytest.raises(TopologyInvalid, match="twice"):
         build_topology(1, [AgentQueues("a", "s"), AgentQueues("a", "t")])
     with pytest.raises(TopologyInvalid, match="255"):

@@ -57,7 +57,8 @@ def test_all_types_are_sent_and_delivered(document: dict[str, Any]) -> None:
     channels = document["channels"]
     assert set(channels["ingress"]["messages"]) == set(PacketType)
     assert set(channels["inboxUrgent"]["messages"]) == {f"{kind}.delivered" for kind in PacketType}
-    assert channels["ingress"]["parameters"]["shard"]["enum"] == ["0", "1"]
+    assert channels["ingress"]["parameters"]["slot"]["enum"] == [str(slot) for slot in range(256)]
+    assert channels["gate"]["parameters"]["shard"]["enum"] == ["0", "1"]
     assert channels["inboxNormal"]["parameters"]["agent_id"]["enum"] == ["red-1"]
 
 

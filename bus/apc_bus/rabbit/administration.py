@@ -39,12 +39,13 @@ from apc_bus.topology import (
     Topology,
     agent_bindings,
     agent_queue,
-    build_topology,
     gate_queue,
     intra_exchange,
     log_queue,
     retry_queue,
+    shard_bindings,
 )
+from apc_contracts.identity.ids import is_number_of_shards
 from apc_contracts.vocabulary import PacketType
 
 
@@ -113,9 +114,10 @@ async def check_shards(bus: Bus, shards: int) -> None:
     while await _has(bus, gate_queue(count)):
         count += 1
     if count not in (0, shards):
+        advice = f"set APC_SHARDS={count} for every process, or " if is_number_of_shards(count) else ""
         raise ShardsDiffer(
-            f"APC_SHARDS is {shards}, and the broker has the queues of {count} shards: set APC_SHARDS={count} for "
-            "every process, or change the number as docs/how-to/operations.md says"
+            f"APC_SHARDS is {shards}, and the broker has the queues of {count} shards: {advice}change the number as "
+            "docs/how-to/operations.md says"
         )
 
 
@@ -220,9 +222,8 @@ async def _declare(channel: AbstractChannel, topology: Topology, new: Collection
     wanted = set(topology.bindings)
     for agent in topology.agents:
         has_old_bindings = agent.host is None and not set(agent.names) <= set(new)
-        for binding in agent_bindings(agent, PacketType) if has_old_bindings else ():
-            if binding not in wanted:
-                await _unbind(channel, binding)
+        if has_old_bindings:
+            await _unbind(channel, set(agent_bindings(agent, PacketType)) - wanted)
 
 
 async def _declare_one(channel: AbstractChannel, item: Exchange | Queue) -> None:
@@ -265,16 +266,17 @@ async def _change_shards(
         await _check_idle(link, [*names, *map(retry_queue, RETRY_DELAYS_MS), *inboxes], refused, timing)
     if objection is not None and (reason := await objection(before)) is not None:
         raise TopologyConflict(f"{refused}: {reason}")
+    # A slot leads to one queue: what came by two would be judged twice.
+    await _cut_off(link, shard_bindings(before), shard_bindings(wanted), timing)
     surplus = names[2 * wanted :][::-1]  # the first shard last: a change that was interrupted is found again
     if surplus:
-        await _cut_off(link, build_topology(before).bindings, build_topology(wanted).bindings, timing)
         try:
             await asyncio.sleep(FAREWELL_SECONDS)  # what was routed before is in its queue by then
             await _check_idle(link, surplus, refused, timing)
         except TopologyConflict:
             channel = await _open(link, timing.answer)
             async with asyncio.timeout(10 * timing.answer):
-                await _bind(channel, build_topology(before).bindings)
+                await _bind(channel, shard_bindings(before))
             raise
         await _delete(link, surplus, timing)
     return tuple(surplus[::-1])
@@ -296,20 +298,23 @@ async def _check_idle(link: Link, queues: Iterable[str], refused: str, timing: T
 async def _cut_off(link: Link, before: Sequence[Binding], after: Sequence[Binding], timing: Timing) -> None:
     channel = await _open(link, timing.answer)
     async with asyncio.timeout(10 * timing.answer):
-        for binding in set(before) - set(after):
-            await _unbind(channel, binding)
+        await _unbind(channel, set(before) - set(after))
     await _close(channel, timing.answer)
 
 
-async def _bind(channel: AbstractChannel, bindings: Iterable[Binding]) -> None:
+async def _bind(channel: AbstractChannel, bindings: Sequence[Binding]) -> None:
+    """Bind in order, without waiting for each: the answer to the last one is that of all."""
+    on_wire = await channel.get_underlay_channel()
+    for binding in bindings[:-1]:
+        await on_wire.queue_bind(binding.queue, binding.exchange, binding.key, nowait=True)
+    for binding in bindings[-1:]:
+        await on_wire.queue_bind(binding.queue, binding.exchange, binding.key)
+
+
+async def _unbind(channel: AbstractChannel, bindings: Iterable[Binding]) -> None:
+    on_wire = await channel.get_underlay_channel()
     for binding in bindings:
-        queue = await channel.get_queue(binding.queue, ensure=False)
-        await queue.bind(binding.exchange, binding.key)
-
-
-async def _unbind(channel: AbstractChannel, binding: Binding) -> None:
-    queue = await channel.get_queue(binding.queue, ensure=False)
-    await queue.unbind(binding.exchange, binding.key)
+        await on_wire.queue_unbind(binding.queue, binding.exchange, binding.key)
 
 
 async def _delete(link: Link, queues: Iterable[str], timing: Timing) -> None:

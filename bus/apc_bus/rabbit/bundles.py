@@ -15,6 +15,7 @@ import msgspec
 from apc_bus.errors import PublishRefused
 from apc_bus.port import HeaderValue, Message, Publication
 from apc_bus.topology import INGRESS
+from apc_contracts.identity.ids import SLOTS
 from apc_contracts.limits import DEFAULT_LIMITS
 
 CONTENT_TYPE = "application/vnd.apc.bundle"
@@ -70,10 +71,13 @@ _decoder = msgspec.msgpack.Decoder(Annotated[list[_Part], msgspec.Meta(min_lengt
 _part_decoder = msgspec.msgpack.Decoder(_Part)
 
 
-def bundled(publications: Sequence[Publication]) -> list[Sending]:
+def bundled(publications: Sequence[Publication], shards: int = SLOTS) -> list[Sending]:
     """Return what goes to the broker: packets for one shard together, everything else by itself.
 
-    The order for one routing key stays. What belongs together has a separate message.
+    The order for one shard stays. What belongs together has a separate message.
+
+    Args:
+        shards: N of the broker: each slot of a shard is a key to its queue. As many as there are slots = not known.
 
     Raises:
         PublishRefused: messages that belong together do not fit into one.
@@ -82,7 +86,7 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
     groups: list[_Group] = []
     for position, publication in enumerate(publications):
         message = publication.message
-        key = publication.routing_key, message.user_id
+        key = _shard_of_key(publication.routing_key, shards), message.user_id
         is_ingress = publication.exchange == INGRESS
         is_followed = bool(publication.followed_by)
         part = _written(message) if is_ingress and len(publications) > 1 and not is_followed else None
@@ -97,6 +101,10 @@ def bundled(publications: Sequence[Publication]) -> list[Sending]:
             groups.append(group)
         group.add(position, part)
     return [Sending(_publication(publications[group.positions[0]], group.parts), group.positions) for group in groups]
+
+
+def _shard_of_key(key: str, shards: int) -> str:
+    return str(int(key) % shards) if key.isdecimal() else key
 
 
 def unbundled(message: Message) -> list[Message]:

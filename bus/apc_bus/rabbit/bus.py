@@ -18,6 +18,7 @@ from apc_bus.rabbit.publisher import Publisher
 from apc_bus.settings import BusSettings
 from apc_bus.telemetry import get_logger, quiet_libraries
 from apc_bus.topology import SUBSTRATE_STREAM
+from apc_contracts.identity.ids import SLOTS
 
 _STREAM_PREFETCH = 100
 """RabbitMQ refuses a consumer of a stream without a prefetch."""
@@ -32,13 +33,13 @@ class RabbitBus:
     block acknowledgements with them. Lost connections are opened again, at any node, by the next call.
     """
 
-    def __init__(self, nodes: Nodes, settings: BusSettings, purpose: str) -> None:
+    def __init__(self, nodes: Nodes, settings: BusSettings, purpose: str, shards: int | None) -> None:
         self._nodes = nodes
         self._settings = settings
         self._purpose = purpose
         self._publish_link = SharedLink(nodes, f"{purpose} publish")
         self._consume_link = SharedLink(nodes, f"{purpose} consume")
-        self._publisher = Publisher(self._publish_link, nodes.timing, settings.publish_window)
+        self._publisher = Publisher(self._publish_link, nodes.timing, settings.publish_window, shards or SLOTS)
         self._expected = ExpectedConsumers()
         self._watchdog: asyncio.Task[None] | None = None
         self._tasks = Health()
@@ -201,7 +202,8 @@ async def connect_rabbit(
 
     Args:
         purpose: what the connections are called in the broker's listings.
-        shards: the number that the broker must have, if it has a topology; None = do not look.
+        shards: the number that the broker must have, if it has a topology; None = do not look, and bundle only packets
+            of one slot.
         heartbeat: the longest interval of the connections' heartbeats, whatever the settings say; None = theirs.
 
     Raises:
@@ -218,7 +220,7 @@ async def connect_rabbit(
         patience=settings.connect_patience.total_seconds(),
         answer=settings.broker_timeout.total_seconds(),
     )
-    bus = RabbitBus(Nodes(settings.amqp_nodes, timing), settings, purpose)
+    bus = RabbitBus(Nodes(settings.amqp_nodes, timing), settings, purpose, shards)
     try:
         await bus.start()
         if shards is not None:

@@ -32,13 +32,14 @@ from yarl import URL
 
 from apc_bus.concurrency import Backoff, boottime, unasked_cancel_fails
 from apc_bus.crash_points import crash_point
-from apc_bus.errors import BusError, BusUnavailable, CallAborted, PublishNotTaken, PublishRefused, PublishUnroutable
+from apc_bus.errors import BusError, BusUnavailable, CallAborted, PublishNotTaken, PublishRefused
 from apc_bus.port import Publication
 from apc_bus.rabbit.decoding import read_return
 from apc_bus.rabbit.encoding import publish_frames
 from apc_bus.rabbit.transport import ListeningTransport, Silence
 from apc_bus.telemetry import get_logger
 from apc_bus.tls import tls_problem
+from apc_bus.topology import unroutable
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
@@ -511,7 +512,7 @@ class BulkChannel(aiormq.Channel):
     def _result(self, sent: _InFlight, is_stored: bool) -> BusError | None:
         _, exchange, key = sent.key
         if sent.is_returned:
-            return PublishUnroutable(f"no queue takes key {key!r} of exchange {exchange}")
+            return unroutable(exchange, key)
         if is_stored:
             self._found.add((exchange, key))
             self._doubts.pop((exchange, key), None)

@@ -14,6 +14,7 @@ from apc_bus.rabbit.bundles import bundled
 from apc_bus.rabbit.connections import BulkChannel, SharedLink, Timing, Window
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import INGRESS
+from apc_contracts.identity.ids import SLOTS
 
 PublishAll = Callable[[Sequence[Publication]], Awaitable[list[BusError | None]]]
 _Waiting = list[tuple[Publication, asyncio.Future[BusError | None]]]
@@ -85,8 +86,10 @@ class _Unknown:
 class Publisher:
     """Publishes and tells what became of each message."""
 
-    def __init__(self, link: SharedLink, timing: Timing, publish_window: int) -> None:
+    def __init__(self, link: SharedLink, timing: Timing, publish_window: int, shards: int = SLOTS) -> None:
+        """Prepare; `shards` as in `bundled`."""
         self._link = link
+        self._shards = shards
         self._timing = timing
         self._publish_window = publish_window
         self._channel: BulkChannel | None = None
@@ -120,7 +123,7 @@ class Publisher:
 
     async def publish_all(self, publications: Sequence[Publication]) -> list[BusError | None]:
         """Publish all, packets for one shard in bundles; return one result each, in order: None = confirmed."""
-        sendings = bundled(publications)
+        sendings = bundled(publications, self._shards)
         answers = await self._publish_each([sending.publication for sending in sendings])
         results: list[BusError | None] = [None] * len(publications)
         for sending, answer in zip(sendings, answers, strict=True):

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from apc_contracts.identity.ids import SLOTS, is_number_of_shards
+
 _TIMEDELTA = TypeAdapter(timedelta)
 
 
@@ -104,8 +106,8 @@ def variable_of(kind: type[BaseSettings], field: str) -> str:
 class DeploymentSettings(ApcSettings):
     """Shards, contract and data folder of the deployment."""
 
-    shards: int = Field(default=1, ge=1)
-    """Number of shards; the same for every service, and part of the topology."""
+    shards: int = Field(default=1, ge=1, le=SLOTS)
+    """Number of shards: a power of two, 16 for a cluster. The same for every service, and part of the topology."""
     contract: str | None = None
     """Path of the contract file; none = the packaged apc/1.0. The gate judges packets by its contract;
     `limits.outstanding_deliveries` also sets the size of inboxes."""
@@ -114,6 +116,17 @@ class DeploymentSettings(ApcSettings):
     register` does; a START of apc/1.1 names one by the `name` in it. Orchestrators do not read it."""
     data_dir: Path = Path(".apc")
     """Folder of the embedded database, the artifacts and the keys."""
+
+    @field_validator("shards")
+    @classmethod
+    def _check_shards(cls, value: int) -> int:
+        if not is_number_of_shards(value):
+            below = 1 << value.bit_length() - 1
+            raise ValueError(
+                f"must be a power of two from 1 to {SLOTS} (got {value}): set {below} or {2 * below}; a broker with "
+                f"{value} shards of release 0.1.0 changes over as docs/how-to/operations.md says"
+            )
+        return value
 
     @field_validator("data_dir")
     @classmethod

@@ -36,6 +36,7 @@ from apc_cli import __version__
 from apc_cli.connections import planned_topology
 from apc_cli.output.files import write_output
 from apc_cli.output.output import to_json
+from apc_contracts.identity.ids import SLOTS
 from apc_contracts.packet import PACKET_TYPES
 from apc_contracts.schema_export import packet_schema, receipts_schema, registry_change_schema
 from apc_contracts.vocabulary import CONTROL_TYPES, PROTOCOL_VERSION, PacketType, RunPhase
@@ -53,6 +54,7 @@ BINDING_VERSION = "0.3.0"
 _AGENT = "{agent_id}"
 _HOST = "{host}"
 _SHARD = "{shard}"
+_SLOT = "{slot}"
 _DELAY = "{delay_ms}"
 _DEFINITIONS = "#/$defs/"
 _SCHEMAS = "#/components/schemas/"
@@ -88,6 +90,7 @@ class AsyncApiChannel:
         }
         named = {
             "shard": (_SHARD, _shard_parameter),
+            "slot": (_SLOT, _slot_parameter),
             "agent_id": (_AGENT, _agent_parameter),
             "host": (_HOST, _host_parameter),
             "delay_ms": (_DELAY, _delay_parameter),
@@ -143,9 +146,9 @@ def _channels() -> dict[str, AsyncApiChannel]:
     waiting_receipts = "Receipts retry_due of the gate to itself: when their time is over they go to apc.receipts."
     own_exchange, dead = intra_exchange(_AGENT), "Deliveries that the broker gave up."
     return {
-        "ingress": AsyncApiChannel(_SHARD, "Packets on their way to the gate of their session's shard.", sent, INGRESS),
+        "ingress": AsyncApiChannel(_SLOT, "Packets on their way to the gate of their session's slot.", sent, INGRESS),
         "receipts": AsyncApiChannel(
-            _SHARD,
+            _SLOT,
             "What became of deliveries, an operator's changes of the registry, and INTRA_AGENT packets for the log.",
             inputs,
             RECEIPTS,
@@ -315,8 +318,15 @@ def _per_shard(name_of: Callable[[int], str]) -> str:
 
 def _shard_parameter(topology: Topology) -> Document:
     return {
-        "description": "CRC-32 (ISO-HDLC) of the UTF-8 session_id, modulo the number of shards.",
+        "description": "The slot of its sessions, modulo the number of shards.",
         "enum": [str(shard) for shard in range(topology.shards)],
+    }
+
+
+def _slot_parameter(topology: Topology) -> Document:
+    return {
+        "description": f"CRC-32 (ISO-HDLC) of the UTF-8 session_id, modulo {SLOTS}; a shard's number for all of it",
+        "enum": [str(slot) for slot in range(SLOTS)],
     }
 
 

@@ -81,6 +81,28 @@ def timer_id(session_id: str, step: int, kind: str) -> UUID:
     return uuid5(NAMESPACE_URL, f"apc:{session_id}/{step}/{kind}")
 
 
+SLOTS = 256
+"""Slots into which sessions are divided, whatever the number of shards; a slot is the routing key of its sessions."""
+
+
+def slot_of(session_id: str) -> int:
+    """Return the slot, 0 to 255, of a session: CRC-32 (ISO-HDLC) of its id modulo 256.
+
+    ```python
+    assert slot_of("s-1") % 8 == shard_of("s-1", 8)
+    ```
+
+    The slot in decimal is the routing key of the session's packets and receipts. Shard k of N has the slots s with
+    s mod N = k, so k itself is one of them.
+    """
+    return crc32(session_id.encode()) % SLOTS
+
+
+def is_number_of_shards(shards: int) -> bool:
+    """Return whether slots can be divided into so many shards: a power of two, at most as many as there are slots."""
+    return 1 <= shards <= SLOTS and shards.bit_count() == 1
+
+
 def shard_of(session_id: str, shards: int) -> int:
     """Return the shard, 0..shards-1, that owns a session: CRC-32 (ISO-HDLC) of its id modulo `shards`.
 

@@ -30,6 +30,15 @@ messages = st.builds(
 publications = st.builds(Publication, st.sampled_from([INGRESS, RECEIPTS]), st.sampled_from(["0", "1"]), messages)
 
 
+def test_slots_of_one_shard_share_a_bundle() -> None:
+    """Else sessions would not: each has its own slot."""
+    packets = [Publication(INGRESS, str(slot), Message(b"{}", f"m-{slot}")) for slot in (0, 7, 2, 255, 128)]
+    assert [one.positions for one in bundled(packets, shards=1)] == [[0, 1, 2, 3, 4]]
+    assert [one.positions for one in bundled(packets, shards=2)] == [[0, 2, 4], [1, 3]]
+    assert [one.publication.routing_key for one in bundled(packets, shards=2)] == ["0", "7"]
+    assert len(bundled(packets)) == 5, "who does not know the number of shards knows no other slot of it"
+
+
 @given(st.lists(publications, max_size=60))
 def test_everything_arrives_once_in_the_order_of_its_queue(sent: Sequence[Publication]) -> None:
     sendings = bundled(sent)

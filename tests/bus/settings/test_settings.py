@@ -61,6 +61,17 @@ def test_defaults_need_no_broker() -> None:
     assert DatabaseSettings().database_url is None
 
 
+@pytest.mark.parametrize(("shards", "remedy"), [("3", "set 2 or 4"), ("255", "set 128 or 256")])
+def test_a_number_of_shards_that_slots_cannot_be_divided_into_is_refused(
+    monkeypatch: pytest.MonkeyPatch, shards: str, remedy: str
+) -> None:
+    monkeypatch.setenv("APC_SHARDS", shards)
+    with pytest.raises(
+        ValidationError, match=rf"power of two from 1 to 256 \(got {shards}\): {remedy}; .*operations\.md"
+    ):
+        BusSettings()
+
+
 def test_several_nodes_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APC_AMQP_URL", "amqp://u:secret@a/v, amqps://u:secret@b/v")
     settings = BusSettings()

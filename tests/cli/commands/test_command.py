@@ -95,11 +95,11 @@ def test_config_hides_secrets(apc: ApcCommand) -> None:
 
 
 def test_settings_are_read_from_a_file(apc: ApcCommand) -> None:
-    (apc.folder / ".env").write_text("APC_SHARDS=3\nRABBITMQ_PASSWORD=secret\n")
+    (apc.folder / ".env").write_text("APC_SHARDS=4\nRABBITMQ_PASSWORD=secret\n")
 
     rows = json.loads(apc("topology", "show").stdout)
 
-    assert {row["queue"] for row in rows if row["exchange"] == "apc.ingress"} == {f"apc.gate.{n}" for n in range(3)}
+    assert {row["queue"] for row in rows if row["exchange"] == "apc.ingress"} == {f"apc.gate.{n}" for n in range(4)}
 
 
 def test_topology_exports_definitions_without_passwords(apc: ApcCommand) -> None:

@@ -21,7 +21,10 @@ from apc_log.placement import check_places, misplaced, number_of, objection_to
 names = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=30, unique=True)
 
 
-@given(names, st.integers(1, 12), st.integers(1, 12))
+numbers = st.sampled_from([1, 2, 4, 8, 16])
+
+
+@given(names, numbers, numbers)
 def test_open_sessions_tell_the_number_that_placed_them(sessions: list[str], opened: int, now: int) -> None:
     places = {session_id: shard_of(session_id, opened) for session_id in sessions}
     fitting = number_of(places)
@@ -48,7 +51,7 @@ def test_what_no_number_fits_is_no_reason_to_stop() -> None:
     assert check_places(places, 4) == misplaced(places, 4) != []
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("shards", [1, 2])
 def test_a_number_that_leaves_open_sessions_without_a_gate_is_refused(shards: int) -> None:
     """Nobody would fire their timers, so nothing would ever end them."""
     places = torn(4, 3)
@@ -65,13 +68,13 @@ def is_served(places: dict[str, int], shards: int) -> bool:
         return False
 
 
-@given(names, st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(0, 6))
+@given(names, st.lists(st.integers(1, 6), min_size=1, max_size=3), st.sampled_from([0, 1, 2, 4, 8]))
 def test_there_is_always_a_number_that_serves_open_sessions_and_may_be_set(
     sessions: list[str], opened: list[int], now: int
 ) -> None:
     places = {name: shard_of(name, opened[index % len(opened)]) for index, name in enumerate(sessions)}
-    numbers = {*range(1, 9), number_of(places) or 1}
-    allowed = [shards for shards in numbers if objection_to(places, now, shards) is None]
+    tried = {1, 2, 4, 8, number_of(places) or 1}
+    allowed = [shards for shards in tried if objection_to(places, now, shards) is None]
     assert all(is_served(places, shards) for shards in allowed), "what may be set can be served"
     if is_served(places, now):
         assert not any(misplaced(places, shards) for shards in allowed), "nothing gets worse"
@@ -84,7 +87,7 @@ def test_an_objection_names_the_way_out() -> None:
     fitting = number_of(places)
     assert fitting is not None and fitting > 1
     for now in (0, 1):
-        assert f"set APC_SHARDS={fitting} until" in str(objection_to(places, now, fitting - 1))
+        assert f"set APC_SHARDS={fitting} until" in str(objection_to(places, now, fitting // 2))
     assert "`apc session stop`" in str(objection_to(places, fitting, 1))
     assert "set at least APC_SHARDS=4 until" in str(objection_to(torn(4, 3), 0, 2))
 

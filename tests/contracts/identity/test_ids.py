@@ -6,7 +6,7 @@ from uuid import RFC_4122, UUID, uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_contracts import new_packet_id, reply_id, shard_of, timer_id
+from apc_contracts import new_packet_id, reply_id, shard_of, slot_of, timer_id
 from apc_contracts.identity.ids import keyed_id
 
 CAUSE = UUID("0190a5f2-1111-7222-8333-444455556666")
@@ -50,3 +50,9 @@ def test_shards_are_those_of_crc_32() -> None:
 @given(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._:-]{0,63}", fullmatch=True), st.integers(1, 64))
 def test_every_session_has_one_shard(session_id: str, shards: int) -> None:
     assert 0 <= shard_of(session_id, shards) < shards
+
+
+@given(st.text(min_size=1), st.sampled_from([1, 2, 4, 8, 16, 32, 64, 128, 256]))
+def test_the_slot_tells_the_shard_whatever_the_number_of_shards(session_id: str, shards: int) -> None:
+    assert slot_of(session_id) % shards == shard_of(session_id, shards)
+    assert slot_of("123456789") == 0xCBF43926 % 256

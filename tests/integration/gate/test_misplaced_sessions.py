@@ -8,6 +8,8 @@ import pytest
 from tests.integration.conftest import House
 from tests.support.traffic import SESSION, ScriptedAgents, until
 
+from apc_bus.rabbit import apply_rabbit
+from apc_bus.topology import build_topology
 from apc_cli.commands.dead_letter import Filter, settle_dead
 from apc_cli.commands.session_control import signal_session
 from apc_cli.errors import InputUnusable
@@ -23,7 +25,7 @@ ANY = Filter()
 @pytest.fixture
 def shards() -> int:
     """The later number."""
-    return 3
+    return 4
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ async def moved(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
     monkeypatch.setenv("APC_DATABASE_URL", postgres_url)
     monkeypatch.setattr(service, "check_places", lambda sessions, shards: [])
-    assert shard_of(SESSION, 3) != shard_of(SESSION, 1)
+    assert shard_of(SESSION, 4) != shard_of(SESSION, 1)
     yield house
     assert [row["shard"] for row in await house.pool.fetch(PLACES, SESSION)] == [0], "all of it is in one shard"
 
@@ -42,6 +44,7 @@ async def served(house: House, shards: int, monkeypatch: pytest.MonkeyPatch) -> 
     """Everything at work with this number."""
     house.shards, house.agents = shards, ScriptedAgents(house.agents.bus, shards=shards)
     monkeypatch.setenv("APC_SHARDS", str(shards))
+    await apply_rabbit(house.settings.amqp_url.get_secret_value(), build_topology(shards))
     async with house.persister(), house.gate():
         yield
 
@@ -50,7 +53,7 @@ async def test_a_paused_one_resumes_and_stops(moved: House, monkeypatch: pytest.
     """No deadline ends it while it is paused."""
     async with served(moved, 1, monkeypatch):
         await moved.open_session()
-    async with served(moved, 3, monkeypatch):
+    async with served(moved, 4, monkeypatch):
         assert (await signal_session(SESSION, Signal.PAUSE, None, None)).startswith("paused in ")
         assert not (await signal_session(SESSION, Signal.RESUME, None, None)).startswith("paused in ")
         assert await signal_session(SESSION, Signal.STOP, None, None) in ("CLOSED", "HALTED")
@@ -60,7 +63,7 @@ async def test_its_dead_letters_are_requeued_and_discarded(moved: House, monkeyp
     async with served(moved, 1, monkeypatch):
         await moved.open_session()
         first, second = await moved.dead_letter("blue-1"), await moved.dead_letter("sentinel")
-    async with served(moved, 3, monkeypatch):
+    async with served(moved, 4, monkeypatch):
         (again,) = await settle_dead(ReceiptKind.REQUEUE, [str(first.packet_id)], ANY)
         assert (again["state"], again["attempt"]) == ("ROUTED", 2)
         (delivery,) = await moved.agents.receive("blue-1")
@@ -82,6 +85,6 @@ async def test_a_dead_letter_in_a_shard_that_is_no_more_is_named(
             with pytest.raises(InputUnusable, match="in shard 2 of the log, which nobody serves with APC_SHARDS=2"):
                 await settle_dead(kind, [str(dead.packet_id)], ANY)
             assert await settle_dead(kind, [], ANY, is_all=True) == []
-        monkeypatch.setenv("APC_SHARDS", "3")
+        monkeypatch.setenv("APC_SHARDS", "4")
         await settle_dead(ReceiptKind.DISCARD, [str(dead.packet_id)], ANY)
         await until(house.has_come_to("ARCHIVED", dead.packet_id, "blue-1"))

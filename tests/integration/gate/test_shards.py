@@ -46,7 +46,7 @@ def shards() -> int:
 
 async def test_sessions_of_two_shards(house: House) -> None:
     sent, of_shard = Sent(), dict[UUID, int]()
-    workers = [ScriptedWorker(house.agents.bus, agent, shards=2) for agent in house.agents.cast]
+    workers = [ScriptedWorker(house.agents.bus, agent) for agent in house.agents.cast]
     log_writers = (house.persister(serve_shards=[shard]) for shard in (0, 1))
     async with next(log_writers), house.gate() as (first, _), workers[0].working(), workers[1].working():
         async with house.gate(), workers[2].working(), workers[3].working():
@@ -143,9 +143,9 @@ async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_ow
 
         apc = ApcCommand(tmp_path)
         url = house.settings.amqp_url.get_secret_value()
-        given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "3"}
+        given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "4"}
         done = await asyncio.to_thread(apc, "topology", "apply", given=given)
-        assert done.returncode != 0 and "cannot change from 2 to 3 shards" in done.stderr, done
+        assert done.returncode != 0 and "cannot change from 2 to 4 shards" in done.stderr, done
         assert len(done.stderr.splitlines()) == 1
 
 
@@ -175,13 +175,18 @@ async def test_a_packet_in_the_wrong_shard_leaves_nothing_of_its_session_there(h
         await house.agents.publish(lost)  # to its own shard: the id is free
         await until(house.is_logged(lost.packet_id))
         assert [row["shard"] for row in await house.pool.fetch(SHARDS_OF, ONE)] == [shard_of(ONE, 2)]
+        old = make_packet("red-1", make_idea(), ("sentinel",), parent=opening, session_id=ONE)
+        message = house.agents.publication(old).message
+        by_number = Publication(INGRESS, str(shard_of(ONE, 2)), message)  # as workers of release 0.1.0 send
+        await house.agents.bus.publish(by_number)
+        await until(house.is_logged(old.packet_id))
 
 
 @pytest.mark.long
 async def test_the_number_changes_when_every_session_has_ended(house: House, tmp_path: Path, postgres_url: str) -> None:
     apc = ApcCommand(tmp_path)
     url = house.settings.amqp_url.get_secret_value()
-    given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "3"}
+    given = {"APC_AMQP_URL": url, "APC_DATABASE_URL": postgres_url, "APC_SHARDS": "4"}
 
     async def run(*arguments: str, **settings: str) -> tuple[int, str]:
         environment = {name: value for name, value in (given | settings).items() if value}
@@ -189,7 +194,7 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
         return done.returncode, done.stdout + done.stderr
 
     def workers() -> list[ScriptedWorker]:
-        return [ScriptedWorker(house.agents.bus, agent, shards=2) for agent in house.agents.cast]
+        return [ScriptedWorker(house.agents.bus, agent) for agent in house.agents.cast]
 
     async def has_quiet_sessions() -> bool:
         return bool(await house.pool.fetchval(OPEN, len(SESSIONS)))
@@ -205,20 +210,20 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
             await house.agents.publish(*(make_start(session_id) for session_id in SESSIONS))
             await until(has_quiet_sessions)
     code, said = await run("topology", "apply", APC_DATABASE_URL="")
-    assert code and "cannot change from 2 to 3 shards: only the log knows" in said and "set APC_DATABASE_URL" in said
+    assert code and "cannot change from 2 to 4 shards: only the log knows" in said and "set APC_DATABASE_URL" in said
     code, said = await run("topology", "apply")
-    assert code and "cannot change from 2 to 3 shards: 5 open sessions, such as session-1, are in another" in said, said
+    assert code and "cannot change from 2 to 4 shards: 4 open sessions, such as session-1, are in another" in said, said
     code, said = await run("topology", "export")
-    assert code and "APC_SHARDS is 3" in said and "such as APC_SHARDS=2" in said, said
+    assert code and "APC_SHARDS is 4" in said and "such as APC_SHARDS=2" in said, said
     with pytest.raises(ShardsDiffer, match="are in another shard of the log"):
         bus = await house.connect("orchestrator")
         try:
-            settings = OrchestratorSettings(shards=3)
+            settings = OrchestratorSettings(shards=4)
             await Orchestrator(settings, bus, house.pool, house.artifacts).run(asyncio.Event())
         finally:
             await bus.close()
     code, said = await run("doctor")
-    assert code and "APC_SHARDS is 3, and the broker" not in said and "such as APC_SHARDS=2" in said, said
+    assert code and "APC_SHARDS is 4, and the broker" not in said and "such as APC_SHARDS=2" in said, said
 
     async with house.persister(), house.gate():
         async with AsyncExitStack() as stack:
@@ -231,7 +236,7 @@ async def test_the_number_changes_when_every_session_has_ended(house: House, tmp
             await until(have_ended)
     code, said = await run("topology", "apply")
     assert code == 0, said
-    assert (await run("doctor", APC_SHARDS="2"))[1].count("the broker has the queues of 3 shards") == 1
+    assert (await run("doctor", APC_SHARDS="2"))[1].count("the broker has the queues of 4 shards") == 1
 
 
 async def delete_queues(url: str) -> None:
@@ -262,7 +267,7 @@ async def test_a_broker_gets_the_number_of_the_open_sessions_back(
         await house.agents.register()
         async with AsyncExitStack() as stack:
             for agent in house.agents.cast:
-                await stack.enter_async_context(ScriptedWorker(house.agents.bus, agent, shards=2).working())
+                await stack.enter_async_context(ScriptedWorker(house.agents.bus, agent).working())
             await house.agents.publish(*(make_start(session_id) for session_id in SESSIONS))
             await until(have_begun)
     await apply_rabbit(url, build_topology(1))  # as release 0.1.0 would, whatever is open

@@ -10,7 +10,7 @@ from tests.support.traffic.packets import AGENTS, ROLE, SESSION, Cast
 from apc_bus import headers
 from apc_bus.port import Bus, Delivery, Message, Publication
 from apc_bus.topology import INGRESS, RECEIPTS, AgentQueues, agent_queue
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id, slot_of
 from apc_contracts.identity.registry import ANY_SCHEMA
 from apc_contracts.identity.registry_change import AgentAdded, encode_registry_change
 from apc_contracts.packet import Packet
@@ -67,11 +67,11 @@ class ScriptedAgents:
                 await self.bus.publish(Publication(RECEIPTS, str(shard), message))
 
     def publication(self, packet: Packet, **properties: Any) -> Publication:
-        """Return the publication of a packet to its shard.
+        """Return the publication of a packet to its slot.
 
         `properties` override those of its message, `body` its bytes.
         """
-        shard = str(shard_of(packet.trace.session_id, self._shards))
+        slot = str(slot_of(packet.trace.session_id))
         fields: dict[str, Any] = {
             "body": None,
             "message_id": str(packet.packet_id),
@@ -81,7 +81,7 @@ class ScriptedAgents:
         } | properties
         if fields["body"] is None:
             fields["body"] = seal(packet).body
-        return Publication(INGRESS, shard, Message(**fields))
+        return Publication(INGRESS, slot, Message(**fields))
 
     async def publish(self, *packets: Packet, **properties: Any) -> None:
         """Publish packets in order, each confirmed. Raises what `Bus.publish` raises."""
@@ -112,9 +112,9 @@ class ScriptedAgents:
             for packet_id in packet_ids
             for kind in kinds or HANDLED
         ]
-        body, shard = encode_receipts(found), shard_of(session_id, self._shards)
+        body, slot = encode_receipts(found), slot_of(session_id)
         message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=self.bus.user)
-        await self.bus.publish(Publication(RECEIPTS, str(shard), message))
+        await self.bus.publish(Publication(RECEIPTS, str(slot), message))
 
     async def receive(self, agent: str, count: int = 1, *, urgent: bool = False) -> list[Delivery]:
         """Wait for `count` deliveries in an agent's queue, acknowledge and return them."""

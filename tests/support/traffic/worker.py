@@ -14,7 +14,7 @@ from apc_bus import headers
 from apc_bus.errors import BusError
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import RECEIPTS, agent_queue
-from apc_contracts.identity.ids import new_packet_id, shard_of
+from apc_contracts.identity.ids import new_packet_id, slot_of
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import NackPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
@@ -41,7 +41,6 @@ class ScriptedWorker:
         agent: str,
         *,
         rejects: Callable[[Packet], bool] = lambda packet: False,
-        shards: int = 1,
     ) -> None:
         self.agent = agent
         self.effects: Counter[UUID] = Counter()
@@ -54,7 +53,6 @@ class ScriptedWorker:
         """Deliveries dropped because their (packet_id, attempt) had arrived before."""
         self._bus = bus
         self._rejects = rejects
-        self._shards = shards
         self._seen: set[tuple[UUID, int]] = set()
         self._busy: set[bool] = set()
         """The queues, urgent or not, whose deliveries it has in hand."""
@@ -143,8 +141,8 @@ class ScriptedWorker:
             for start in range(0, len(of_session), RECEIPTS_A_MESSAGE):
                 body = encode_receipts(of_session[start : start + RECEIPTS_A_MESSAGE])
                 message = Message(body, str(new_packet_id()), type=headers.TYPE_RECEIPTS, user_id=self._bus.user)
-                shard = str(shard_of(session_id, self._shards))
-                await publish_until_confirmed(self._bus, Publication(RECEIPTS, shard, message))
+                slot = str(slot_of(session_id))
+                await publish_until_confirmed(self._bus, Publication(RECEIPTS, slot, message))
 
 
 async def publish_until_confirmed(bus: Bus, publication: Publication) -> int:

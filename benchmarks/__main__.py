@@ -19,7 +19,7 @@ from benchmarks.database.persisting import measure_persister
 from benchmarks.relevance import measure_relevance
 from benchmarks.services.growth import measure_growth
 from benchmarks.services.sessions import measure_sessions
-from benchmarks.services.shards import measure_shards
+from benchmarks.services.shards import measure_shards, measure_spread
 from benchmarks.services.starting import measure_start
 from benchmarks.services.takeover import measure_takeover
 from benchmarks.support.amounts import at_least
@@ -37,7 +37,7 @@ PARTS = (
     *("policy", "messages", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
-LONG = ("sessions", "takeover", "shards")
+LONG = ("sessions", "takeover", "shards", "spread")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "messages", "observability", "context", "relevance"})
 """Parts that need neither broker nor database."""
@@ -81,6 +81,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
                     await measure_takeover(system, figures)
         if "shards" in parts:
             await measure_shards(servers, figures, count)
+        if "spread" in parts:
+            await measure_spread(servers, figures, count)
         if "persister" in parts:
             await measure_persister(servers, figures, count)
         if "log" in parts:

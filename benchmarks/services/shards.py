@@ -1,14 +1,17 @@
-"""What a packet costs with one, two, four and eight shards: CPU, not rates, because all shards share one machine."""
+"""What a packet costs with several shards, fed one after another or all at once, and what idle shards cost."""
 
+import asyncio
 import itertools
 from contextlib import AsyncExitStack
+from time import monotonic
 
+from apc_bus.port import Publication
 from apc_contracts.identity.ids import shard_of
 from benchmarks.support import agents, packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.metering import Meter
 from benchmarks.support.servers import Servers
-from benchmarks.support.system import Load, System, start_system, until_applied
+from benchmarks.support.system import Load, System, start_system, until_applied, until_followed
 
 COUNTS = (1, 2, 4, 8)
 ROUNDS = 3
@@ -59,6 +62,84 @@ async def _run(servers: Servers, system: System, count: int) -> dict[str, float]
         return {**cpu, WAL: (await system.pool.fetchval(WRITTEN) - written) / sent / 1000}
 
 
+SPREAD_COUNTS = (1, 4, 16)
+SPREAD_SESSIONS = 32
+"""Sessions that have packets at the same time; each shard has as many of them."""
+SPREAD_WARM_UP = 10 * SPREAD_SESSIONS
+SPREAD_BAR = 1.3
+IDLE_SECONDS = 20.0
+IDLE_LIMIT = 3.0
+"""Per cent of a core that all parts together may use while nothing happens."""
+
+
+async def measure_spread(servers: Servers, figures: Figures, count: int) -> None:
+    """Send `count` packets round robin to sessions of all shards, for each number of shards; then nothing for a while.
+
+    Batches are small then: what arrives at once is divided among the shards.
+    """
+    first: float | None = None
+    for shards in SPREAD_COUNTS:
+        async with start_system(servers, shards) as system:
+            rate, cpu, idle = await _spread(servers, system, count)
+        total = sum(cpu.values())
+        first = total if first is None else first
+        figures.add(
+            Figure(f"spread_{shards}_rate", rate, "packets/s"),
+            Figure(f"spread_{shards}_cpu", total, CPU, first, SPREAD_BAR, is_time=True, note=_parts(cpu)),
+            Figure(
+                f"spread_{shards}_idle",
+                sum(idle.values()),
+                "% of a core",
+                IDLE_LIMIT,
+                1,
+                is_time=True,
+                note=_parts(idle),
+            ),
+        )
+
+
+def _parts(found: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+
+
+async def _spread(servers: Servers, system: System, count: int) -> tuple[float, dict[str, float], dict[str, float]]:
+    """Return packets per second, CPU seconds of 1,000 packets by process, and per cent of a core while idle."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(system.worker("source"))
+        sink = await stack.enter_async_context(system.worker("sink"))
+        sessions = [
+            _session_of(number % max(SPREAD_COUNTS), max(SPREAD_COUNTS), number) for number in range(SPREAD_SESSIONS)
+        ]
+        for session_id in sessions:
+            await system.open_session(session_id, [agents.source, agents.sink])
+        load = Load(system.bus, system.pool, sessions)
+        await load.send(_round_robin(system, sessions, SPREAD_WARM_UP))
+        await until_applied(system.pool, sessions, SPREAD_WARM_UP)
+        packets_of_run = _round_robin(system, sessions, count)
+        processes = {name: one.process.pid for name, one in {**system.services, "worker": sink}.items()}
+        meter, began = await Meter.start(servers, processes), monotonic()
+        await load.send(packets_of_run)
+        await until_applied(system.pool, sessions, SPREAD_WARM_UP + count)
+        rate, cpu = count / (monotonic() - began), await meter.read(count)
+        await until_followed(system.pool)
+        meter, began = await Meter.start(servers, processes), monotonic()
+        await asyncio.sleep(IDLE_SECONDS)
+        used = await meter.read(1000)
+        idle = {name: 100 * value / (monotonic() - began) for name, value in used.items() if name != "sender"}
+    return rate, cpu, idle
+
+
+def _round_robin(system: System, sessions: list[str], count: int) -> list[Publication]:
+    """Return `count` packets, one for each session in turn."""
+    each = [
+        packets.publications(
+            one, agents.source.actor, [agents.sink.agent_id], system.bus.user, -(-count // len(sessions))
+        )
+        for one in sessions
+    ]
+    return [publication for turn in zip(*each, strict=True) for publication in turn][:count]
+
+
 async def _send(system: System, sessions: list[str], count: int, before: int) -> None:
     """Send `count` packets in equal parts, one session after the other; `before` is what was sent already."""
     part = count // len(sessions)
@@ -68,6 +149,7 @@ async def _send(system: System, sessions: list[str], count: int, before: int) ->
         await until_applied(system.pool, [session_id], before // len(sessions) + part)
 
 
-def _session_of(shard: int, shards: int) -> str:
-    """Return the name of a session that belongs to this shard."""
-    return next(name for number in itertools.count() if shard_of(name := f"shards-{shard}-{number}", shards) == shard)
+def _session_of(shard: int, shards: int, tag: int = 0) -> str:
+    """Return the name of a session that belongs to this shard, another one for each tag."""
+    names = map(f"shards-{shard}-{tag}-{{}}".format, itertools.count())
+    return next(name for name in names if shard_of(name, shards) == shard)

@@ -3,7 +3,7 @@
 It is read from the views of migrations/sql/0105_analytics.sql and from what the persister keeps of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -94,15 +94,16 @@ async def read_ledger(pool: asyncpg.Pool, ledger: ProtocolLedger) -> Positions:
     return positions
 
 
-async def read_shard(connection: Any, ledger: ProtocolLedger, shard: int, after: int, last: int) -> None:
-    """Feed a ledger what a shard judged behind `after`, up to `last`."""
+async def read_shard(connection: Any, ledgers: Sequence[ProtocolLedger], shard: int, after: int, last: int) -> None:
+    """Feed each of these ledgers what a shard judged behind `after`, up to `last`."""
     evals = await connection.fetch(EVALS + LATER + MEASURED, shard, after, last)
     transfers = await read_transfers(connection, shard=shard, after=after, last=last)
     decisions = await read_decisions(connection, shard=shard, after=after, last=last)
-    # Nothing is awaited from here on: anyone who asks the ledger meanwhile finds all of it or nothing.
-    for row in evals:
-        ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
-    recall(ledger, [*transfers, *decisions])
+    # Nothing is awaited from here on: anyone who asks a ledger meanwhile finds all of it or nothing.
+    for ledger in ledgers:
+        for row in evals:
+            ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
+        recall(ledger, [*transfers, *decisions])
 
 
 async def _rows(connection: Any, query: str, shard: int | None, after: int, last: int) -> list[Any]:

@@ -1,7 +1,9 @@
 """The gate of one shard: stands by, acquires the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -27,7 +29,7 @@ from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
-from apc_orchestrator.lease import Fence, Lease, keep_hearing
+from apc_orchestrator.lease import Lease, Questions
 from apc_orchestrator.publications import epoch_open
 from apc_orchestrator.shard.intake import ShardResources, UnjudgeableTimers
 from apc_orchestrator.shard.shard_server import ShardServer
@@ -87,8 +89,8 @@ async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Re
             await backoff.wait()
 
 
-# The ledger of all protocols in the orchestrator's memory: read from the log when a shard is taken, then updated with
-# each verdict; verdicts of other shards are read from the log in the background.
+# What the shards of a process share, and the ledger of all protocols in the memory of each: read from the log when a
+# shard is taken, then updated with each verdict; verdicts of other shards are read from the log in the background.
 
 
 async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
@@ -98,35 +100,59 @@ async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[Protoc
 
 
 class OtherShards:
-    """Follows the verdicts of the other shards. A block there applies here as soon as it is read."""
+    """Follows the verdicts of all shards for the shards of this process: each entry is read once for all of them.
 
-    def __init__(self, pool: asyncpg.Pool, shard: int, ledger: ProtocolLedger, positions: Positions) -> None:
+    A block in another shard applies as soon as it is read.
+    """
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
-        self._shard = shard
-        self._ledger = ledger
-        self._positions = positions
+        self._held: dict[int, tuple[ProtocolLedger, Positions]] = {}
+
+    @contextmanager
+    def followed(self, shard: int, ledger: ProtocolLedger, positions: Positions) -> Iterator[None]:
+        """Feed the ledger of a shard, which has read as far as `positions`, while the context is open."""
+        self._held[shard] = ledger, positions
+        try:
+            yield
+        finally:
+            del self._held[shard]
 
     async def follow(self, pause_seconds: float) -> None:
         """Read new verdicts repeatedly; when the database is away, try again later. Ends when cancelled."""
         while True:
             await asyncio.sleep(pause_seconds)
             try:
-                await self.read()
+                if self._held:
+                    await self.read()
             except DATABASE_AWAY as error:
-                _log.warning("other_shards_unread", shard=self._shard, reason=str(error))
+                _log.warning("other_shards_unread", reason=str(error))
 
     async def read(self) -> None:
         """Read new verdicts. Raises OSError or asyncpg's errors when the database is away."""
-        async with (
-            self._pool.acquire() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
+        async with self._pool.acquire() as connection:
+            # Entries up to a head never change: nothing has to be read at the same moment.
             for head in await connection.fetch(HEADS):
                 shard, last = head["shard"], head["last"]
-                after = self._positions.get(shard, 0)
-                if shard != self._shard and last > after:
-                    await read_shard(connection, self._ledger, shard, after, last)
-                    self._positions[shard] = last
+                behind: dict[int, list[tuple[ProtocolLedger, Positions]]] = {}
+                for held, (ledger, positions) in self._held.items():
+                    after = positions.get(shard, 0)
+                    if held != shard and last > after:
+                        behind.setdefault(after, []).append((ledger, positions))
+                for after, group in behind.items():
+                    await read_shard(connection, [ledger for ledger, _ in group], shard, after, last)
+                    for _, positions in group:
+                        positions[shard] = last
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByShards:
+    """What the shards of a process have in common."""
+
+    health: Health
+    last_resort: LastResort
+    questions: Questions
+    others: OtherShards
 
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -148,8 +174,7 @@ class Gate:
         pool: asyncpg.Pool,
         artifacts: ArtifactStore,
         shard: int,
-        health: Health,
-        last_resort: LastResort,
+        shared: SharedByShards,
     ) -> None:
         self._settings = settings
         self._contracts = contracts
@@ -157,8 +182,8 @@ class Gate:
         self._pool = pool
         self._artifacts = artifacts
         self._shard = shard
-        self._health = health
-        self._last_resort = last_resort
+        self._health = shared.health
+        self._shared = shared
         self.state = ShardState(shard)
         self._unjudgeable = UnjudgeableTimers()
 
@@ -196,10 +221,10 @@ class Gate:
 
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)
-        watch = self._last_resort.watch(self._bus, queue)
+        watch = self._shared.last_resort.watch(self._bus, queue)
         async with (
             self._bus.subscribe(queue, prefetch=self._settings.gate_prefetch, watch=watch) as inputs,
-            keep_hearing(self._bus, queue, Fence.of(self._settings.heartbeat), self._health),
+            self._shared.questions.asked(queue),
         ):
             _log.info("gate_stands_by", shard=self._shard)
             since = monotonic()
@@ -213,10 +238,8 @@ class Gate:
             server = ShardServer(resources, stop)
             self.state.take(server)
             beside = [resources.verifier.run(), server.presence.run()]
-            if self._settings.shards > 1:
-                others = OtherShards(self._pool, self._shard, resources.protocols, positions)
-                beside.append(others.follow(self._settings.other_shards_seconds))
-            await self._serve(server.serve(first), beside)
+            with self._shared.others.followed(self._shard, resources.protocols, positions):
+                await self._serve(server.serve(first), beside)
 
     async def _load(self, lease: Lease, inputs: Subscription, since: float) -> tuple[ShardResources, Positions]:
         """Load what a lease works with: everything confirmed before it is in the database by now."""

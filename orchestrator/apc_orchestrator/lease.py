@@ -53,25 +53,42 @@ class Fence:
         return cls(silence_seconds=seconds, question_seconds=seconds / QUESTIONS_A_HEARTBEAT)
 
 
-@asynccontextmanager
-async def keep_hearing(bus: Bus, queue: str, fence: Fence, health: Health) -> AsyncIterator[None]:
-    """Ask the broker about the queue repeatedly: when nothing else arrives, its answers end the silence.
+class Questions:
+    """Asks the broker repeatedly, once for all shards of a process: without other traffic the answers end the silence.
 
-    A question without an answer is the last one. A new connection would answer for the lost one, and an orchestrator
+    All shards consume over one connection, and silence is that of the connection. A question without an answer is the
+    last one until another shard is stood by for: a new connection would answer for the lost one, and an orchestrator
     that was frozen would go on.
     """
 
-    async def ask() -> None:
+    def __init__(self, bus: Bus, fence: Fence, health: Health) -> None:
+        self._bus = bus
+        self._fence = fence
+        self._health = health
+        self._hearing: list[str] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def asked(self, queue: str) -> AsyncIterator[None]:
+        """Ask while the context is open, about one of the queues that are open."""
+        self._hearing.append(queue)
+        if self._asking is None or self._asking.done():
+            asking = run_until_success(self._ask, name="question", task="questions", awaits=(), health=self._health)
+            self._asking = asyncio.create_task(asking)
+        try:
+            yield
+        finally:
+            self._hearing.remove(queue)
+            if not self._hearing:
+                await cancelled(self._asking)
+
+    async def _ask(self) -> None:
+        queue = ""
         try:
             while True:
-                await asyncio.sleep(fence.question_seconds)
+                await asyncio.sleep(self._fence.question_seconds)
+                queue = self._hearing[0]
                 with unasked_cancel_fails():
-                    await bus.depth(queue)
+                    await self._bus.depth(queue)
         except BusError as error:
             _log.warning("question_unanswered", queue=queue, reason=str(error))
-
-    asking = asyncio.create_task(run_until_success(ask, name="question", task=queue, awaits=(), health=health))
-    try:
-        yield
-    finally:
-        await cancelled(asking)

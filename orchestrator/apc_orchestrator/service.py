@@ -1,11 +1,12 @@
 """The orchestrator process: a gate for each shard, and the reader of the dead queue."""
 
 import asyncio
+from functools import partial
 
 import asyncpg
 
 from apc_bus.artifacts import ArtifactStore
-from apc_bus.concurrency import Backoff, Health, cancelled, first_of, until_stopped
+from apc_bus.concurrency import Backoff, Health, cancelled, first_of, keep_running, until_stopped
 from apc_bus.database import DATABASE_AWAY, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
@@ -16,7 +17,8 @@ from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import packet_validator
 from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
-from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate
+from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate, OtherShards, SharedByShards
+from apc_orchestrator.lease import Fence, Questions
 from apc_orchestrator.telemetry import ShardState, follow_gates
 
 _log = get_logger("apc_orchestrator")
@@ -35,10 +37,10 @@ class Orchestrator:
         self._pool = pool
         self._health = Health()
         self._last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
-        self._gates = [
-            Gate(settings, contracts, bus, pool, artifacts, shard, self._health, self._last_resort)
-            for shard in settings.own_shards
-        ]
+        self._others = OtherShards(pool)
+        questions = Questions(bus, Fence.of(settings.heartbeat), self._health)
+        shared = SharedByShards(self._health, self._last_resort, questions, self._others)
+        self._gates = [Gate(settings, contracts, bus, pool, artifacts, shard, shared) for shard in settings.own_shards]
         follow_gates(self)
 
     @property
@@ -76,10 +78,16 @@ class Orchestrator:
         serving = asyncio.create_task(gates)
         letters = read_dead_letters(self._bus, self._settings.shards, self._limits, self._health, self._last_resort)
         try:
-            await first_of(serving, letters)
+            await first_of(serving, letters, self._follow_others(stop))
         finally:
             await cancelled(serving)
         _log.info("orchestrator_stopped")
+
+    async def _follow_others(self, stop: asyncio.Event) -> None:
+        if self._settings.shards > 1:
+            follow = partial(self._others.follow, self._settings.other_shards_seconds)
+            await keep_running(follow, task="the verdicts of other shards", health=self._health, stop=stop)
+        await asyncio.Event().wait()  # the gates go on until they are drained
 
     async def _check_places(self, stop: asyncio.Event) -> None:
         """Compare the open sessions with the number of shards, once the database answers."""

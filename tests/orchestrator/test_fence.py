@@ -8,7 +8,7 @@ import pytest
 
 from apc_bus import concurrency
 from apc_bus.concurrency import Health
-from apc_orchestrator.lease import Fence, keep_hearing
+from apc_orchestrator.lease import Fence, Questions
 
 
 @pytest.mark.parametrize("seconds", range(1, 61))
@@ -42,6 +42,37 @@ async def test_questions_end_though_an_answer_comes_with_the_cancellation(monkey
     """Before, a gate that was told to stop then waited for its questions without end."""
     monkeypatch.setattr(concurrency, "PATIENCE", 0.05)
     bus: Any = SwallowingBus()
-    async with asyncio.timeout(20), keep_hearing(bus, "apc.gate.0", Fence(1.0, 0.01), Health()):
+    async with asyncio.timeout(20), Questions(bus, Fence(1.0, 0.01), Health()).asked("apc.gate.0"):
         await bus.asked.wait()
     assert bus.swallowed == 1
+
+
+class AnsweringBus:
+    """A bus whose broker answers, and which remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def depth(self, queue: str) -> None:
+        self.asked.append(queue)
+
+
+async def test_a_process_asks_once_for_all_its_shards() -> None:
+    """Silence is that of the connection, over which all of them consume."""
+    bus: Any = AnsweringBus()
+    questions = Questions(bus, Fence(1.0, 0.001), Health())
+
+    async def is_asked(queue: str) -> None:
+        bus.asked.clear()
+        while queue not in bus.asked:
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(20), questions.asked("apc.gate.1"):
+        async with questions.asked("apc.gate.0"):
+            await is_asked("apc.gate.1")
+            assert "apc.gate.0" not in bus.asked
+        await is_asked("apc.gate.1")
+        async with questions.asked("apc.gate.2"):
+            await is_asked("apc.gate.1")
+    async with asyncio.timeout(20), questions.asked("apc.gate.2"):
+        await is_asked("apc.gate.2")

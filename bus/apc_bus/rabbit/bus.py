@@ -87,9 +87,10 @@ class RabbitBus:
         is_told = False
         while not is_cancelled():
             await asyncio.sleep(self._settings.consumer_check.total_seconds())
-            for expected in self._expected:
-                if not is_cancelled():
-                    await self._look_at(expected)
+            watched = list(self._expected)
+            depths = await self._depths([expected.queue for expected in watched])
+            for expected in watched:
+                self._compare(expected, depths[expected.queue])
             try:
                 await self._publish_link.get()
                 is_told = False
@@ -98,13 +99,11 @@ class RabbitBus:
                     _log.warning("broker_away", purpose=self._purpose, reason=str(error))
                 is_told = True
 
-    async def _look_at(self, expected: Expected) -> None:
-        try:
-            depth = await self.depth(expected.queue)
-        except BusError as error:
+    def _compare(self, expected: Expected, depth: QueueDepth | BusError) -> None:
+        if isinstance(depth, BusError):
             expected.lag = None
-            if not isinstance(error, BusUnavailable):  # that is told once, of the connection
-                _log.warning("queue_not_told", queue=expected.queue, reason=str(error))
+            if not isinstance(depth, BusUnavailable):  # that is told once, of the connection
+                _log.warning("queue_not_told", queue=expected.queue, reason=str(depth))
             return
         if expected.compare(depth.messages, depth.consumers):
             _log.warning("consumer_starved", queue=expected.queue)
@@ -166,24 +165,33 @@ class RabbitBus:
 
     async def consumers(self, queues: Sequence[str]) -> dict[str, int | None]:
         """Ask the broker, on one channel, how many consumers each queue has; once it fails to answer, no further."""
-        found: dict[str, int | None] = dict.fromkeys(queues)
+        found: dict[str, int | None] = {}
+        for queue, depth in (await self._depths(queues)).items():
+            if isinstance(depth, BusError):
+                found[queue] = 0 if isinstance(depth, QueueMissing) else None
+            else:
+                found[queue] = depth.consumers
+        return found
+
+    async def _depths(self, queues: Sequence[str]) -> dict[str, QueueDepth | BusError]:
+        """Ask the broker on one channel for the depth of each queue; once it fails to answer, no further."""
+        found: dict[str, QueueDepth | BusError] = {}
         patience, channel = self._nodes.timing.answer, None
         try:
-            link = await self._consume_link.get()
             for queue in queues:
                 try:
+                    link = await self._consume_link.get()
                     with told_of_depth(queue), unasked_cancel_fails():
                         channel = channel or await link.bulk_channel(patience)
                         declared = await channel.queue_declare(queue, passive=True, timeout=patience)
-                    found[queue] = declared.consumer_count or 0
-                except QueueMissing:
-                    found[queue], channel = 0, None  # the broker has closed the channel
+                    found[queue] = QueueDepth(declared.message_count or 0, declared.consumer_count or 0)
+                except QueueMissing as error:
+                    found[queue], channel = error, None  # the broker has closed the channel
             if channel is not None:
                 with told_of_depth(queues[-1]), unasked_cancel_fails():
                     await channel.close(timeout=patience)
         except BusError as error:
-            if not isinstance(error, BusUnavailable):  # that is told once, of the connection
-                _log.warning("queue_not_told", queue=queues[0], reason=str(error))
+            return dict.fromkeys(queues, error) | found
         return found
 
     async def close(self) -> None:

@@ -159,18 +159,21 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
     opening = start()
     sender = Sender(house, packet, opening)
     before, positions = await load_protocols(house.pool, contract)
-    others = OtherShards(house.pool, 1, before, positions)
-    async with house.persister(), house.gate(contract=str(contract_path)):
-        await house.open(opening)
-        for _ in range(3):
-            await sender.send("weak", score=0.5)
+    others = OtherShards(house.pool)
+    beside, places = await load_protocols(house.pool, contract)
+    with others.followed(1, before, positions), others.followed(2, beside, places):
+        async with house.persister(), house.gate(contract=str(contract_path)):
+            await house.open(opening)
+            for _ in range(3):
+                await sender.send("weak", score=0.5)
+            await others.read()
+            for metrics in ({"outcome": 1 / 3, "drift_risk": 0.1 + 0.2}, {"outcome": 0.1234567895}, {"outcome": 1.0}):
+                await house.publish(evaluation(packet, opening, **metrics))
+            for _ in range(2):
+                await sender.send("weak", score=0.5)
+            assert await sender.send("child", "weak") == "PROTOCOL_DECAYED"
         await others.read()
-        for metrics in ({"outcome": 1 / 3, "drift_risk": 0.1 + 0.2}, {"outcome": 0.1234567895}, {"outcome": 1.0}):
-            await house.publish(evaluation(packet, opening, **metrics))
-        for _ in range(2):
-            await sender.send("weak", score=0.5)
-        assert await sender.send("child", "weak") == "PROTOCOL_DECAYED"
-    await others.read()
+    assert beside.tallies() == before.tallies() and places == positions, "each shard of a process reads all of it"
     now = datetime.now(UTC)
     loaded, _ = await load_protocols(house.pool, contract)
     assert before.decayed(now) == loaded.decayed(now) == {"weak", "child"}

@@ -135,6 +135,7 @@ async def start_system(servers: Servers, shards: int = 1) -> AsyncIterator[Syste
         "APC_DATA_DIR": "build/bench",
         "APC_LOG_KEY_FILE": os.environ["APC_LOG_KEY_FILE"],
         "APC_SHARDS": str(shards),
+        "APC_DATABASE_POOL": str(max(10, shards + 2)),  # the log writer needs one a shard, and one more
     }
     everyone = [agents.source, agents.sink, agents.echo, agents.PingAgent(), *agents.crowd()]
     async with AsyncExitStack() as stack:

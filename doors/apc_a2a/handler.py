@@ -74,6 +74,10 @@ _RETRY_SECONDS = 5
 _MOST_UNCONFIRMED = 10_000
 _LOOKED_THROUGH = 1_000
 """Tasks that a list with a filter by state reads at most."""
+_TOO_LARGE = (
+    "message.parts: too large for the packet that a task begins with, which holds the message and the input of it: "
+    "send less, or bytes as raw parts to an agent that takes messages as they are"
+)
 
 
 @dataclass(slots=True)
@@ -398,7 +402,7 @@ class Door(RequestHandler):
             except SessionRefused as error:
                 if error.session_id is not None and await client.session(error.session_id).status() is not None:
                     return error.session_id  # the task is there: it says that it was rejected, and why
-                raise InvalidParamsError(str(error)) from error
+                raise InvalidParamsError(_TOO_LARGE if error.code == "TOO_LARGE" else str(error)) from error
         return session.session_id
 
     @contextmanager

@@ -77,6 +77,9 @@ async def test_a_failed_task_and_an_input_that_does_not_fit(behind: Behind) -> N
         with pytest.raises(RpcError, match=r"does not fit the input of this agent: amount: Input should be") as refused:
             await running.ida.send({"data": {"text": "a", "amount": "many"}})
         assert refused.value.code == -32602
+        with pytest.raises(RpcError, match=r"message\.parts: too large .* send less") as large:
+            await running.ida.send({"text": "x" * 140_000})
+        assert large.value.code == -32602
         assert (await running.ida.call("ListTasks"))["totalSize"] == 1
 
 

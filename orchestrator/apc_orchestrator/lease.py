@@ -73,14 +73,15 @@ class Questions:
         """Ask while the context is open, about one of the queues that are open."""
         self._hearing.append(queue)
         if self._asking is None or self._asking.done():
-            asking = run_until_success(self._ask, name="question", task="questions", awaits=(), health=self._health)
-            self._asking = asyncio.create_task(asking)
+            asked = run_until_success(self._ask, name="question", task="questions", awaits=(), health=self._health)
+            self._asking = asyncio.create_task(asked)
         try:
             yield
         finally:
             self._hearing.remove(queue)
             if not self._hearing:
-                await cancelled(self._asking)
+                ended, self._asking = self._asking, None  # who comes meanwhile asks anew
+                await cancelled(ended)
 
     async def _ask(self) -> None:
         queue = ""

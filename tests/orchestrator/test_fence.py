@@ -76,3 +76,24 @@ async def test_a_process_asks_once_for_all_its_shards() -> None:
             await is_asked("apc.gate.1")
     async with asyncio.timeout(20), questions.asked("apc.gate.2"):
         await is_asked("apc.gate.2")
+
+
+async def test_who_comes_as_the_last_one_leaves_asks_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is being cancelled asks nothing: the shard would hear nothing, and leave."""
+    monkeypatch.setattr(concurrency, "PATIENCE", 0.05)
+    bus: Any = SwallowingBus()
+    questions = Questions(bus, Fence(1.0, 0.01), Health())
+
+    async def leave() -> None:
+        async with questions.asked("apc.gate.0"):
+            await bus.asked.wait()
+
+    leaving = asyncio.create_task(leave())
+    async with asyncio.timeout(20):
+        await bus.asked.wait()
+        while questions._asking is not None:
+            await asyncio.sleep(0)
+        bus.asked.clear()
+        async with questions.asked("apc.gate.1"):
+            await bus.asked.wait()
+        await leaving

@@ -86,7 +86,7 @@ async def read_tree_sizes(connection: asyncpg.Pool | AnyConnection) -> dict[int,
 
 _RANGES = """
 SELECT shard, first_seq AS first, last_seq AS last FROM apc_log.sessions
-WHERE session_id = ANY ($1::text[]) AND first_seq > 0
+WHERE session_id = ANY ($1::text[]) AND first_seq > 0 AND last_seq >= first_seq
   AND NOT EXISTS (SELECT FROM apc_log.shards WHERE bounded_seq < next_seq - 1)
 """
 _WITHIN = re.compile(r"/\*within (\w+)\*/")

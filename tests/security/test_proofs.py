@@ -42,6 +42,15 @@ HERE: Table = {
         "test_bombs_and_oversized_parts_are_refused_before_they_are_parsed": '== "COMPLETED"',
         "test_a_replayed_message_answers_no_second_question": "for expected in (200, -32004)",
         "test_what_fails_inside_is_told_without_its_words": "password=hunter2",
+        "test_callers_in_a_mounted_secret_are_read_unless_others_may_write_them": 'name_of("secret") == "ida"',
+    },
+    "doors/test_a2a_certificates.py": {
+        "test_a_certificate_names_its_caller_and_nobody_else": 'state_of(asked) == "INPUT_REQUIRED"',
+        "test_a_certificate_of_another_authority_or_of_yesterday_ends_the_connection": "where the door trusts",
+    },
+    "doors/test_a2a_strangers.py": {
+        "test_streams_that_nobody_reads_or_that_are_cut_give_their_places_back": 'b" 200 " in await reader',
+        "test_credentials_smuggle_no_header_to_a_receiver": "the act works with a good one",
     },
     "doors/test_a2a_push.py": {
         "test_no_private_address_is_told": 'PushHosts(["hooks.example"], resolve=private)',
@@ -220,6 +229,11 @@ _ALLOWED = "test_no_private_address_is_told"
 ELSEWHERE: Table = {
     "doors/test_a2a_access.py": {
         "test_a_page_of_another_origin_or_name_is_refused": FOREIGN_PAGE,
+    },
+    "doors/test_a2a_strangers.py": {
+        "test_headers_and_paths_smuggle_nothing": (
+            "doors/test_a2a_access.py::test_nobody_is_let_in_and_nothing_is_stored"
+        ),
     },
     "doors/test_a2a_push.py": {
         "test_a_url_that_is_none_of_a_receiver": _ALLOWED,
@@ -402,6 +416,15 @@ NO_ACT: Table = {
     "web/test_chat_abuse.py": {
         "test_a_server_without_an_agent_says_why": "what is told",
         "test_a_conversation_of_nobody_cannot_be_stopped": "answers to names that do not exist",
+    },
+    "doors/test_a2a_certificates.py": {
+        "test_certificates_need_a_door_that_speaks_tls": "settings that do not go together",
+    },
+    "doors/test_a2a_strangers.py": {
+        "test_no_text_at_any_place_makes_the_door_fail": "what is answered",
+        "test_the_card_says_nothing_that_a_request_says": "what the card says",
+        "test_names_that_nobody_has_are_looked_up_together": "how often the registry is read",
+        "test_a_name_server_that_does_not_answer_holds_no_request": "how long a request waits",
     },
 }
 """Test -> why it refuses nothing."""

@@ -468,7 +468,12 @@ class Worker:
         }
 
     def take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
-        """Take a delivery; the future ends when it may be acknowledged, or with what happens to it instead."""
+        """Take a delivery; the future ends when it may be acknowledged, or with what happens to it instead.
+
+        Args:
+            delivery: from one of the agent's queues, or its host's.
+            is_urgent: whether it came through the urgent one.
+        """
         return self._takes[is_urgent](delivery) if self._takes else self._take(delivery, is_urgent=is_urgent)
 
     def _take(self, delivery: Delivery, *, is_urgent: bool) -> asyncio.Future[None]:
@@ -486,7 +491,13 @@ class Worker:
         return inbound.done
 
     def tell_set_aside(self, delivery: Delivery, done: asyncio.Future[None], error: DeadLetter) -> None:
-        """Report a delivery that ended its workers: no handler can, and the sender has to hear of it."""
+        """Report a delivery that ended its workers: no handler can, and the sender has to hear of it.
+
+        Args:
+            delivery: what is set aside.
+            done: ends with the error once the report is confirmed.
+            error: why it is set aside.
+        """
         receipt = self._intake.set_aside(delivery)
         if receipt is not None:
             self._outbox.add(*receipt)

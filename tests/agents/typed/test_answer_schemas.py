@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from math import isfinite
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -111,9 +112,11 @@ def test_what_the_model_says_the_schema_takes(kinds: list[tuple[Any, bool]], dat
 
 
 def _is_beyond_the_form(said: dict[str, Any]) -> bool:
-    """Return whether a value is one that nobody writes into a form: a decimal with an exponent, a year below 1000."""
-    texts = [one for value in said.values() for one in (value if isinstance(value, list) else [value])]
-    return any(isinstance(one, str) and ("E" in one or one.startswith("0") or len(one) > 60) for one in texts)
+    """Return whether nobody writes a value into a form: a decimal with an exponent, a year below 1000, no number."""
+    all_said = [one for value in said.values() for one in (value if isinstance(value, list) else [value])]
+    texts = [one for one in all_said if isinstance(one, str)]
+    is_odd_text = any("E" in one or one.startswith("0") or len(one) > 60 for one in texts)
+    return is_odd_text or any(isinstance(one, float) and not isfinite(one) for one in all_said)
 
 
 @pytest.mark.parametrize(

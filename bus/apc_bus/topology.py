@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from apc_bus.errors import PublishUnroutable, TopologyInvalid
-from apc_contracts.identity.ids import SLOTS, is_number_of_shards
+from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, SLOTS
 from apc_contracts.vocabulary import CONTROL_TYPES, HOST_PATTERN, PacketType
 
 RETRY_DELAYS_MS = tuple(125 << step for step in range(12))
@@ -408,7 +408,7 @@ def _host_bindings(host: HostQueues) -> tuple[Binding, ...]:
 
 
 def _check(shards: int, agents: Sequence[AgentQueues]) -> None:
-    if not is_number_of_shards(shards):
+    if shards not in NUMBERS_OF_SHARDS:
         raise TopologyInvalid(f"{shards} shards: APC_SHARDS must be a power of two from 1 to {SLOTS}")
     seen: set[str] = set()
     for agent in agents:
@@ -441,7 +441,7 @@ def shard_bindings(shards: int) -> tuple[Binding, ...]:
 
     A number that is no power of two is one of release 0.1.0, which bound each shard by its own number alone.
     """
-    slots = range(SLOTS if is_number_of_shards(shards) else shards)
+    slots = range(SLOTS if shards in NUMBERS_OF_SHARDS else shards)
     return (
         *(Binding(name, gate_queue(slot % shards), str(slot)) for name in (INGRESS, RECEIPTS) for slot in slots),
         *(binding for shard in range(shards) for binding in _own_bindings(shard)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import asyncpg
 
 from apc_bus.errors import ShardsDiffer
-from apc_contracts.identity.ids import SLOTS, is_number_of_shards, shard_of
+from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, shard_of
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
 
@@ -72,7 +72,8 @@ def number_of(sessions: Mapping[str, int]) -> int | None:
 
     Release 0.1.0 took numbers that are no power of two: those are none here.
     """
-    numbers = filter(is_number_of_shards, range(_needed(sessions), SLOTS + 1))
+    needed = _needed(sessions)
+    numbers = (number for number in NUMBERS_OF_SHARDS if number >= needed)
     places = list(sessions.items())
     return next((n for n in numbers if all(shard_of(session_id, n) == shard for session_id, shard in places)), None)
 
@@ -111,7 +112,7 @@ def objection_to(sessions: Mapping[str, int], before: int, wanted: int) -> str |
     if not wrong:
         return None
     fitting, needed = number_of(sessions), _needed(sessions)
-    if before and not is_number_of_shards(before):
+    if before and before not in NUMBERS_OF_SHARDS:
         way_out = f"let every session end with the release before, whose APC_SHARDS is {before}"
         return f"{_open(wrong)} in another shard of the log than with APC_SHARDS={wanted}: {way_out}"
     is_served = before >= needed and (fitting is None or not misplaced(sessions, before))

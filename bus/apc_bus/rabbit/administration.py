@@ -45,7 +45,7 @@ from apc_bus.topology import (
     retry_queue,
     shard_bindings,
 )
-from apc_contracts.identity.ids import is_number_of_shards
+from apc_contracts.identity.ids import NUMBERS_OF_SHARDS
 from apc_contracts.vocabulary import PacketType
 
 
@@ -114,7 +114,7 @@ async def check_shards(bus: Bus, shards: int) -> None:
     while await _has(bus, gate_queue(count)):
         count += 1
     if count not in (0, shards):
-        advice = f"set APC_SHARDS={count} for every process, or " if is_number_of_shards(count) else ""
+        advice = f"set APC_SHARDS={count} for every process, or " if count in NUMBERS_OF_SHARDS else ""
         raise ShardsDiffer(
             f"APC_SHARDS is {shards}, and the broker has the queues of {count} shards: {advice}change the number as "
             "docs/how-to/operations.md says"

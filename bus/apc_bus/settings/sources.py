@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from apc_contracts.identity.ids import SLOTS, is_number_of_shards
+from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, SLOTS
 
 _TIMEDELTA = TypeAdapter(timedelta)
 
@@ -120,7 +120,7 @@ class DeploymentSettings(ApcSettings):
     @field_validator("shards")
     @classmethod
     def _check_shards(cls, value: int) -> int:
-        if not is_number_of_shards(value):
+        if value not in NUMBERS_OF_SHARDS:
             below = 1 << value.bit_length() - 1
             raise ValueError(
                 f"must be a power of two from 1 to {SLOTS} (got {value}): set {below} or {2 * below}; a broker with "

@@ -83,6 +83,8 @@ def timer_id(session_id: str, step: int, kind: str) -> UUID:
 
 SLOTS = 256
 """Slots into which sessions are divided, whatever the number of shards; a slot is the routing key of its sessions."""
+NUMBERS_OF_SHARDS = (1, 2, 4, 8, 16, 32, 64, 128, SLOTS)
+"""Into how many shards the slots can be divided."""
 
 
 def slot_of(session_id: str) -> int:
@@ -96,11 +98,6 @@ def slot_of(session_id: str) -> int:
     s mod N = k, so k itself is one of them.
     """
     return crc32(session_id.encode()) % SLOTS
-
-
-def is_number_of_shards(shards: int) -> bool:
-    """Return whether slots can be divided into so many shards: a power of two, at most as many as there are slots."""
-    return 1 <= shards <= SLOTS and shards.bit_count() == 1
 
 
 def shard_of(session_id: str, shards: int) -> int:

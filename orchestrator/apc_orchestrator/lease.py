@@ -80,7 +80,7 @@ class Questions:
         finally:
             self._hearing.remove(queue)
             if not self._hearing:
-                ended, self._asking = self._asking, None  # who comes meanwhile asks anew
+                ended, self._asking = self._asking, None  # who comes meanwhile asks again
                 await cancelled(ended)
 
     async def _ask(self) -> None:

@@ -78,7 +78,7 @@ async def test_a_process_asks_once_for_all_its_shards() -> None:
         await is_asked("apc.gate.2")
 
 
-async def test_who_comes_as_the_last_one_leaves_asks_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_comes_as_the_last_one_leaves_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is being cancelled asks nothing: the shard would hear nothing, and leave."""
     monkeypatch.setattr(concurrency, "PATIENCE", 0.05)
     bus: Any = SwallowingBus()

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,6 +44,8 @@ TICK_PREFIX = "tick:"
 """Before the name of a schedule, in the kind of the handler that takes its Ticks."""
 
 Kind = Signal | str | None
+Runs = Literal["loop", "thread", "process"]
+"""Where the handlers of an agent run on a host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +333,9 @@ class Agent(TimedHandlers):
         middlewares: FastStream middlewares around the handling of each packet, the first one outermost. They see the
             packet before its handler and its end afterwards; they cannot acknowledge it.
         runs: where its handlers run on a host of many agents (`apc serve agents`): in the event `loop` that all of its
-            agents share, or in a child `process`, for code that blocks, needs much CPU or may crash. Its on_start runs
-            in both. `apc worker` is a process of one agent anyway.
+            agents share; in a `thread` of the agent, for code that blocks; or in a child `process`, for code that
+            needs much CPU or may crash. Its on_start runs there too, beside the host's own. `apc worker` is a process
+            of one agent anyway.
 
     Raises:
         AgentInvalid: an id that the contract refuses, an unknown right, a concurrency below 1, an unknown `runs`.
@@ -352,7 +355,7 @@ class Agent(TimedHandlers):
         clearance: Clearance | None = None,
         security_level: SecurityLevel = SecurityLevel.USER,
         middlewares: Iterable[Callable[..., Any]] = (),
-        runs: Literal["loop", "process"] = "loop",
+        runs: Runs = "loop",
     ) -> None:
         _check_id("agent_id", agent_id)
         _check_id("swarm", swarm)
@@ -362,8 +365,8 @@ class Agent(TimedHandlers):
             raise AgentInvalid(f"agent {agent_id} has no role: give one")
         if concurrency < 1:
             raise AgentInvalid(f"agent {agent_id} has concurrency {concurrency}: at least 1 is needed")
-        if runs not in ("loop", "process"):
-            raise AgentInvalid(f"agent {agent_id} runs {runs!r}: it is one of 'loop' and 'process'")
+        if runs not in get_args(Runs):
+            raise AgentInvalid(f"agent {agent_id} runs {runs!r}: it is one of 'loop', 'thread' and 'process'")
         self.agent_id = agent_id
         self.role = role
         self.swarm = swarm

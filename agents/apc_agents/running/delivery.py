@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from operator import attrgetter
+from threading import Lock
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
@@ -199,6 +200,7 @@ class SharedPackets:
     def __init__(self, parse: Callable[[bytes], Packet]) -> None:
         self._parse = parse
         self._known: dict[str, tuple[bytes, Packet]] = {}
+        self._adding = Lock()  # agents may run in threads
 
     def read(self, message_id: str, body: bytes) -> Packet:
         """Return the packet in `body`. Raises what `parse` raises."""
@@ -207,9 +209,10 @@ class SharedPackets:
             return known[1]
         packet = self._parse(body)
         if len(body) <= MOST_BYTES and is_unchangeable(packet):
-            if len(self._known) >= MOST:
-                del self._known[next(iter(self._known))]
-            self._known[message_id] = (body, packet)
+            with self._adding:
+                if len(self._known) >= MOST:
+                    del self._known[next(iter(self._known))]
+                self._known[message_id] = (body, packet)
         return packet
 
 

@@ -15,17 +15,16 @@ from itertools import islice
 from operator import attrgetter
 from random import uniform
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
-from apc_agents.agent import Agent
+from apc_agents.agent import Agent, Runs
 from apc_agents.errors import AgentError, AgentInvalid
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Orchestrators
 from apc_agents.running.intake import Ear, SubstrateListener
-from apc_agents.running.isolation import ChildProcess, LoopWatchdog
+from apc_agents.running.isolation import ChildProcess, Children, ChildThread, LoopWatchdog
 from apc_agents.running.service import Stores, keep_serving, open_artifact_store, open_stores, stopped_by_signals
 from apc_agents.running.worker import Worker
-from apc_bus.artifacts import ArtifactStore
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import (
     Backoff,
@@ -54,8 +53,8 @@ HEARTBEAT = timedelta(seconds=3)
 """Of the connections: after twice this time the broker has noticed that a host is frozen."""
 CONNECTIONS = 16
 """To the database, for all agents."""
-CHILDREN = 4
-"""Child processes that work at the same time, and as many that wait for the next packet of their agent."""
+PROCESSES, THREADS = 4, 8
+"""Child processes, and threads, that work at the same time; as many wait for the next packet of their agent."""
 STARTING = 32
 """Agents that start at the same time."""
 START_SECONDS = 10.0
@@ -280,7 +279,7 @@ class Host:
         bus: connected as the broker user of the host; stays the caller's.
         stores: of all agents.
         settings: of all agents.
-        artifacts: of all agents; None = there are none.
+        bus_settings: for the artifacts of all agents and the connections of threads; None = there are none.
         last_resort: that of the process; None = one with the data folder of the settings.
         places: agent_id -> where `load_agent` finds the agent, for child processes; without it there are none.
     """
@@ -292,19 +291,21 @@ class Host:
         bus: Bus,
         stores: Stores,
         settings: WorkerSettings,
+        bus_settings: BusSettings | None = None,
         *,
-        artifacts: ArtifactStore | None = None,
         last_resort: LastResort | None = None,
         places: Mapping[str, str] | None = None,
     ) -> None:
         self.host = host
-        self._places = places or {}
-        self._apart = asyncio.Semaphore(CHILDREN)
-        self._children: dict[str, ChildProcess] = {}
-        """Those that have nothing to do just now, by agent_id; the one that was at work last comes last."""
+        self._places, self._bus_settings = places or {}, bus_settings
+        self._children: Mapping[Literal["thread", "process"], Children] = {
+            "thread": Children(self._thread_of, THREADS),
+            "process": Children(lambda agent_id: ChildProcess(self._places[agent_id]), PROCESSES),
+        }
         self._agents = agents_by_id(agents)
         check_host(self._agents.values(), settings)
-        self._bus, self._stores, self._artifacts = bus, stores, artifacts
+        self._bus, self._stores = bus, stores
+        self._artifacts = None if bus_settings is None else open_artifact_store(bus_settings)
         # A module of an agent is in this process, or nowhere: nothing is declared for one agent of a host.
         own = {} if stores.pool is None else {"task_poll": LONGEST_TASK_POLL}
         self._settings = settings.model_copy(update={"worker_intra": "process", **own})
@@ -343,29 +344,23 @@ class Host:
         """Let in what is behind the deliveries that are held."""
         await self.inbox.extend()
 
-    def is_apart(self, agent_id: str, risk: Risk | None) -> bool:
-        """Return whether a packet is handled in a child process.
+    def runs(self, agent_id: str, risk: Risk | None) -> Runs:
+        """Return where a packet is handled: a process takes one that has ended a host that was alone with it."""
+        wanted = self._agents[agent_id].runs
+        if agent_id in self._places and (wanted == "process" or (risk is not None and risk.ends > 0)):
+            return "process"
+        return "thread" if wanted == "thread" and self._bus_settings is not None else "loop"
 
-        Its agent wants that, or it has ended a host that was alone with it.
-        """
-        has_ended_one = risk is not None and risk.ends > 0
-        return agent_id in self._places and (has_ended_one or self._agents[agent_id].runs == "process")
+    async def handle_apart(
+        self, agent_id: str, delivery: Delivery, runs: Literal["thread", "process"], *, is_urgent: bool
+    ) -> Exception | None:
+        """Handle a delivery in a thread or a child process, of which few work at a time. Raises ProcessEnded."""
+        stays = self._agents[agent_id].runs == runs
+        return await self._children[runs].handle(agent_id, delivery, is_urgent=is_urgent, stays=stays)
 
-    async def handle_apart(self, agent_id: str, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
-        """Handle a delivery in a child process, of which few work at a time. Raises ProcessEnded.
-
-        The process of an agent that wants one stays for its next packet, unless those of others are needed more.
-        """
-        async with self._apart:
-            child = self._children.pop(agent_id, None) or ChildProcess(self._places[agent_id])
-            error = await child.handle(delivery, is_urgent=is_urgent)
-        if self._agents[agent_id].runs != "process" or agent_id in self._children:
-            await child.close()
-            return error
-        self._children[agent_id] = child
-        if len(self._children) > CHILDREN:
-            await self._children.pop(next(iter(self._children))).close()
-        return error
+    def _thread_of(self, agent_id: str) -> ChildThread:
+        assert self._bus_settings is not None, "`runs` has looked"
+        return ChildThread(self._agents[agent_id], self._settings, self._bus_settings)
 
     @property
     def problems(self) -> list[str]:
@@ -419,7 +414,7 @@ class Host:
             finally:
                 self.ready.clear()
                 await self._drain()
-                await asyncio.gather(*(child.close() for child in self._children.values()))
+                await asyncio.gather(*(children.close() for children in self._children.values()))
         _log.info("host_stopped", host=self.host)
 
     async def _start_all(self) -> None:
@@ -594,8 +589,7 @@ async def run_host(
     resort = LastResort(settings.data_dir, notes_each_run=True)
 
     def make(bus: Bus, stores: Stores) -> Host:
-        artifacts = open_artifact_store(bus_settings)
-        made = Host(host, agents, bus, stores, settings, artifacts=artifacts, last_resort=resort, places=places)
+        made = Host(host, agents, bus, stores, settings, bus_settings, last_resort=resort, places=places)
         if on_host is not None:
             on_host(made)
         return made

@@ -1,30 +1,33 @@
-"""What keeps the agents of a host apart: a watch on the event loop that they share, and child processes.
+"""What keeps the agents of a host apart: a watch on the event loop that they share, threads, and child processes.
 
-A child process handles one delivery, as a worker of its agent would, and says how it ended. It ends with its host.
+A thread or a child process handles one delivery after the other, as a worker of its agent would, over its own
+connections, and says how each ended. It ends with its host.
 """
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from apc_agents.agent import Agent, Runs
 from apc_agents.errors import ProcessEnded
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Orchestrators
 from apc_agents.running.service import open_artifact_store, open_stores
 from apc_agents.running.worker import Worker, handling
 from apc_agents.team import load_agent
-from apc_bus.concurrency import end_future, running
+from apc_bus.concurrency import end_future, reason_of, running
 from apc_bus.errors import DeadLetter, GiveBack
 from apc_bus.last_resort import Risk
 from apc_bus.port import Delivery, Message
@@ -41,7 +44,9 @@ LONGEST_STEP_SECONDS = 1.0
 """The longest part of a blockage that counts: a process that was stopped from outside has blocked nothing."""
 STACK_FRAMES = 12
 DRAIN_SECONDS = 20.0
-"""How long a child process may take to end once nothing is left for it."""
+"""How long a thread or a child process may take to end once nothing is left for it."""
+CONNECTIONS = 2
+"""To the database, of each of them."""
 _LENGTH_BYTES = 4
 
 _log = get_logger("apc_agents")
@@ -114,7 +119,124 @@ class LoopWatchdog:
         return (None, None) if found is None else (found[0], str(found[1]))
 
 
-# Deliveries that are handled in a child process.
+# Deliveries that are handled apart from the loop of the host.
+
+
+class Child(Protocol):
+    """A thread or a process that handles deliveries of one agent, one after the other; started when it is needed."""
+
+    async def handle(self, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
+        """Handle a delivery; return what `Take` says of its end: None = acknowledge it.
+
+        Raises:
+            ProcessEnded: the process has ended without saying how the delivery ended.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let it drain and end; idempotent."""
+        ...
+
+
+class Children:
+    """Children of one kind, of which few work at a time, and as many wait for the next packet of their agent.
+
+    Args:
+        make: a new child for an agent.
+        most: how many work at a time.
+    """
+
+    def __init__(self, make: Callable[[str], Child], most: int) -> None:
+        self._make, self._most = make, most
+        self._at_work = asyncio.Semaphore(most)
+        self._idle: dict[str, Child] = {}
+        """By agent_id; the one that was at work last comes last."""
+
+    async def handle(self, agent_id: str, delivery: Delivery, *, is_urgent: bool, stays: bool) -> Exception | None:
+        """Handle a delivery in a child, which may stay for the agent's next one. Raises as `Child.handle`."""
+        async with self._at_work:
+            child = self._idle.pop(agent_id, None) or self._make(agent_id)
+            error = await child.handle(delivery, is_urgent=is_urgent)
+        if not stays or agent_id in self._idle or isinstance(error, GiveBack):  # the next one may fare better
+            await child.close()
+            return error
+        self._idle[agent_id] = child
+        if len(self._idle) > self._most:
+            await self._idle.pop(next(iter(self._idle))).close()
+        return error
+
+    async def close(self) -> None:
+        """Let those that wait end."""
+        await asyncio.gather(*(child.close() for child in self._idle.values()))
+
+
+# In a thread: a handler that blocks holds up its own event loop alone.
+
+
+class _Started(NamedTuple):
+    """The worker of a thread."""
+
+    loop: asyncio.AbstractEventLoop
+    worker: Worker
+    ended: asyncio.Future[None]
+    """Fails when the worker cannot go on."""
+    stop: asyncio.Event
+
+
+class ChildThread:
+    """A thread with its own event loop, worker and connections."""
+
+    def __init__(self, agent: Agent, settings: WorkerSettings, bus_settings: BusSettings) -> None:
+        self._agent, self._settings, self._bus_settings = agent, settings, bus_settings
+        self._started: concurrent.futures.Future[_Started] | None = None
+        self._thread: threading.Thread | None = None
+
+    async def handle(self, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
+        """Handle a delivery; return what `Take` says of its end: None = acknowledge it."""
+        try:
+            started = await asyncio.wrap_future(self._started or self._start())
+        except Exception as failure:  # broker or database are away, or on_start has failed: it is tried again
+            self._started = None
+            return GiveBack(reason_of(failure))
+        handled = asyncio.run_coroutine_threadsafe(_handled(started, delivery, is_urgent=is_urgent), started.loop)
+        try:
+            return await asyncio.wrap_future(handled)
+        except BaseException:  # nobody waits any more
+            started.loop.call_soon_threadsafe(started.stop.set)
+            raise
+
+    async def close(self) -> None:
+        """Let the thread drain and end; one that is blocked ends with the process. Idempotent."""
+        if self._started is not None and self._thread is not None:
+            with suppress(Exception):  # it has not started
+                started = await asyncio.wrap_future(self._started)
+                started.loop.call_soon_threadsafe(started.stop.set)
+            await asyncio.to_thread(self._thread.join, DRAIN_SECONDS)
+
+    def _start(self) -> "concurrent.futures.Future[_Started]":
+        self._started = concurrent.futures.Future()
+        name = f"agent {self._agent.agent_id}"
+        self._thread = threading.Thread(target=self._run, args=(self._started,), name=name, daemon=True)
+        self._thread.start()
+        return self._started
+
+    def _run(self, told: "concurrent.futures.Future[_Started]") -> None:
+        try:
+            asyncio.run(self._serve(told))
+        except BaseException as failure:
+            if told.done():
+                _log.exception("thread_failed", agent_id=self._agent.agent_id)
+            else:
+                told.set_exception(failure)
+
+    async def _serve(self, told: "concurrent.futures.Future[_Started]") -> None:
+        stop = asyncio.Event()
+        async with _worker_of(self._agent, self._settings, self._bus_settings) as (worker, ended):
+            told.set_result(_Started(asyncio.get_running_loop(), worker, ended, stop))
+            await stop.wait()
+
+
+# In a process: nothing that it does ends its host.
 
 
 class _Order(NamedTuple):
@@ -124,6 +246,11 @@ class _Order(NamedTuple):
     is_urgent: bool
     routing_key: str
     message: Message
+
+    @property
+    def delivery(self) -> Delivery:
+        """What the host has taken from the broker."""
+        return Delivery(self.message, 1, self.routing_key, True)
 
     def encode(self) -> bytes:
         fields = [getattr(self.message, name) for name in Message.__struct_fields__]
@@ -145,7 +272,7 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 class ChildProcess:
-    """A process that handles deliveries of one agent, one after the other; started when it is needed.
+    """A separate process.
 
     Args:
         place: where the agent is, as `load_agent` takes it.
@@ -223,7 +350,7 @@ class ChildProcess:
 
 @dataclass
 class _OneDelivery:
-    """The host of a child process: its agent gets one delivery, and the child runs its outbox."""
+    """The host of a child: its agent gets one delivery, and the child runs its outbox."""
 
     outbox: ReceiptOutbox
     orchestrators: Orchestrators
@@ -237,21 +364,24 @@ class _OneDelivery:
     async def extend(self) -> None:
         """Let in nothing: the host takes the answers, and keeps them in the state store."""
 
-    async def handle_apart(self, agent_id: str, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
-        """Refuse: this is the process apart."""
+    async def handle_apart(
+        self, agent_id: str, delivery: Delivery, runs: Literal["thread", "process"], *, is_urgent: bool
+    ) -> Exception | None:
+        """Refuse: this is apart."""
         raise AssertionError
 
-    def is_apart(self, agent_id: str, risk: Risk | None) -> bool:
-        """Return False: this is the process apart."""
-        return False
+    def runs(self, agent_id: str, risk: Risk | None) -> Runs:
+        """Return `loop`: this is apart."""
+        return "loop"
 
 
 @asynccontextmanager
-async def _worker_of(place: str) -> AsyncIterator[tuple[Worker, asyncio.Future[None]]]:
+async def _worker_of(
+    agent: Agent, settings: WorkerSettings, bus_settings: BusSettings
+) -> AsyncIterator[tuple[Worker, asyncio.Future[None]]]:
     from apc_bus.rabbit import connect_rabbit
 
-    settings, bus_settings, agent = WorkerSettings(), BusSettings(), load_agent(place)
-    async with open_stores(settings, 2) as stores:
+    async with open_stores(settings, CONNECTIONS) as stores:
         bus = await connect_rabbit(bus_settings, purpose=f"apart {agent.agent_id}", shards=settings.shards)
         outbox = ReceiptOutbox(bus, settings.receipt_linger, settings.outcome_linger)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -293,10 +423,11 @@ class _Child:
             return
         self._is_at_work = True
         try:
-            async with _worker_of(order.place) as (worker, ended):
+            async with _worker_of(load_agent(order.place), WorkerSettings(), BusSettings()) as (worker, ended):
+                started = _Started(loop, worker, ended, asyncio.Event())
                 while order is not None:
                     self._is_at_work = True
-                    self._say(await _handled(worker, ended, order))
+                    self._say(_report(await _handled(started, order.delivery, is_urgent=order.is_urgent)))
                     self._is_at_work = False
                     order = await self._orders.get()
         except (ApcError, OSError) as failure:  # broker or database are away: another process tries it again
@@ -317,15 +448,21 @@ class _Child:
         loop.call_soon_threadsafe(self._orders.put_nowait, None)
 
 
-async def _handled(worker: Worker, ended: asyncio.Future[None], order: _Order) -> _Report:
-    done = worker.take(Delivery(order.message, 1, order.routing_key, True), is_urgent=order.is_urgent)
-    await asyncio.wait({done, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if not done.done():
-        return _Report("back", f"the worker has ended: {ended.exception()}")
-    error = done.exception()
+def _report(error: Exception | None) -> _Report:
     if error is None:
         return _Report("ack")
     return _Report("dead" if isinstance(error, DeadLetter) else "back", str(error))
+
+
+async def _handled(started: _Started, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
+    """Return what became of a delivery, in the loop of its worker."""
+    done = started.worker.take(delivery, is_urgent=is_urgent)
+    await asyncio.wait({done, started.ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not done.done():
+        return GiveBack(f"the worker has ended: {started.ended.exception()}")
+    error = done.exception()
+    assert error is None or isinstance(error, Exception), "a delivery ends with nothing else"
+    return error
 
 
 def _read(size: int) -> bytes:

@@ -7,13 +7,13 @@ from contextvars import copy_context
 from datetime import timedelta
 from functools import cached_property, partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import asyncpg
 from structlog.contextvars import bound_contextvars
 
-from apc_agents.agent import Agent
+from apc_agents.agent import Agent, Runs
 from apc_agents.effect_maker import EffectMaker
 from apc_agents.effects import EffectStore, InMemoryEffectStore
 from apc_agents.emission import Builder, Draft
@@ -111,12 +111,14 @@ class Hosting(Protocol):
         """Let in what is behind the packets that are held: a handler waits for an answer."""
         ...
 
-    def is_apart(self, agent_id: str, risk: Risk | None) -> bool:
-        """Return whether a packet of the agent is handled in a child process."""
+    def runs(self, agent_id: str, risk: Risk | None) -> Runs:
+        """Return where a packet of the agent is handled."""
         ...
 
-    async def handle_apart(self, agent_id: str, delivery: Delivery, *, is_urgent: bool) -> Exception | None:
-        """Handle a delivery in a child process; return what `Take` says of its end: None = acknowledge it.
+    async def handle_apart(
+        self, agent_id: str, delivery: Delivery, runs: Literal["thread", "process"], *, is_urgent: bool
+    ) -> Exception | None:
+        """Handle a delivery outside the loop; return what `Take` says of its end: None = acknowledge it.
 
         Raises:
             ProcessEnded: the process has ended without saying how the delivery ended.
@@ -127,7 +129,7 @@ class Hosting(Protocol):
 handling: dict[asyncio.Task[Any], tuple[str, UUID]] = {}
 """The agent and the packet of each task of this process that handles one; any thread may look."""
 PAUSE_SECONDS = 1.0
-"""Until another child process handles a packet whose process had no broker or no database."""
+"""Until a packet is handled again whose thread or process had no broker or no database."""
 Fail = Callable[[BaseException], None]
 """Told why a worker that has started can go on no more."""
 MIDDLEWARE_GRACE_SECONDS = 1.0
@@ -256,7 +258,7 @@ class Worker:
             self._sessions,
             acknowledgements,
             self._settings.shards,
-            keeps_deliveries=host is not None and agent.runs == "process",
+            keeps_deliveries=host is not None and agent.runs != "loop",
             orchestrators=None if host is None else host.orchestrators,
         )
 
@@ -540,33 +542,38 @@ class Worker:
 
     async def _handle(self, inbound: Inbound) -> None:
         host, delivery = self._host, inbound.delivery
-        if host is not None and delivery is not None and host.is_apart(self._agent.agent_id, inbound.risk):
-            await self._handle_apart(host, inbound, delivery)
+        runs = "loop" if host is None else host.runs(self._agent.agent_id, inbound.risk)
+        if host is not None and delivery is not None and runs != "loop":
+            await self._handle_apart(host, inbound, delivery, runs)
         elif inbound.risk is None:
             await self._dispatcher.process(inbound)
         else:
             async with inbound.risk.taken():
                 await self._dispatcher.process(inbound)
 
-    async def _handle_apart(self, host: Hosting, inbound: Inbound, delivery: Delivery) -> None:
-        """Handle a packet in a child process; one that ends several of them is set aside."""
+    async def _handle_apart(
+        self, host: Hosting, inbound: Inbound, delivery: Delivery, runs: Literal["thread", "process"]
+    ) -> None:
+        """Handle a packet in a thread, or in a child process; one that ends several processes is set aside."""
         agent_id, packet_id, risk = self._agent.agent_id, str(inbound.packet.packet_id), inbound.risk
         ends = 0 if risk is None else risk.ends
         while ends < ATTEMPTS:
             try:
-                error = await host.handle_apart(agent_id, delivery, is_urgent=inbound.is_urgent)
+                error = await host.handle_apart(agent_id, delivery, runs, is_urgent=inbound.is_urgent)
             except ProcessEnded as ended:
                 ends += 1
                 if risk is not None:
                     risk.count_end()
                 _log.error("process_ended", agent_id=agent_id, packet_id=packet_id, ends=ends, reason=str(ended))
             except BaseException as failure:
-                given_back = GiveBack("the worker stopped while a child process handled the packet")
+                given_back = GiveBack(f"the worker stopped while a {runs} handled the packet")
                 inbound.done.set_exception(failure if isinstance(failure, Exception) else given_back)
                 raise
             else:
-                if isinstance(error, GiveBack):  # the process had no broker or no database
-                    _log.warning("process_gave_back", agent_id=agent_id, packet_id=packet_id, reason=str(error))
+                if isinstance(error, GiveBack):  # it had no broker or no database
+                    _log.warning(
+                        "child_gave_back", agent_id=agent_id, packet_id=packet_id, runs=runs, reason=str(error)
+                    )
                     await asyncio.sleep(PAUSE_SECONDS)
                 elif error is not None:
                     return inbound.done.set_exception(error)

@@ -1,12 +1,19 @@
-"""The watch on the event loop of a host."""
+"""The watch on the event loop of a host, and threads beside it."""
 
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from uuid import UUID
 
 import orjson
 import pytest
+
+from apc_agents import Agent
+from apc_agents.running.isolation import ChildThread
+from apc_bus.errors import GiveBack
+from apc_bus.port import Delivery, Message
+from apc_bus.settings import BusSettings, WorkerSettings
 
 BLOCK = """
 import asyncio, sys, time
@@ -45,3 +52,15 @@ def test_who_blocks_the_loop_is_told_and_ended(seconds: float, limit: float | No
     blocked = next(line for line in lines if line["event"] == "loop_blocked" and "in handle" in line["stack"])
     assert (blocked["host"], blocked["agent_id"], blocked["packet_id"]) == ("h", "desk", str(UUID(int=7)))
     assert last in [line["event"] for line in lines]
+
+
+@pytest.mark.long
+async def test_a_thread_without_a_broker_gives_the_delivery_back_and_tries_again(tmp_path: Path) -> None:
+    agent = Agent("desk", role="r", swarm="red", runs="thread")
+    settings = WorkerSettings(data_dir=tmp_path, database_url=None)
+    child = ChildThread(agent, settings, BusSettings(amqp_url="amqp://127.0.0.1:1"))
+    delivery = Delivery(Message(b"", "1"), 1, "host.h.desk", True)
+    for _ in range(2):
+        error = await child.handle(delivery, is_urgent=False)
+        assert isinstance(error, GiveBack) and "127.0.0.1:1" in str(error)
+    await child.close()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -13,12 +14,12 @@ from apc_agents import Agent, HandlerContext
 from apc_contracts import IdeaPayload, Packet, PacketType
 
 HANDLED = "HANDLED"
-"""Environment: the file that gets a line for each packet that was handled: agent, id, intent, process."""
+"""Environment: the file that gets a line for each packet that was handled: agent, id, intent, process and thread."""
 POISON, BLOCKING = "poison", "blocking"
 HOSTED = ("red-1", "blue-1")
 
 
-def make(name: str, runs: Literal["loop", "process"] = "loop") -> Agent:
+def make(name: str, runs: Literal["loop", "thread", "process"] = "loop") -> Agent:
     """Make an agent that notes what it handles, and answers with an IDEA to the librarian."""
     agent = Agent(name, role=ROLE, swarm=AGENTS[name][0], runs=runs)
 
@@ -29,7 +30,8 @@ def make(name: str, runs: Literal["loop", "process"] = "loop") -> Agent:
         if idea.payload.intent == BLOCKING:
             time.sleep(1.5)  # noqa: ASYNC251 - that is the defect
         await ctx.emit(idea.payload, to="librarian")
-        note(f"{name} {idea.packet_id} {idea.payload.intent} {os.getpid()}\n")
+        place = f"{os.getpid()}:{threading.current_thread().name}".replace(" ", "_")
+        note(f"{name} {idea.packet_id} {idea.payload.intent} {place}\n")
 
     return agent
 
@@ -42,3 +44,4 @@ def note(line: str) -> None:
 
 red, blue = map(make, HOSTED)
 red_apart = make("red-1", "process")
+red_aside = make("red-1", "thread")

@@ -72,7 +72,7 @@ def host(amqp_vhost_url: str, postgres_url: str, tmp_path: Path) -> HostProcess:
 
 
 def handled(folder: Path) -> list[list[str]]:
-    """Return agent, packet, intent and process of what handlers have run through, in that order."""
+    """Return agent, packet, intent, and process and thread, of what handlers have run through, in that order."""
     lines = (folder / "handled").read_text().splitlines() if (folder / "handled").exists() else []
     return [line.split(" ") for line in lines]
 
@@ -198,11 +198,35 @@ async def test_an_agent_that_runs_in_a_process_neither_blocks_nor_ends_its_host(
             own = str(process.pid)
         rows = await house.pool.fetch(DEAD)
     assert [(row["packet_id"], row["reason"]) for row in rows] == [(sent[2].packet_id, SET_ASIDE)]
-    where = {intent: pid == own for _, _, intent, pid in handled(tmp_path)}
+    where = {intent: place.startswith(f"{own}:") for _, _, intent, place in handled(tmp_path)}
     assert where == {BLOCKING: False, "c": False, "a": True, "b": True, "d": True}
     # A busy machine may take half a second to import a module: the handler that blocks is the one that is asked for.
     assert not any("time.sleep" in one["stack"] for one in events(tmp_path, "loop_blocked"))
     assert len(events(tmp_path, "process_ended")) == ATTEMPTS
+
+
+@pytest.mark.long
+async def test_an_agent_that_runs_in_a_thread_does_not_block_its_host(
+    house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    settings = {HANDLED: str(tmp_path / "handled"), "APC_DATA_DIR": str(tmp_path / "data")}
+    agents = [f"{MODULE}:red_aside", f"{MODULE}:blue"]
+    host = HostProcess(HOST, agents, amqp_vhost_url, postgres_url, tmp_path, **settings)
+    sent = ideas(house, BLOCKING, "a", "b", "c")
+    async with house.persister(), house.gate():
+        await house.open_session()
+        await move(house, amqp_vhost_url)
+        async with host.running() as process:
+            await house.agents.publish(*sent)
+            await until(have_ended(house, len(sent)), 60)
+            own = process.pid
+        assert process.returncode == 0, "the thread drains with its host"
+        replies = await house.pool.fetchrow(REPLIES, list(HOSTED))
+    assert replies is not None and tuple(replies) == (len(sent), len(sent))
+    where = {intent: place for _, _, intent, place in handled(tmp_path)}
+    thread = f"{own}:agent_{HOSTED[0]}"
+    assert where == {BLOCKING: thread, "b": thread, "a": f"{own}:MainThread", "c": f"{own}:MainThread"}
+    assert not any("time.sleep" in one["stack"] for one in events(tmp_path, "loop_blocked"))
 
 
 async def _is(holds: bool) -> bool:

@@ -102,11 +102,14 @@ async def test_a_child_process_handles_the_packet_of_its_agent_alone(tmp_path: P
     class Risky:
         ends = 1
 
-    agent = Agent("a-1", role="r", swarm="red")
+    agents = [Agent(name, role="r", swarm="red") for name in ("a-1", "a-2")]
     broker = InMemoryBroker(build_topology(1, [OURS]))
     settings = WorkerSettings(data_dir=tmp_path, database_url=None)
     async with open_stores(settings, 1) as stores:
-        host = Host("ours", [agent], broker.connect("host.ours"), stores, settings, places=places)
-        for name in ("a-1", "a-2", "../a-1", ""):
-            asked.append((name, host.is_apart(name, Risky())))  # type: ignore[arg-type]
-    assert asked == [("a-1", True), ("a-2", False), ("../a-1", False), ("", False)], "the agent itself takes it"
+        host = Host("ours", agents, broker.connect("host.ours"), stores, settings, places=places)
+        for name in ("a-1", "a-2"):
+            asked.append((name, host.runs(name, Risky())))  # type: ignore[arg-type]
+        for name in ("../a-1", ""):
+            with pytest.raises(KeyError):
+                host.runs(name, Risky())  # type: ignore[arg-type]
+    assert asked == [("a-1", "process"), ("a-2", "loop")], "the agent itself takes what has no place"

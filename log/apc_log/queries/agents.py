@@ -9,6 +9,7 @@ import asyncpg
 from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry_change import HOST_SUBJECT
+from apc_log.heads import bounded, read_range
 from apc_log.registry import ACCEPTED
 
 ALIVE_WITHIN = timedelta(seconds=90)
@@ -151,18 +152,19 @@ async def count_open_deliveries(pool: asyncpg.Pool) -> dict[str, int]:
 
 
 # The newest causes of the agent's packets; an ACK or NACK names what it answers as its cause.
+_CAUSES = """
+SELECT session_id, cause_packet_id, max(judged_at) AS judged_at FROM apc_log.agent_packets
+WHERE sender_agent_id = $1 AND cause_packet_id IS NOT NULL
+  AND packet_type NOT IN ('ACK', 'NACK', 'ERROR', 'HEARTBEAT')
+GROUP BY session_id, cause_packet_id
+ORDER BY max(judged_at) DESC, cause_packet_id LIMIT $2
+"""
+# What became of each; $2 to $4 are the columns of the causes.
 _INVOCATIONS = """
-WITH own AS MATERIALIZED (
-    SELECT session_id, cause_packet_id, max(judged_at) AS judged_at FROM apc_log.agent_packets
-    WHERE sender_agent_id = $1 AND cause_packet_id IS NOT NULL
-      AND packet_type NOT IN ('ACK', 'NACK', 'ERROR', 'HEARTBEAT')
-    GROUP BY session_id, cause_packet_id
-    ORDER BY max(judged_at) DESC, cause_packet_id LIMIT $2
-)
 SELECT own.session_id, own.cause_packet_id, own.judged_at, cause.packet_type AS cause_type,
        (SELECT hop.metadata ->> 'ended' FROM apc_log.packet_events AS hop
         WHERE hop.session_id = own.session_id AND hop.packet_id = own.cause_packet_id AND hop.recipient = $1
-          AND hop.metadata ? 'ended' ORDER BY hop.shard, hop.seq DESC LIMIT 1) AS ended,
+          AND hop.metadata ? 'ended' /*within hop*/ ORDER BY hop.shard, hop.seq DESC LIMIT 1) AS ended,
        ARRAY(
            SELECT CASE WHEN emitted.verdict = 'refused' OR answer.packet_type = 'NACK' THEN 'refused'
                        WHEN answer.packet_type = 'ACK' OR NOT coalesce(
@@ -173,16 +175,20 @@ SELECT own.session_id, own.cause_packet_id, own.judged_at, cause.packet_type AS 
            LEFT JOIN LATERAL (
                SELECT reply.packet_type FROM apc_log.agent_packets AS reply
                WHERE reply.cause_packet_id = emitted.packet_id AND reply.session_id = emitted.session_id
-                 AND reply.packet_type IN ('ACK', 'NACK') ORDER BY reply.shard, reply.seq LIMIT 1
+                 AND reply.packet_type IN ('ACK', 'NACK')
+                 AND reply.shard = emitted.shard AND reply.seq > emitted.seq /*within reply*/
+               ORDER BY reply.shard, reply.seq LIMIT 1
            ) AS answer ON true
            WHERE emitted.session_id = own.session_id AND emitted.cause_packet_id = own.cause_packet_id
              AND emitted.sender_agent_id = $1
-             AND emitted.packet_type NOT IN ('ACK', 'NACK', 'ERROR', 'HEARTBEAT')
+             AND emitted.packet_type NOT IN ('ACK', 'NACK', 'ERROR', 'HEARTBEAT') /*within emitted*/
+             /*within content*/
            ORDER BY emitted.shard, emitted.seq
        ) AS answers
-FROM own
+FROM unnest($2::text[], $3::uuid[], $4::timestamptz[]) AS own(session_id, cause_packet_id, judged_at)
 LEFT JOIN apc_log.agent_packets AS cause
     ON cause.session_id = own.session_id AND cause.packet_id = own.cause_packet_id AND cause.verdict <> 'refused'
+    /*within cause*/
 ORDER BY own.judged_at DESC, own.cause_packet_id
 """
 
@@ -208,7 +214,10 @@ async def list_invocations(
     pool: asyncpg.Pool, contract: Contract, agent_id: str, *, limit: int = 20
 ) -> list[InvocationRow]:
     """Return the handler invocations of an agent that emitted something, the newest first."""
-    rows = await pool.fetch(_INVOCATIONS, agent_id, limit)
+    causes = await pool.fetch(_CAUSES, agent_id, limit)
+    sessions, packets, times = (list(column) for column in zip(*causes, strict=True)) if causes else ([], [], [])
+    bounds = await read_range(pool, sessions)
+    rows = await pool.fetch(*bounded(_INVOCATIONS, bounds, agent_id, sessions, packets, times))
     return [_invocation(row, contract) for row in rows]
 
 

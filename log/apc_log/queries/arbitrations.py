@@ -15,6 +15,7 @@ import orjson
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.body_encryption import is_sealed
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import FILTERS, ScopeFilters, narrowed
 
 SELECTED = "selected:"
@@ -155,9 +156,11 @@ _ORIGINS = """
 SELECT wanted.packet_id, packet.sender_swarm_id, block.protocol_id
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_ids AS ids ON ids.session_id = wanted.session_id AND ids.packet_id = wanted.packet_id
-JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+  /*within ids*/
+JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq /*within packet*/
 LEFT JOIN apc_log.packet_lineage AS block
   ON block.session_id = wanted.session_id AND block.packet_id = wanted.packet_id
+  AND block.shard = ids.shard /*within block*/
 """
 
 
@@ -171,5 +174,7 @@ class CandidateOrigin:
 
 async def candidate_origins(pool: asyncpg.Pool, wanted: Sequence[tuple[str, UUID]]) -> dict[UUID, CandidateOrigin]:
     """Return the origin of each packet, given as (session_id, packet_id); unknown ones are left out."""
-    rows = await pool.fetch(_ORIGINS, [session for session, _ in wanted], [packet for _, packet in wanted])
+    sessions = [session for session, _ in wanted]
+    bounds = await read_range(pool, sessions)
+    rows = await pool.fetch(*bounded(_ORIGINS, bounds, sessions, [packet for _, packet in wanted]))
     return {row["packet_id"]: CandidateOrigin(row["sender_swarm_id"], row["protocol_id"]) for row in rows}

@@ -10,6 +10,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.vocabulary import CONTROL_TYPES
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import Position
 
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
@@ -19,11 +20,13 @@ SELECT hop.session_id, hop.packet_id, hop.recipient, hop.attempt, hop.metadata -
        packet.task_id, packet.expires_at, hop.shard, hop.seq, session.document ->> 'halt_reason' AS halt_reason
 FROM apc_log.packet_events AS hop
 JOIN apc_log.agent_packets AS packet ON packet.session_id = hop.session_id AND packet.packet_id = hop.packet_id
+  AND packet.shard = hop.shard AND packet.seq < hop.seq /*within packet*/
 LEFT JOIN apc_log.sessions AS session ON session.session_id = hop.session_id AND session.document ->> 'state' = 'HALTED'
-WHERE hop.to_state = 'DEAD_LETTERED'
+WHERE hop.to_state = 'DEAD_LETTERED' /*within hop*/
   AND NOT EXISTS (
     SELECT FROM apc_log.packet_events AS later
     WHERE later.session_id = hop.session_id AND later.packet_id = hop.packet_id AND later.to_state <> ''
+      AND later.shard = hop.shard AND later.seq > packet.seq /*within later*/
       AND (later.recipient = hop.recipient AND later.seq > hop.seq OR later.to_state = 'RETRACTED')
   )
   AND ($1::text IS NULL OR hop.session_id = $1)
@@ -41,7 +44,8 @@ ORDER BY session_id, packet_id, recipient, seq DESC
 """
 HISTORY = """
 SELECT attempt, from_state, to_state, events, occurred_at, actor, metadata FROM apc_log.packet_events
-WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 AND attempt >= 0 ORDER BY seq
+WHERE session_id = $1 AND packet_id = $2 AND recipient = $3 AND attempt >= 0
+  /*within packet_events*/ ORDER BY seq
 """
 
 
@@ -49,6 +53,7 @@ _PLACES = """
 SELECT given.number, ids.shard, ids.seq
 FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS given(session_id, packet_id, number)
 JOIN apc_log.packet_ids AS ids USING (session_id, packet_id)
+WHERE ids.seq >= 1 /*within ids*/
 """
 
 
@@ -118,13 +123,17 @@ async def list_dead(
 ) -> list[DeadDelivery]:
     """Return what is dead, in the order of the log, behind `after`; `reason` is how its reason begins."""
     shard, seq = after or (None, None)
-    rows = await pool.fetch(DEAD, session_id, recipient, reason, packet_ids, limit, shard, seq)
+    bounds = None if session_id is None else await read_range(pool, [session_id])
+    given = (session_id, recipient, reason, packet_ids, limit, shard, seq)
+    rows = await pool.fetch(*bounded(DEAD, bounds, *given))
     return [DeadDelivery(**row) for row in rows]
 
 
 async def packet_places(pool: asyncpg.Pool, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Position]:
     """Return where the packets of deliveries stand in the log."""
-    rows = await pool.fetch(_PLACES, [one.session_id for one in deliveries], [one.packet_id for one in deliveries])
+    sessions = [one.session_id for one in deliveries]
+    bounds = await read_range(pool, sessions)
+    rows = await pool.fetch(*bounded(_PLACES, bounds, sessions, [one.packet_id for one in deliveries]))
     return {deliveries[row["number"] - 1]: Position(row["shard"], row["seq"]) for row in rows}
 
 
@@ -137,5 +146,6 @@ async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dic
 
 async def delivery_history(pool: asyncpg.Pool, delivery: DeliveryId) -> list[DeliveryHop]:
     """Return the hops of one delivery, oldest first."""
-    rows = await pool.fetch(HISTORY, *delivery)
+    bounds = await read_range(pool, [delivery.session_id])
+    rows = await pool.fetch(*bounded(HISTORY, bounds, *delivery))
     return [DeliveryHop(**dict(row) | {"metadata": orjson.loads(row["metadata"] or "{}")}) for row in rows]

@@ -10,6 +10,7 @@ import orjson
 from apc_contracts.content import typed_content
 from apc_contracts.explanation.failure import Failure, LastGood, halting_delivery
 from apc_log.body_encryption import is_sealed
+from apc_log.heads import bounded, read_range
 from apc_log.queries.dead import DeadDelivery, DeliveryId
 from apc_log.queries.packets import list_agent_packets, opened_bodies
 
@@ -23,30 +24,36 @@ SELECT packet.shard, packet.seq, given.session_id, given.packet_id, given.recipi
        told.packet_id AS error_id, told.body_stored AS error_body, tried.error AS tried,
        good.packet_id AS good_id, good.recipient AS good_recipient, good.packet_type AS good_type, good.at AS good_at
 FROM unnest($1::text[], $2::uuid[], $3::text[]) WITH ORDINALITY AS given(session_id, packet_id, recipient, number)
-JOIN apc_log.packet_ids AS ids ON ids.session_id = given.session_id AND ids.packet_id = given.packet_id
-JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+JOIN apc_log.packet_ids AS ids ON ids.session_id = given.session_id AND ids.packet_id = given.packet_id /*within ids*/
+JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq /*within packet*/
 LEFT JOIN LATERAL (
     SELECT hop.seq, hop.attempt, hop.metadata ->> 'error' AS reason, hop.recorded_at AS at
     FROM apc_log.packet_events AS hop
     WHERE hop.session_id = given.session_id AND hop.packet_id = given.packet_id AND hop.recipient = given.recipient
-      AND hop.to_state = 'DEAD_LETTERED' ORDER BY hop.seq DESC LIMIT 1
+      AND hop.to_state = 'DEAD_LETTERED' AND hop.shard = ids.shard AND hop.seq > ids.seq /*within hop*/
+    ORDER BY hop.seq DESC LIMIT 1
 ) AS ended ON true
 LEFT JOIN LATERAL (
     SELECT answer.seq, answer.packet_id, answer.body_stored, answer.judged_at FROM apc_log.agent_packets AS answer
     WHERE answer.parent_packet_id = given.packet_id AND answer.session_id = given.session_id
-      AND answer.sender_agent_id = given.recipient AND answer.packet_type = 'ERROR' ORDER BY answer.seq DESC LIMIT 1
+      AND answer.sender_agent_id = given.recipient AND answer.packet_type = 'ERROR'
+      AND answer.shard = ids.shard AND answer.seq > ids.seq /*within answer*/ ORDER BY answer.seq DESC LIMIT 1
 ) AS told ON true
 LEFT JOIN LATERAL (
     SELECT hop.attempt, hop.metadata ->> 'error' AS error FROM apc_log.packet_events AS hop
     WHERE hop.session_id = given.session_id AND hop.packet_id = given.packet_id AND hop.recipient = given.recipient
-      AND hop.to_state <> 'DEAD_LETTERED' AND hop.metadata ? 'error' ORDER BY hop.seq DESC LIMIT 1
+      AND hop.to_state <> 'DEAD_LETTERED' AND hop.metadata ? 'error'
+      AND hop.shard = ids.shard AND hop.seq > ids.seq /*within hop*/ ORDER BY hop.seq DESC LIMIT 1
 ) AS tried ON true
 LEFT JOIN LATERAL (
     SELECT hop.packet_id, hop.recipient, handled.packet_type, hop.recorded_at AS at FROM apc_log.packet_events AS hop
     JOIN apc_log.packet_ids AS named ON named.session_id = hop.session_id AND named.packet_id = hop.packet_id
+     AND named.shard = hop.shard AND named.seq < hop.seq /*within named*/
     JOIN apc_log.agent_packets AS handled ON handled.shard = named.shard AND handled.seq = named.seq
+     /*within handled*/
     WHERE hop.session_id = given.session_id AND hop.shard = ids.shard AND 'consumer_apply' = ANY (hop.events)
       AND hop.seq < coalesce(ended.seq, told.seq) AND hop.recipient NOT IN ('', 'orchestrator')
+      /*within hop*/
     ORDER BY hop.session_id DESC, hop.shard DESC, hop.seq DESC LIMIT 1
 ) AS good ON $4
 ORDER BY given.number
@@ -90,7 +97,9 @@ async def _failures(
     if not deliveries:
         return []
     sessions, packets, recipients = zip(*deliveries, strict=True)
-    rows = [dict(row) for row in await pool.fetch(_FAILED, sessions, packets, recipients, looks_back)]
+    bounds = await read_range(pool, sessions)
+    found = await pool.fetch(*bounded(_FAILED, bounds, sessions, packets, recipients, looks_back))
+    rows = [dict(row) for row in found]
     for row in rows if opens else ():
         await _open(pool, row)
     return rows

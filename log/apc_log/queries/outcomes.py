@@ -10,23 +10,26 @@ import asyncpg
 import orjson
 
 from apc_log.body_encryption import is_sealed
+from apc_log.heads import bounded, read_range
 from apc_log.queries.packets import Position
 
 _COLUMNS = "shard, seq, packet_id, packet_type, parent_packet_id, sender_agent_id, judged_at, body_stored AS body"
 # Newest first: the DONE of the last round is the one that closed the session.
 _DONE = f"""
 SELECT {_COLUMNS} FROM apc_log.agent_packets
-WHERE session_id = $1 AND packet_type = 'DECISION' AND verdict = 'accepted' ORDER BY shard, seq DESC LIMIT 20
+WHERE session_id = $1 AND packet_type = 'DECISION' AND verdict = 'accepted' /*within agent_packets*/
+ORDER BY shard, seq DESC LIMIT 20
 """
 _REVIEWS = f"""
 SELECT {_COLUMNS} FROM apc_log.agent_packets
 WHERE parent_packet_id = $2 AND session_id = $1 AND packet_type = 'DECISION' AND verdict = 'accepted'
+  /*within agent_packets*/
 ORDER BY seq LIMIT $3
 """
 _ANSWERS = f"""
 SELECT {_COLUMNS} FROM apc_log.agent_packets
 WHERE session_id = $1 AND packet_type = 'SIGNAL' AND verdict = 'accepted'
-  AND position('"answer"'::bytea IN body_stored) > 0 ORDER BY seq LIMIT $2
+  AND position('"answer"'::bytea IN body_stored) > 0 /*within agent_packets*/ ORDER BY seq LIMIT $2
 """
 _AT = f"""
 SELECT {_COLUMNS} FROM unnest($1::integer[], $2::bigint[]) AS place(shard, seq)
@@ -34,7 +37,7 @@ JOIN apc_log.agent_packets AS packet USING (shard, seq) ORDER BY shard, seq
 """
 _ENTERED = """
 SELECT to_state AS name, min(seq) AS seq FROM apc_log.coordination_events
-WHERE session_id = $1 GROUP BY to_state ORDER BY min(seq)
+WHERE session_id = $1 /*within coordination_events*/ GROUP BY to_state ORDER BY min(seq)
 """
 _MOST = 50
 
@@ -66,7 +69,8 @@ class SaidRow:
 
 async def find_done(pool: asyncpg.Pool, session_id: str, named: UUID | None) -> SaidRow | None:
     """Return the DECISION DONE of a session: the one that its document names, else the newest that is readable."""
-    rows = await _said(pool, _DONE, session_id)
+    bounds = await read_range(pool, [session_id])
+    rows = await _said(pool, *bounded(_DONE, bounds, session_id))
     for row in rows:
         if row.packet_id == named or (named is None and row.payload.get("commitment_level") == "DONE"):
             return row
@@ -75,12 +79,14 @@ async def find_done(pool: asyncpg.Pool, session_id: str, named: UUID | None) -> 
 
 async def list_reviews(pool: asyncpg.Pool, session_id: str, done: UUID) -> list[SaidRow]:
     """Return the DECISIONs of reviewers on a DONE, oldest first."""
-    return await _said(pool, _REVIEWS, session_id, done, _MOST)
+    bounds = await read_range(pool, [session_id])
+    return await _said(pool, *bounded(_REVIEWS, bounds, session_id, done, _MOST))
 
 
 async def list_answers(pool: asyncpg.Pool, session_id: str) -> list[SaidRow]:
     """Return the answers of people, and of the gate for them, in a session; of readable bodies, oldest first."""
-    rows = await _said(pool, _ANSWERS, session_id, _MOST)
+    bounds = await read_range(pool, [session_id])
+    rows = await _said(pool, *bounded(_ANSWERS, bounds, session_id, _MOST))
     return [row for row in rows if is_of_people(row.payload)]
 
 
@@ -97,7 +103,8 @@ def is_of_people(payload: Mapping[str, Any]) -> bool:
 
 async def states_entered(pool: asyncpg.Pool, session_id: str) -> Sequence[asyncpg.Record]:
     """Return `name` of each state that a session entered after its first, and `seq` of the first time."""
-    return await pool.fetch(_ENTERED, session_id)
+    bounds = await read_range(pool, [session_id])
+    return await pool.fetch(*bounded(_ENTERED, bounds, session_id))
 
 
 async def _said(pool: asyncpg.Pool, statement: str, *values: object) -> list[SaidRow]:

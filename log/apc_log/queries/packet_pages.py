@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.heads import bounded, read_range
+from apc_log.heads import LogRange, bounded, read_range
 from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed
 
 RULING = """
@@ -158,7 +158,8 @@ ORDER BY looked.shard {order}, looked.seq {order}
 """
 _AT_PLACES = f"""
 SELECT {_COLUMNS}{_STATED} FROM unnest($1::integer[], $2::bigint[]) WITH ORDINALITY AS place(shard, seq, number)
-JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING} ORDER BY place.number
+JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING}
+WHERE packet.seq >= 1 /*within packet*/ ORDER BY place.number
 """
 _AT = "SELECT packet_id, session_id FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 _SESSIONS_OF = "SELECT session_id FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY shard, seq LIMIT 20"
@@ -325,7 +326,10 @@ def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tu
 
 async def lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
     """Return the packets at these places, in this order."""
-    rows = await pool.fetch(_AT_PLACES, [place.shard for place in places], [place.seq for place in places])
+    shards, seqs = [place.shard for place in places], [place.seq for place in places]
+    # What became of a packet stands behind it.
+    bounds = LogRange(shards[0], min(seqs)) if len(set(shards)) == 1 else None
+    rows = await pool.fetch(*bounded(_AT_PLACES, bounds, shards, seqs))
     return [PacketLine(**row) for row in rows]
 
 

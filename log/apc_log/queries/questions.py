@@ -9,6 +9,8 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_log.heads import bounded, read_range
+
 _OPEN = """
 SELECT session.session_id, session.run_id, session.document ->> 'task_id' AS task_id, question.key::uuid AS packet_id,
        question.value AS question, session.document ->> 'run_phase' AS run_phase,
@@ -109,20 +111,23 @@ FROM (
       AND ($3::timestamptz IS NULL OR at < $3) AND ($4::timestamptz IS NULL OR (at, shard, seq) < ($4, $5, $6))
     ORDER BY at DESC, shard DESC, seq DESC LIMIT $7
 ) AS answer
-JOIN apc_log.agent_packets AS said ON said.shard = answer.shard AND said.seq = answer.seq
+JOIN apc_log.agent_packets AS said ON said.shard = answer.shard AND said.seq = answer.seq /*within said*/
 JOIN apc_log.packet_ids AS named ON named.session_id = answer.session_id AND named.packet_id = answer.question_id
-JOIN apc_log.agent_packets AS asked ON asked.shard = named.shard AND asked.seq = named.seq
+  AND named.shard = answer.shard AND named.seq < answer.seq /*within named*/
+JOIN apc_log.agent_packets AS asked ON asked.shard = named.shard AND asked.seq = named.seq /*within asked*/
 ORDER BY answer.at DESC, answer.shard DESC, answer.seq DESC
 """
 # The handler's packets name the answer as their evidence, whatever they say.
 _FOLLOWED = """
 SELECT given.answer_id, packet.shard, packet.seq, packet.packet_id, packet.packet_type, packet.sender, packet.verdict,
        packet.refusal_code, packet.at
-FROM unnest($1::text[], $2::uuid[]) WITH ORDINALITY AS given(session_id, answer_id, number)
+FROM unnest($1::text[], $2::uuid[], $3::integer[], $4::bigint[]) WITH ORDINALITY
+    AS given(session_id, answer_id, shard, seq, number)
 CROSS JOIN LATERAL (
     SELECT shard, seq, packet_id, packet_type, sender_agent_id AS sender, verdict, refusal_code, judged_at AS at
     FROM apc_log.agent_packets AS one
     WHERE one.refers_to @> ARRAY['packet:' || given.answer_id] AND one.session_id = given.session_id
+      AND one.shard = given.shard AND one.seq > given.seq /*within one*/
     ORDER BY one.seq LIMIT 5
 ) AS packet
 ORDER BY given.number, packet.seq
@@ -191,8 +196,10 @@ async def list_answered(
     **filters: Unpack[AnsweredFilters],
 ) -> list[AnsweredRow]:
     """Return answered questions, the newest answer first, behind `after` (answered_at, shard, seq)."""
-    given = (filters.get("session_id"), filters.get("since"), filters.get("until"))
-    rows = await pool.fetch(_ANSWERED, *given, *(after or (None, None, None)), limit)
+    session_id = filters.get("session_id")
+    bounds = None if session_id is None else await read_range(pool, [session_id])
+    given = (session_id, filters.get("since"), filters.get("until"))
+    rows = await pool.fetch(*bounded(_ANSWERED, bounds, *given, *(after or (None, None, None)), limit))
     return [
         AnsweredRow(**{**row, **{name: None if row[name] is None else orjson.loads(row[name]) for name in _DOCUMENTS}})
         for row in rows
@@ -202,8 +209,11 @@ async def list_answered(
 async def followed_of(pool: asyncpg.Pool, answers: Sequence[AnsweredRow]) -> dict[UUID, list[FollowedRow]]:
     """Return the first packets that rest on each answer, at most five."""
     found: dict[UUID, list[FollowedRow]] = {one.answer_id: [] for one in answers}
+    if not answers:
+        return found
     sessions = [one.session_id for one in answers]
-    for row in await pool.fetch(_FOLLOWED, sessions, list(found)) if answers else ():
+    given = (sessions, list(found), [one.shard for one in answers], [one.seq for one in answers])
+    for row in await pool.fetch(*bounded(_FOLLOWED, await read_range(pool, sessions), *given)):
         found[row["answer_id"]].append(FollowedRow(**row))
     return found
 
@@ -214,10 +224,11 @@ _IS_KNOWN = "SELECT EXISTS (SELECT FROM apc_log.agent_packets WHERE packet_id = 
 _VERDICTS = """
 SELECT verdict, refusal ->> 'code' AS code, refusal ->> 'path' AS path, refusal ->> 'message' AS message,
        refusal ->> 'remedy' AS remedy
-FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = $2 AND sender_agent_id = $3
-UNION ALL
-SELECT 'refused', code, NULL, reason, NULL FROM apc_log.packet_conflicts
-WHERE packet_id = $2 AND kind = 'refused' AND user_id = $4
+FROM apc_log.agent_packets WHERE session_id = $1 AND packet_id = $2 AND sender_agent_id = $3 /*within agent_packets*/
+"""
+_REFUSALS = """
+SELECT 'refused' AS verdict, code, NULL AS path, reason AS message, NULL AS remedy FROM apc_log.packet_conflicts
+WHERE packet_id = $1 AND kind = 'refused' AND user_id = $2
 """
 
 
@@ -235,4 +246,6 @@ async def read_verdicts(
         sender: its agent_id.
         user: the broker user who published it. What others published under this packet_id is no answer to it.
     """
-    return await pool.fetch(_VERDICTS, session_id, packet_id, sender, user)
+    bounds = await read_range(pool, [session_id])
+    judged = await pool.fetch(*bounded(_VERDICTS, bounds, session_id, packet_id, sender))
+    return [*judged, *await pool.fetch(_REFUSALS, packet_id, user)]

@@ -34,7 +34,8 @@ WITH hop AS MATERIALIZED (
 ), routed AS (
     SELECT hop.range, sum(cardinality(packet.recipients)) AS recipients
     FROM hop JOIN apc_log.packet_ids AS ids ON ids.session_id = $1 AND ids.packet_id = hop.packet_id
-    JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
+      /*within ids*/
+    JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq /*within packet*/
     WHERE hop.is_whole AND hop.to_state = 'ROUTED' GROUP BY 1
 ), counted AS (
     SELECT range, is_whole, from_state, to_state,
@@ -102,7 +103,8 @@ async def count_ranges(
     """Return the entries of a session with after < seq <= last, counted by ranges of `width` positions."""
     given = (session_id, shard, after, last)
     packets = [PacketCount(**row) for row in await pool.fetch(_PACKETS, *given, width)]
-    hops = [HopCount(**row) for row in await pool.fetch(_HOPS, *given, width)]
+    bounds = await read_range(pool, [session_id])
+    hops = [HopCount(**row) for row in await pool.fetch(*bounded(_HOPS, bounds, *given, width))]
     moving = [row["seq"] for row in await pool.fetch(_MOVING, *given)]
     moved = [row["seq"] for row in await pool.fetch(_MOVED, *given)]
     return CountedRanges(packets, hops, sorted(moving + moved))

@@ -14,10 +14,18 @@ from msgspec.structs import replace
 from tests.persister.database.test_statements import _statements
 from tests.support.log import LogBench, coordination, hop, lifecycle, lift_guard, packet_entry, session_row
 
+from apc_contracts.contract.contract import load_contract
 from apc_log.heads import LogRange, bounded, read_range
 from apc_log.queries import list_conflicts, list_held_packets, replay, session_effects, trace
+from apc_log.queries.agents import list_invocations
+from apc_log.queries.arbitrations import candidate_origins
+from apc_log.queries.dead import delivery_history, list_dead, packet_places
+from apc_log.queries.failures import failures_of
+from apc_log.queries.outcomes import find_done, list_answers, list_reviews, states_entered
+from apc_log.queries.packet_pages import lines_at
 from apc_log.queries.packets import traced
-from apc_log.queries.session_pages import extent_of, last_entry, page_of_moves, session_figures
+from apc_log.queries.questions import list_answered, read_verdicts
+from apc_log.queries.session_pages import count_ranges, extent_of, last_entry, page_of_moves, session_figures
 from apc_log.queries.surroundings import count_refusals, read_log_doubts
 from apc_persister.follower import Follower
 
@@ -60,8 +68,9 @@ async def fill(bench: LogBench) -> None:
                 % str(packet.packet_id).encode()
             )
             effect = hop(packet, ["effect"], "", "", "a", -1, claim)
+            died = hop(packet, ["delivery_fail"], "APPLIED", "DEAD_LETTERED", "b", 2, b'{"error": "handler_error"}')
             await bench.gate.log(
-                [packet, *lifecycle(packet), effect, refused, moved],
+                [packet, *lifecycle(packet), effect, died, refused, moved],
                 [replace(session_row(name, step=step), run_id=f"run-{number}")],
             )
     await bench.write()
@@ -197,6 +206,10 @@ def test_each_statement_that_names_a_session_has_bounds() -> None:
 async def readings(pool: asyncpg.Pool) -> list[Any]:
     """What is read of a session, by everything that reads bounds."""
     place: Any = SimpleNamespace(session_id="session-2", shard=0)  # the scripted gate writes no documents
+    dead = await list_dead(pool, session_id="session-2")
+    assert len(dead) == 5
+    places = list((await packet_places(pool, [one.id for one in dead])).values())
+    origins = [("session-2", one.packet_id) for one in dead]
     return [
         await trace(pool, session_id="session-2"),
         await trace(pool, run_id="run-2", limit=3),
@@ -210,6 +223,20 @@ async def readings(pool: asyncpg.Pool) -> list[Any]:
         await session_figures(pool, place),
         await count_refusals(pool, "session-2"),
         await read_log_doubts(pool, "session-2"),
+        dead,
+        places,
+        await delivery_history(pool, dead[0].id),
+        await failures_of(pool, dead, looks_back=True),
+        await lines_at(pool, places),
+        await candidate_origins(pool, origins),
+        await states_entered(pool, "session-2"),
+        await find_done(pool, "session-2", None),
+        await list_reviews(pool, "session-2", dead[0].packet_id),
+        await list_answers(pool, "session-2"),
+        await list_answered(pool, session_id="session-2"),
+        await read_verdicts(pool, "session-2", dead[0].packet_id, "sender-1", "nobody"),
+        await list_invocations(pool, load_contract(), "receiver-1"),
+        await count_ranges(pool, "session-2", 0, after=0, last=10_000, width=7),
     ]
 
 
@@ -226,7 +253,8 @@ async def test_bounds_change_no_result(bench: LogBench) -> None:
 UNBOUNDED = {
     f"apc_{name}"
     for name in """
-log.placement._SPLIT log.queries.activity._LATEST log.queries.agents.OPEN log.queries.agents._LEFT_BEHIND
+log.placement._SPLIT log.queries.activity._LATEST log.queries.agents.OPEN log.queries.agents._CAUSES
+log.queries.agents._LEFT_BEHIND
 log.queries.dead.STATES log.queries.health._BY_REASON log.queries.lineage._ROOT log.queries.news._LATE_HEARTBEATS
 log.queries.news._REFUSED log.queries.packet_pages._AT log.queries.packet_pages._SESSIONS_OF
 log.queries.packets.CONFLICTS_OF_PACKET log.queries.packets.EFFECTS_OF_PACKET log.queries.replay._SESSIONS
@@ -242,12 +270,7 @@ persister.evidence.documents._PLACES persister.rebuild._ADD_ID persister.rebuild
 LATER = {
     f"apc_{name}"
     for name in """
-log.queries.agents._INVOCATIONS log.queries.arbitrations._ORIGINS log.queries.dead.DEAD log.queries.dead.HISTORY
-log.queries.dead._PLACES log.queries.failures._FAILED log.queries.outcomes._ANSWERS log.queries.outcomes._DONE
-log.queries.outcomes._ENTERED log.queries.outcomes._REVIEWS log.queries.packet_pages._AT_PLACES
-log.queries.questions._ANSWERED log.queries.questions._FOLLOWED log.queries.questions._VERDICTS
-log.queries.session_pages._HOPS log.session_loading.PRESENCE_IDENTITIES log.session_loading.UNKNOWN_SESSION_IDENTITIES
-persister.transaction._KNOWN
+log.session_loading.PRESENCE_IDENTITIES log.session_loading.UNKNOWN_SESSION_IDENTITIES persister.transaction._KNOWN
 """.split()
 }
-"""They name sessions or packets, and read every partition still."""
+"""They name sessions that have no range, or packets of many sessions, and read every partition still."""

@@ -50,8 +50,9 @@ async def measure_only_growth(rows: int, figures: Figures) -> None:
         await measure_growth(servers, system, figures, rows)
 
 
-async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures) -> None:
-    """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log."""
+async def measure(parts: Sequence[str], count: int, rows: int, opened: int, figures: Figures) -> None:
+    """Measure the named parts; `count` packets a throughput, fewer where each costs more; `rows` in the log; `opened`
+    sessions."""
     if "policy" in parts:
         measure_policy(figures)
     if "messages" in parts:
@@ -76,7 +77,7 @@ async def measure(parts: Sequence[str], count: int, rows: int, figures: Figures)
                 if "start" in parts:
                     await measure_start(system, figures)
                 if "sessions" in parts:
-                    await measure_sessions(servers, system, figures)
+                    await measure_sessions(servers, system, figures, opened)
                 if "takeover" in parts:
                     await measure_takeover(system, figures)
         if "shards" in parts:
@@ -100,6 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=at_least(1_000), default=10_000, help="packets of a throughput run")
     parser.add_argument("--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`")
+    parser.add_argument("--open", type=at_least(1_000), default=10_000, help="open sessions of part `sessions`")
     parser.add_argument("--only", action="append", choices=PARTS + LONG, help="measure this part; may be repeated")
     parser.add_argument(
         "--growth",
@@ -118,7 +120,7 @@ def main() -> int:
         if arguments.growth is not None:
             run(measure_only_growth(arguments.growth, figures))
         else:
-            run(measure(arguments.only or PARTS, arguments.packets, arguments.rows, figures))
+            run(measure(arguments.only or PARTS, arguments.packets, arguments.rows, arguments.open, figures))
     except BusUnavailable as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2

@@ -45,10 +45,12 @@ async def measure_registration(figures: Figures, beside: Path | None) -> None:
             seconds, cpu = min(times)
             note = f"apc agent add, one agent with two queues, CPU {cpu:.2f} s"
             figures.add(Figure(f"register_one{name}", seconds, "s", ONE_BAR, 1.0, is_time=True, note=note))
-        for shards in (1, 4):
+        for shards in (1, 16):
             async with start_system(servers, shards) as system:
                 seconds, cpu = await _add_crowd(system)
-            note = f"apc agent add --host --from FILE, {COUNT} agents, shards: {shards}, CPU {cpu:.2f} s"
+                rows = await system.pool.fetchval("SELECT count(*) FROM apc_log.registry_events")
+            form = f"apc agent add --host --from FILE, {COUNT} agents"
+            note = f"{form}, shards: {shards}, CPU {cpu:.2f} s, {rows:,} rows of the registry"
             figures.add(Figure(f"register_host_{shards}", seconds, "s", HOST_BAR, 1.0, is_time=True, note=note))
 
 

@@ -25,11 +25,11 @@ async def measure_takeover(system: System, figures: Figures) -> None:
         killed: list[float] = []
         active = system.services["orchestrator"]
         for number in range(KILLS):
-            standby = await _standby(system, stack, f"standby-{number}")
-            killed.append(await _gap(system, active, signal.SIGKILL))
+            standby = await standby_of(system, stack, f"standby-{number}")
+            killed.append(await gap_of(system, active, signal.SIGKILL))
             active = standby
-        standby = await _standby(system, stack, "last")
-        frozen = await _gap(system, active, signal.SIGSTOP)
+        standby = await standby_of(system, stack, "last")
+        frozen = await gap_of(system, active, signal.SIGSTOP)
         active.process.send_signal(signal.SIGCONT)
         await active.said("shard_left")
     bar = HEARTBEATS_BAR * HEARTBEAT
@@ -39,14 +39,16 @@ async def measure_takeover(system: System, figures: Figures) -> None:
     )
 
 
-async def _standby(system: System, stack: AsyncExitStack, name: str) -> Service:
+async def standby_of(system: System, stack: AsyncExitStack, name: str) -> Service:
+    """Return an orchestrator that waits for the shard."""
     service = running(name, "-m", "apc_cli", "serve", "orchestrator", environment=system.environment)
     standby = await stack.enter_async_context(service)
     await standby.said("gate_stands_by")
     return standby
 
 
-async def _gap(system: System, active: Service, fault: signal.Signals) -> float:
+async def gap_of(system: System, active: Service, fault: signal.Signals) -> float:
+    """Return the seconds from a fault of the active orchestrator until its standby has the shard."""
     epoch = await system.pool.fetchval(EPOCH)
     began = time.monotonic()
     active.process.send_signal(fault)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
-from tests.faults.cluster.notes import EFFECT, RUN, Note
+from tests.faults.cluster.notes import EFFECT, Note
 
 STEPS = ("client-starter", "lead", "hand")
 """Who sends the three messages of a session, one each."""
@@ -194,17 +194,14 @@ class Window:
     commit_wait: float
     """Longest time from a verdict to the commit."""
     handle_wait: float
-    """Longest time from a verdict to the last time that a handler began to run for the packet."""
+    """Longest time from a verdict to the effect of the packet's handler, which may run again without making one."""
     failures: int
     """Calls of the driver that raised and were repeated."""
 
 
 def look_at(facts: Facts, begin: float, end: float) -> Window:
     """Return the figures of the time from `begin` to `end`."""
-    runs: dict[UUID, float] = {}
-    for note in facts.notes:
-        if note.kind == RUN:
-            runs[note.packet_id] = max(note.at, runs.get(note.packet_id, 0.0))
+    effects = {note.packet_id: note.at for note in facts.notes if note.kind == EFFECT}
 
     def longest(waits: Iterable[tuple[float, float]]) -> float:
         waits = ((early, late) for early, late in waits if early < end and late > begin)
@@ -219,6 +216,6 @@ def look_at(facts: Facts, begin: float, end: float) -> Window:
         start_wait=longest((one.asked_at, one.started_at) for one in facts.asked if one.started_at is not None),
         accept_wait=longest((row.created_at, row.judged_at) for row in accepted),
         commit_wait=longest((row.judged_at, row.recorded_at) for row in facts.rows),
-        handle_wait=longest((row.judged_at, runs[row.packet_id]) for row in accepted if row.packet_id in runs),
+        handle_wait=longest((row.judged_at, effects[row.packet_id]) for row in accepted if row.packet_id in effects),
         failures=sum(begin <= at < end for one in facts.asked for at in one.failed_at),
     )

@@ -1,5 +1,7 @@
 """The team of the cluster run: a lead, which asks a hand for a square. Each handler makes one effect outside the bus.
 
+The lead has its own queues and two workers. The hand runs on a host, and a second process of it stands by.
+
 The effects are lines of files in the folder of CREW_NOTES, so that the run can count how often each was made.
 """
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.faults.cluster.system import GATE, WRITER, ClusterSystem
+from tests.faults.cluster.system import GATE, HOST, WORKER, WRITER, ClusterSystem
 from tests.support.servers import PrivateNode
 
 HEARTBEAT_SECONDS = 5.0
@@ -45,6 +45,7 @@ DEAD = Promise("accept_wait", 1.0, "dead process")
 DEAD_WRITER = Promise("commit_wait", 1.0, "dead process")
 DEAD_WORKER = Promise("handle_wait", 1.0, "dead process")
 FROZEN = Promise("accept_wait", 3 * HEARTBEAT_SECONDS, "frozen process, 3 heartbeats")
+FROZEN_HOST = Promise("handle_wait", 12.0, "frozen host")
 DEAD_NODE = Promise("start_gap", 5.0, "dead broker node")
 SILENT_NODE = Promise("start_gap", 3 * HEARTBEAT_SECONDS + 5.0, "silent broker node, 3 heartbeats + 5 s")
 """Its clients notice after 3 heartbeats; the other nodes have declared it down by then (`net_ticktime`)."""
@@ -86,8 +87,8 @@ async def kill_writer(system: ClusterSystem) -> str:
 
 
 async def kill_workers(system: ClusterSystem) -> str:
-    """SIGKILL for one worker of each agent."""
-    workers = [system.processes["worker-lead-1"], system.processes["worker-hand-2"]]
+    """SIGKILL for one of the two workers, and for the host that works."""
+    workers = [system.processes[f"{WORKER}-1"], await system.active(HOST)]
     await asyncio.gather(*(worker.kill() for worker in workers))
     await asyncio.sleep(PROCESS_SECONDS)
     await system.start(workers)
@@ -102,13 +103,22 @@ async def stop_database(system: ClusterSystem) -> str:
     return "Postgres"
 
 
+async def _freeze_active(system: ClusterSystem, kind: str) -> str:
+    process = await system.active(kind)
+    process.signal(signal.SIGSTOP)
+    await asyncio.sleep(FREEZE_SECONDS)
+    process.signal(signal.SIGCONT)
+    return process.name
+
+
 async def freeze_gate(system: ClusterSystem) -> str:
     """SIGSTOP for the gate that holds the shards, and SIGCONT."""
-    gate = await system.active(GATE)
-    gate.signal(signal.SIGSTOP)
-    await asyncio.sleep(FREEZE_SECONDS)
-    gate.signal(signal.SIGCONT)
-    return gate.name
+    return await _freeze_active(system, GATE)
+
+
+async def freeze_host(system: ClusterSystem) -> str:
+    """SIGSTOP for the host that works, and SIGCONT."""
+    return await _freeze_active(system, HOST)
 
 
 async def freeze_leader(system: ClusterSystem) -> str:
@@ -161,9 +171,10 @@ FAULTS = (
     Fault("kill-leader", "kill -9 of the leading broker node", kill_leader, DEAD_NODE),
     Fault("kill-gate", "kill -9 of the active gate", kill_gate, DEAD),
     Fault("kill-log-writer", "kill -9 of the active log writer", kill_writer, DEAD_WRITER),
-    Fault("kill-workers", "kill -9 of a worker of each agent", kill_workers, DEAD_WORKER, 20.0),
+    Fault("kill-workers", "kill -9 of a worker and of the active host", kill_workers, DEAD_WORKER, 20.0),
     Fault("stop-postgres", f"Postgres away for {DATABASE_SECONDS:g} s", stop_database, None, 15.0),
     Fault("freeze-gate", f"SIGSTOP of the active gate, {FREEZE_SECONDS:g} s", freeze_gate, FROZEN),
+    Fault("freeze-host", f"SIGSTOP of the active host, {FREEZE_SECONDS:g} s", freeze_host, FROZEN_HOST),
     Fault("kill-follower", "kill -9 of a following broker node", kill_follower, DEAD_NODE),
     Fault("memory-alarm", f"memory alarm, {ALARM_SECONDS:g} s", raise_alarm, None),
     Fault("freeze-leader", f"SIGSTOP of the leading node, {FREEZE_SECONDS:g} s", freeze_leader, SILENT_NODE, 20.0),

@@ -19,11 +19,13 @@ from tests.support.servers.ports import free_ports
 from tests.support.waiting import until
 
 SHARDS = 4
-AGENTS = ("lead", "hand")
-TEAM = "tests.faults.cluster.crew:team"
-USERS = ("topology", "orchestrator", "persister", "operator", "web", *(f"agent.{agent}" for agent in AGENTS))
+CREW = "tests.faults.cluster.crew"
+LEAD, HOSTED = "agent.lead", "host.crew"
+USERS = ("topology", "orchestrator", "persister", "operator", "web", LEAD, HOSTED)
 """Of the broker."""
-GATE, WRITER = "gate", "log-writer"
+GATE, WRITER, WORKER, HOST = "gate", "log-writer", "worker", "host"
+SAID = {GATE: "apc_gate_shards_held", WRITER: "apc_log_entries_total", HOST: "apc_worker_packets_total"}
+"""The metric of each kind that tells who works: of gates how much it is, of the others that it grows."""
 COMMAND_SECONDS = 600
 """A command may be slow on a busy machine; how fast they are is measured elsewhere."""
 READY_SECONDS = 120.0
@@ -48,7 +50,7 @@ class ClusterSystem:
     @property
     def services(self) -> list[ClusterProcess]:
         """Every process but the driver."""
-        return self.of(GATE, WRITER, "worker")
+        return self.of(GATE, WRITER, WORKER, HOST)
 
     @property
     def ends(self) -> list[End]:
@@ -77,12 +79,11 @@ class ClusterSystem:
         return done.returncode, said
 
     async def active(self, kind: str) -> ClusterProcess:
-        """Return the process that works, as its metrics say: the gate with most shards, the log writer that writes."""
+        """Return the process that works, as its metrics say: the gate with most shards, or who is busy."""
         candidates = self.of(kind)
 
         async def counted() -> list[float]:
-            name = "apc_gate_shards_held" if kind == GATE else "apc_log_entries_total"
-            return [await process.metric(name) or 0 for process in candidates]
+            return [await process.metric(SAID[kind]) or 0 for process in candidates]
 
         found: list[ClusterProcess] = []
 
@@ -116,11 +117,12 @@ class ClusterSystem:
         add = ("agent", "add")
         starter = ("client-starter", "--role", "client", "--swarm", "clients", "--rights", "operate")
         await self.apc(*add, *starter, "--broker-user", "operator", settings=operating)
-        await self.apc(*add, TEAM, settings=operating)
+        await self.apc(*add, f"{CREW}:lead", settings=operating)
+        await self.apc(*add, "--host", "crew", f"{CREW}:hand", settings=operating)
         await asyncio.to_thread(self.servers.cluster.persist_declarations)
         members = await asyncio.to_thread(self.servers.cluster.members)
         assert set(members.values()) == {len(self.servers.nodes)}, f"every queue has to be on every node: {members}"
-        await self.start(self.of("worker"))
+        await self.start(self.of(WORKER, HOST))
         await until(self._workers_are_ready, READY_SECONDS)
 
     @property
@@ -156,10 +158,9 @@ class ClusterSystem:
         for number in (1, 2):
             self._make(f"{GATE}-{number}", ("serve", "orchestrator"), gate)
             self._make(f"{WRITER}-{number}", ("serve", "persister"), writer)
-        for agent in AGENTS:
-            user = f"agent.{agent}"
-            for number in (1, 2):
-                self._make(f"worker-{agent}-{number}", ("worker", f"{TEAM}:{agent}"), self._settings(user, user))
+            self._make(f"{WORKER}-{number}", ("worker", f"{CREW}:lead"), self._settings(LEAD, LEAD))
+            hosting = ("serve", "agents", "--host", "crew", f"{CREW}:hand")
+            self._make(f"{HOST}-{number}", hosting, self._settings(HOSTED, HOSTED))
 
     def _make(self, name: str, arguments: tuple[str, ...], settings: dict[str, str]) -> None:
         (port,) = free_ports(1)
@@ -178,7 +179,7 @@ class ClusterSystem:
         return bool(await self.admin.fetchval("SELECT count(*) FROM apc_log.shards WHERE epoch > 0") == SHARDS)
 
     async def _workers_are_ready(self) -> bool:
-        return None not in [await worker.metric("apc_bus_consumers_live") for worker in self.of("worker")]
+        return None not in [await worker.metric("apc_bus_consumers_live") for worker in self.of(WORKER, HOST)]
 
 
 @asynccontextmanager

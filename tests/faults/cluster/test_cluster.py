@@ -18,7 +18,7 @@ from tests.faults.cluster.faults import Fault, chosen
 from tests.faults.cluster.processes import ROOT
 from tests.faults.cluster.report import REPORT, Outcome, Struck, lines_of, write
 from tests.faults.cluster.servers import running_servers
-from tests.faults.cluster.system import GATE, WRITER, ClusterSystem, cluster_system
+from tests.faults.cluster.system import GATE, HOST, WORKER, WRITER, ClusterSystem, cluster_system
 
 RATE = 6.0
 WARM_UP_SECONDS = 10.0
@@ -62,7 +62,7 @@ async def _run(system: ClusterSystem, faults: list[Fault], rate: float) -> Outco
     codes = {driver.name: await driver.stop(DRAIN_SECONDS)}
     verified = await system.apc("log", "verify", settings=system.operator_settings, may_fail=True)
     facts = await read_facts(system.admin, system.folder)
-    for kind in ("worker", GATE, WRITER):
+    for kind in (WORKER, HOST, GATE, WRITER):
         processes = system.of(kind)
         ended = await asyncio.gather(*(process.stop() for process in processes))
         codes |= dict(zip((process.name for process in processes), ended, strict=True))

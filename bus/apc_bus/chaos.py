@@ -24,6 +24,7 @@ from apc_bus.last_resort import RedeliveryWatch
 from apc_bus.port import Bus, Delivery, Publication, QueueDepth, Subscription
 from apc_bus.settings import BusSettings
 from apc_bus.topology import INGRESS
+from apc_contracts.vocabulary import PacketType
 
 LONGEST_MS = 60_000
 Milliseconds = Annotated[int, Field(ge=0, le=LONGEST_MS)]
@@ -176,9 +177,14 @@ class Score:
         """Count a fault."""
         self.struck[f"{fault.kind} {side}"] += 1
 
-    def note_publish(self, exchange: str, message_id: str, *, is_confirmed: bool) -> None:
-        """Count how a publish of the agent ended; receipts are not counted, because the log has their content."""
-        if exchange != INGRESS:
+    def note_publish(self, publication: Publication, *, is_confirmed: bool) -> None:
+        """Count how a publish of the agent ended.
+
+        Receipts are not counted, because the log has their content, nor HEARTBEATs: it keeps those alone that end a
+        silence.
+        """
+        message_id = publication.message.message_id
+        if publication.exchange != INGRESS or publication.message.type == PacketType.HEARTBEAT:
             return
         if is_confirmed:
             self.confirmed.add(message_id)
@@ -403,7 +409,7 @@ class ChaosBus:
                 await self._follow_up(publication, faults, chance)
             if result is None and _is_lost(faults):
                 result = PublishUnknown("chaos: the message or its confirm was lost; publishing it again is safe")
-            self.score.note_publish(publication.exchange, publication.message.message_id, is_confirmed=result is None)
+            self.score.note_publish(publication, is_confirmed=result is None)
             results.append(result)
         return results
 

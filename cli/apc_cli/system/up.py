@@ -109,7 +109,7 @@ class Scorecard:
 
     struck: Mapping[str, int]
     confirmed: int
-    """Packets that the broker confirmed to agents."""
+    """Packets that the broker confirmed to agents, without HEARTBEATs."""
     lost: tuple[str, ...]
     """Those of them that the log does not hold: there must be none."""
     in_doubt: int

@@ -13,6 +13,7 @@ from apc_bus.consuming import handle
 from apc_bus.errors import PublishUnknown
 from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
 from apc_bus.topology import INGRESS, INTER_AGENT, agent_queue, gate_queue
+from apc_contracts.vocabulary import PacketType
 
 Make = Callable[..., Message]
 INBOX = agent_queue("alpha-1", urgent=False)
@@ -134,6 +135,14 @@ async def test_a_lost_publish_is_in_doubt_and_safe_to_repeat(bus: Bus, message: 
     async with bus.subscribe(gate_queue(0)) as subscription:
         assert set(await receive(subscription, COUNT)) <= ids
     assert disturbed.score.struck["drop publish"] > 0
+
+
+async def test_a_sign_of_life_is_no_packet_that_the_log_must_have(bus: Bus, message: Make) -> None:
+    """The log keeps a HEARTBEAT only after a silence: another packet of its sender may be judged before it."""
+    disturbed = chaos(bus)
+    sent = [message(type=PacketType.HEARTBEAT), message(type=PacketType.IDEA)]
+    assert await publish_until_confirmed(disturbed, [Publication(INGRESS, "0", one) for one in sent]) == 0
+    assert disturbed.score.confirmed == {sent[1].message_id}
 
 
 async def test_duplicates_and_damaged_copies_come_beside_the_good_ones(bus: Bus, message: Make) -> None:

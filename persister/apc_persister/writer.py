@@ -6,10 +6,11 @@ What it says about that goes to /metrics (docs/how-to/observability.md), spans, 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from logging import DEBUG
 from types import TracebackType
 from typing import Protocol, Self
@@ -213,7 +214,7 @@ def tell_committed(messages: Sequence[Received]) -> None:
 
 _MAX_BYTES = 4 << 20
 _HANDED_OVER_SECONDS = 0.05
-"""So long one that is told to stop waits for what the broker has handed over, and may still be on its way here."""
+"""So long one that is told to stop waits for deliveries once the broker has answered a question asked later."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
@@ -302,7 +303,7 @@ class Writer:
         waiting: deque[Received] = deque()
         self._is_consuming = True
         interval = _Interval(self.settings.commit_interval)
-        async with _Stoppable(stop) as stoppable:
+        async with _Stoppable(stop, partial(self.bus.depth, log_queue(self.shard))) as stoppable:
             await self._connect_at_last(stop)
             left = self.settings.log_prefetch
             while not stop.is_set() or (left > 0 and stands(self._connection)):
@@ -412,10 +413,14 @@ class _Interval:
 
 
 class _Stoppable:
-    """Receives until told to stop: an idle queue must not hold a service that wants to leave."""
+    """Receives until told to stop: an idle queue must not hold a service that wants to leave.
 
-    def __init__(self, stop: asyncio.Event) -> None:
+    `ask` asks the broker, whose answer comes behind what it has sent before on this connection.
+    """
+
+    def __init__(self, stop: asyncio.Event, ask: Callable[[], Awaitable[object]]) -> None:
         self._stopped = asyncio.ensure_future(stop.wait())
+        self._ask = ask
 
     async def __aenter__(self) -> Self:
         return self
@@ -435,7 +440,9 @@ class _Stoppable:
         receiving = asyncio.ensure_future(subscription.receive(max_bytes=_MAX_BYTES))
         try:
             await asyncio.wait({receiving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({receiving}, timeout=_HANDED_OVER_SECONDS)  # it may still be on its way here
+            if not receiving.done():  # it may still be on its way here
+                await self._ask()
+                await asyncio.wait({receiving}, timeout=_HANDED_OVER_SECONDS)
         finally:
             is_late = not receiving.done()
             await cancelled(receiving)

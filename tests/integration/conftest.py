@@ -68,12 +68,12 @@ class House:
             yield orchestrator, running
 
     @asynccontextmanager
-    async def persister(self, **settings: Any) -> AsyncIterator[Persister]:
+    async def persister(self, **settings: Any) -> AsyncIterator[Running]:
         """A running persister; leaving stops it cleanly."""
         bus = await self.connect("persister")
         persister = Persister(PersisterSettings(shards=self.shards, **settings), bus, self.pool)
-        async with _running(bus, persister.run):
-            yield persister
+        async with _running(bus, persister.run) as running:
+            yield running
 
     async def open_session(self) -> None:
         """Register the cast, START the session, and have everybody handle its SIGNAL."""

@@ -16,6 +16,7 @@ from apc_bus.database import DATABASE_AWAY
 from apc_bus.port import Bus, Delivery, Subscription
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.telemetry import get_logger
+from apc_bus.topology import gate_queue
 from apc_contracts.contract.collection import Contracts
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.ledger import ProtocolLedger
@@ -85,7 +86,7 @@ class ShardResources:
 
 
 HANDED_OVER_SECONDS = 0.05
-"""How long a draining orchestrator waits for deliveries that the broker has sent but may not have arrived yet."""
+"""How long a draining orchestrator waits for deliveries once the broker has answered a question that it asked later."""
 
 Stopping = asyncio.Task[Literal[True]]
 
@@ -95,6 +96,8 @@ class InputIntake:
 
     def __init__(self, resources: ShardResources) -> None:
         self._inputs = resources.inputs
+        self._bus = resources.bus
+        self._queue = gate_queue(resources.lease.shard)
         self._settings = resources.settings
         self._fence = Fence.of(resources.settings.heartbeat)
         self._wake = asyncio.Event()
@@ -118,8 +121,13 @@ class InputIntake:
         return received
 
     async def handed_over(self) -> list[Delivery]:
-        """Return the deliveries that the broker has sent already."""
+        """Return the deliveries that the broker has sent already. Raises BusError when it does not answer.
+
+        On its connection an answer comes behind what was sent before, however long that takes.
+        """
         receiving = self._begin_receiving(self._settings.batch_packets)
+        if not receiving.done():
+            await self._bus.depth(self._queue)
         await asyncio.wait({receiving}, timeout=HANDED_OVER_SECONDS)
         return self._take_received()
 

@@ -99,8 +99,9 @@ def _failed(outgoing: Outgoing, failure: str, now: datetime) -> Receipt:
     )
 
 
-LONGEST_DRAIN_SECONDS = 2.0
-"""An orchestrator that is told to stop leaves after this time, because others may go on publishing."""
+LONGEST_DRAIN_SECONDS = 10.0
+"""An orchestrator that is told to stop leaves after this time, or when it has judged as much as the broker hands over
+at once: others may go on publishing."""
 
 
 RESTART = "check the clock of this machine (NTP, chrony), then restart the orchestrator: recorded time never goes back"
@@ -329,14 +330,16 @@ class ShardServer:
         count_batch(batch, inputs, confirm_seconds)
 
     async def _drain(self) -> None:
-        """Judge what the broker has sent already, and the reports of the last deliveries."""
+        """Judge what the broker has sent already and what waits, and the reports of the last deliveries."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + LONGEST_DRAIN_SECONDS
         await self._pipeline.finish_sending()
-        while loop.time() < until:
+        until = loop.time() + LONGEST_DRAIN_SECONDS
+        left, waited = self._resources.settings.gate_prefetch, -1
+        while left > 0 and loop.time() < until:
             received = await self._intake.handed_over()
-            if not received and not self._reports:
-                break
+            if not received and not self._reports and len(self._waiting) in (0, waited):
+                break  # what waits still has no session: the next lease judges it
+            left, waited = left - len(received), len(self._waiting) + len(received)
             await self._take_turn(received)
             await self._pipeline.finish_sending()
 

@@ -79,6 +79,21 @@ async def test_who_stops_judges_what_the_broker_has_handed_over(
     assert await house.pool.fetchval(statement, ids) == 20
 
 
+async def test_who_stops_judges_what_its_last_batch_had_no_room_for(
+    house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = start()
+    sent = [packet("red-1", idea, ("sentinel",), parent=opening) for _ in range(20)]
+    async with house.persister():
+        async with house.gate():
+            await house.open(opening)
+            monkeypatch.setattr("apc_orchestrator.batch.FULL_BYTES", 1)  # each fills its batch
+            for one in sent:
+                await house.publish(one)
+        assert (await house.client("operator").depth(gate_queue(0))).messages == 0
+        await house.quiet()
+
+
 async def test_who_stops_leaves_though_others_go_on_publishing(
     house: House, packet: Build, start: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -224,9 +224,13 @@ class Batch:
 
     def is_full(self) -> bool:
         """Return whether the message has reached the size limit: later inputs belong to another batch."""
-        self._size += sum(size_of(entry) for entry in islice(self.entries, self._sized_entries, None))
-        self._size += sum(one.document_bytes for one in islice(self.touched.values(), self._sized_sessions, None))
-        self._sized_entries, self._sized_sessions = len(self.entries), len(self.touched)
+        # Asked before each input: nothing is looked at again.
+        self._size += sum(map(size_of, self.entries[self._sized_entries :]))
+        self._sized_entries = len(self.entries)
+        if len(self.touched) > self._sized_sessions:
+            added = islice(self.touched.values(), self._sized_sessions, None)
+            self._size += sum(one.document_bytes for one in added)
+            self._sized_sessions = len(self.touched)
         return self._size + sum(map(len, self.contracts)) >= FULL_BYTES
 
     def flood_of(self, user: str) -> Flood:

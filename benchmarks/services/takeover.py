@@ -8,7 +8,7 @@ from tests.support.waiting import until
 
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import Service, running
-from benchmarks.support.system import PATIENCE, POLL_SECONDS, System
+from benchmarks.support.system import PATIENCE, System
 
 KILLED_BAR = 1.0
 """Seconds."""
@@ -16,6 +16,8 @@ HEARTBEAT = 5.0
 """Seconds; the default of the services."""
 HEARTBEATS_BAR = 3.0
 KILLS = 5
+LOOK_SECONDS = 0.01
+"""Between two looks for the new lease: what a gap is measured by."""
 EPOCH = "SELECT epoch FROM apc_log.shards WHERE shard = 0"
 
 
@@ -56,5 +58,5 @@ async def gap_of(system: System, active: Service, fault: signal.Signals) -> floa
     async def is_taken() -> bool:
         return bool(await system.pool.fetchval(EPOCH) > epoch)
 
-    await until(is_taken, PATIENCE.total_seconds(), pause_seconds=POLL_SECONDS)
+    await until(is_taken, PATIENCE.total_seconds(), pause_seconds=LOOK_SECONDS)
     return time.monotonic() - began

@@ -15,7 +15,7 @@ from apc_agents import Agent, Worker, WorkerSettings
 from apc_bus.database import open_pool
 from apc_bus.port import Bus, Publication
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_client.registration import addition, publish_changes, queues_of, wait_until_recorded
 from apc_contracts import seal
@@ -28,8 +28,9 @@ from benchmarks.support.processes import Service, running
 from benchmarks.support.servers import Servers
 
 PATIENCE = timedelta(seconds=60)
-POLL_SECONDS = 0.01
-"""Between two questions to the log: each costs this process and Postgres 0.2 ms, which count as the pipeline's."""
+POLL_SECONDS = PersisterSettings().commit_interval.total_seconds()
+"""Between two questions to the log, which is written no more often than that. Each costs this process and Postgres
+0.2 ms, which count as the pipeline's: the more of them, the more a packet costs on a machine that is slow just then."""
 WINDOW = 900
 """Packets in flight: the gate refuses beyond 1,000 open deliveries of one recipient."""
 CHUNK = 100
@@ -122,7 +123,7 @@ async def until_followed(pool: asyncpg.Pool) -> None:
         taken = {row["shard"]: row["seq"] for row in rows if row["known"] == len(PROJECTIONS)}
         return all(taken.get(shard, 0) >= end for shard, end in ends.items())
 
-    await until(are_taken, PATIENCE.total_seconds(), pause_seconds=10 * POLL_SECONDS)
+    await until(are_taken, PATIENCE.total_seconds(), pause_seconds=2 * POLL_SECONDS)
 
 
 @asynccontextmanager

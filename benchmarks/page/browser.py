@@ -62,7 +62,7 @@ async def live_view(services: Services, loader: Loader) -> list[Figure]:
         assert begun["run_id"] == RUN
 
         async def is_watched() -> bool:
-            return services.feed.streams > 0
+            return services.feed.followers > 0
 
         await until(is_watched, timedelta(minutes=2))
         await asyncio.sleep(2.0)  # the page draws what it has

@@ -15,12 +15,12 @@ from apc_bus.port import Bus
 from apc_client.client import Client
 from apc_client.operator import PEOPLE, is_run_id
 from apc_client.registration import LOG_PATIENCE, addition, publish_changes, wait_until_recorded
-from apc_client.session import LogWatch
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.ids import new_packet_id
 from apc_contracts.identity.registry import CALLER, CLIENT, CLIENTS, SPEAKS_ALL, Kind, Registration
 from apc_contracts.identity.registry_change import AgentAdded, AgentRevoked
 from apc_contracts.vocabulary import Right
+from apc_log.heads import LogWatch
 from apc_log.registry import read_registry
 
 KNOWN_SECONDS: Final = 3.0

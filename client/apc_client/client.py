@@ -18,7 +18,7 @@ from apc_bus.port import Bus
 from apc_client.errors import KeyConflict, SessionRefused, StartUnconfirmed
 from apc_client.run_names import RunNames, TagValue
 from apc_client.sending import PATIENCE, AnswerForm, GateAnswer, answer_over, send_opening, send_packet, until
-from apc_client.session import ClientSession, LogWatch, SessionStatus, status_of
+from apc_client.session import ClientSession, SessionStatus, status_of
 from apc_contracts.errors import InputUnusable, PacketRefused, ServiceAway
 from apc_contracts.identity.ids import keyed_id, new_packet_id
 from apc_contracts.identity.registry import ANY_SCHEMA, Registration
@@ -29,6 +29,7 @@ from apc_contracts.vocabulary import ORCHESTRATOR, RunPhase, Signal
 from apc_contracts.wire.canonical import canonical_json
 from apc_contracts.wire.parsing import parse_packet
 from apc_log.body_encryption import is_sealed
+from apc_log.heads import LogWatch
 from apc_log.queries import get_session
 from apc_log.queries.packets import PacketRow, list_agent_packets, opened_bodies
 from apc_log.queries.questions import QuestionRow, list_questions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import asyncpg
@@ -14,23 +14,19 @@ from pydantic import BaseModel
 
 from apc_agents.patience import patiently
 from apc_agents.typed import schema_of
-from apc_bus.concurrency import unasked_cancel_fails
 from apc_client.errors import ResultUnusable, SessionHalted
-from apc_client.sending import until
 from apc_contracts.errors import InputUnusable, PacketRefused
 from apc_contracts.packet import Packet
 from apc_contracts.payloads.by_type import DecisionPayload, Result
 from apc_contracts.session.document import SessionDocument
 from apc_contracts.vocabulary import CommitmentLevel, PacketType, RunPhase
 from apc_contracts.wire.parsing import parse_packet
+from apc_log.heads import LogWatch
 from apc_log.queries import SessionRow, get_session
 from apc_log.queries.failures import halting_failure
-from apc_log.queries.health import read_heads
 from apc_log.queries.packets import BEGINNING, PacketRow, Position, list_agent_packets, opened_bodies
 from apc_log.queries.surroundings import read_doubts
 
-PAUSE_SECONDS: Final = 0.05
-"""Between two looks at the log."""
 _PAGE = 100
 _HALTED = "HALTED"
 
@@ -147,43 +143,6 @@ def status_of(row: SessionRecord) -> SessionStatus:
     )
 
 
-class LogWatch:
-    """Tells those who follow a session that the log has grown: one look at its ends for all, 20 times a second.
-
-    Nobody looks while nobody waits.
-
-    Args:
-        pool: connections to the log's database, for reading.
-    """
-
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
-        self._look: asyncio.Task[dict[int, int]] | None = None
-        self._looked_at = 0.0
-
-    async def ends(self) -> dict[int, int]:
-        """Return the last entry of each shard, as of 50 ms ago at most. Raises the errors of the database."""
-        now, look = asyncio.get_running_loop().time(), self._look
-        if look is None or (look.done() and (now - self._looked_at >= PAUSE_SECONDS or _failed(look))):
-            look = self._look = asyncio.create_task(read_heads(self._pool))
-            look.add_done_callback(lambda done: None if done.cancelled() else done.exception())
-            self._looked_at = now
-        with unasked_cancel_fails():
-            return await asyncio.shield(look)
-
-    async def until_changed(self, seen: Mapping[int, int]) -> None:
-        """Wait until some shard has other ends than `seen`; while the database is away it waits."""
-
-        async def has_changed() -> bool:
-            return await self.ends() != seen
-
-        await until(has_changed, None, pause_seconds=PAUSE_SECONDS)
-
-
-def _failed(look: asyncio.Task[Any]) -> bool:
-    return look.cancelled() or look.exception() is not None
-
-
 class ClientSession:
     """A session that was started here or elsewhere. Everything it tells comes from the log.
 
@@ -245,7 +204,7 @@ class ClientSession:
             after: the `position` of an event; None = from the first packet.
         """
         while True:
-            seen = await patiently(self._watch.ends, "log")
+            seen = self._watch.ends
             page, is_over = await patiently(partial(self._page, after), "log")
             for row in page:
                 yield _event(row)
@@ -254,7 +213,7 @@ class ClientSession:
             elif is_over:
                 return
             else:
-                await self._watch.until_changed(seen)
+                await self._growth(seen)
 
     async def read(self, after: Position | None = None) -> list[SessionEvent]:
         """Return what the log has of the session now, behind a position. Raises the errors of the database.
@@ -340,17 +299,8 @@ class ClientSession:
         Args:
             timeout: seconds; default as long as it takes.
         """
-        ends: list[SessionRow] = []
-
-        async def is_over() -> bool:
-            row = await get_session(self._pool, self.session_id)
-            if row is not None and row.is_terminal:
-                ends.append(row)
-            return bool(ends)
-
         async with asyncio.timeout(timeout):
-            await until(is_over, None, pause_seconds=PAUSE_SECONDS)
-            document = ends[0].document
+            document = (await self._end()).document
             if document.state == _HALTED:
                 raise SessionHalted(self.session_id, document.halt_reason or "stopped", await self._failure(document))
             return await patiently(self._result, "log")
@@ -361,6 +311,20 @@ class ClientSession:
         A failed verification, a dead letter, a usage that was refused, a decision that rests on what was retracted.
         """
         return (await patiently(lambda: read_doubts(self._pool, self.session_id), "log")).sentences
+
+    async def _end(self) -> SessionRow:
+        """Wait until the session has ended; return its last state."""
+        while True:
+            seen = self._watch.ends
+            row = await patiently(lambda: get_session(self._pool, self.session_id), "log")
+            if row is not None and row.is_terminal:
+                return row
+            await self._growth(seen)
+
+    async def _growth(self, seen: Mapping[int, int]) -> None:
+        """Wait until the log ends elsewhere than `seen`; while the database is away it waits."""
+        with self._watch.followed():
+            await self._watch.until_changed(seen)
 
     async def _failure(self, document: SessionDocument) -> str:
         """Return what failed and halted the session, in a sentence; "" where it halted for another reason."""

@@ -1,14 +1,20 @@
-"""Where the log of each shard ends, which epochs were given, and in which range of it a session stands."""
+"""Where the log of each shard ends, who waits until it grows, which epochs were given, and where a session stands."""
 
+import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
+
+from apc_bus.concurrency import unasked_cancel_fails
+from apc_bus.database import DATABASE_AWAY, first_line
+from apc_bus.telemetry import get_logger
 
 AnyConnection = asyncpg.Connection | PoolConnectionProxy
 """A connection, or a pool's proxy of one."""
@@ -80,6 +86,133 @@ async def read_ends(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
 async def read_tree_sizes(connection: asyncpg.Pool | AnyConnection) -> dict[int, int]:
     """Return how many entries of every shard stand in its Merkle tree."""
     return {row["shard"]: row["size"] for row in await connection.fetch(_TREE_SIZES)}
+
+
+# Following the log: one small read for all who wait.
+
+PERIOD_SECONDS: Final = 0.05
+"""Between two looks at the ends while somebody follows the log."""
+_AWAY_SECONDS = 1.0
+"""Between two looks while the database does not answer."""
+_log = get_logger("apc_log")
+
+
+class LogWatch:
+    """Tells all who follow the log that it has grown: one look at its ends for all of them, 20 times a second.
+
+    Nobody looks while nobody follows.
+
+    ```python
+    async def wait_for_growth(watch: LogWatch) -> Mapping[int, int]:
+        with watch.followed():
+            await watch.until_changed(watch.ends)
+        return watch.ends
+    ```
+
+    Args:
+        pool: connections to the log's database, for reading.
+    """
+
+    def __init__(self, pool: asyncpg.Pool) -> None:
+        self._pool = pool
+        self._ends: dict[int, int] = {}
+        self._is_away = False
+        self._failure: Exception | None = None
+        self._followers = 0
+        self._changed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The last entry of each shard, as it was read last; what was read before a look at the log misses nothing."""
+        return dict(self._ends)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database did not answer the last time."""
+        return self._is_away
+
+    @property
+    def followers(self) -> int:
+        """How many follow the log."""
+        return self._followers
+
+    async def look(self) -> None:
+        """Read the ends unless a follower does. Raises the errors of the database."""
+        if not self._followers:
+            self._tell(await read_ends(self._pool), is_away=False)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Read the ends again and again while the context is open."""
+        self._followers += 1
+        if self._reader is None or self._reader.done():
+            self._failure = None
+            self._reader = asyncio.create_task(self._read())
+        try:
+            yield
+        finally:
+            self._followers -= 1
+
+    async def until_changed(
+        self, seen: Mapping[int, int], *, was_away: bool | None = None, patience: float | None = None
+    ) -> bool:
+        """Wait, as a follower, until the log ends elsewhere than `seen`; return False after `patience` seconds.
+
+        While the database is away it waits. Each change has an event, and no lock is taken: a server that stops
+        cancels its streams again and again.
+
+        Args:
+            seen: the last entry of each shard that the follower knows.
+            was_away: what it knows of the database; then a change of that ends the wait too.
+            patience: default as long as it takes.
+
+        Raises:
+            Exception: what ended the reader, no error of the database.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                while not self._differs(seen, was_away):
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _differs(self, seen: Mapping[int, int], was_away: bool | None) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        if was_away is not None and self._is_away != was_away:
+            return True
+        grown = any(last > seen.get(shard, 0) for shard, last in self._ends.items())
+        return not self._is_away and (grown or any(seq > self._ends.get(shard, 0) for shard, seq in seen.items()))
+
+    async def _read(self) -> None:
+        """Read the ends until nobody follows; go on when the database was away."""
+        while self._followers:
+            try:
+                with unasked_cancel_fails():
+                    ends = await read_ends(self._pool)
+            except DATABASE_AWAY as error:
+                if not self._is_away:
+                    _log.warning("log_watch_waits", reason=f"{type(error).__name__}: {first_line(error)}")
+                self._tell(self._ends, is_away=True)
+                await asyncio.sleep(_AWAY_SECONDS)
+            except Exception as error:
+                self._failure = error
+                self._wake()
+                return
+            else:
+                self._tell(ends, is_away=False)
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    def _tell(self, ends: dict[int, int], *, is_away: bool) -> None:
+        if (ends, is_away) != (self._ends, self._is_away):
+            self._ends, self._is_away = ends, is_away
+            self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 # Ranges of the log. The planner passes over every partition outside the bounds of a statement that names a session.

@@ -15,10 +15,10 @@ from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client import Callers, Client, ClientSession, SessionHalted, SessionRefused, StartUnconfirmed, sending
 from apc_client.callers import add_caller, caller_registrations, revoke_caller
 from apc_client.in_process import OPERATOR, EmbeddedSystem, run_embedded
-from apc_client.session import LogWatch
 from apc_contracts.errors import InputUnusable, ServiceAway
 from apc_contracts.payloads.by_type import MessagePayload, SignalPayload
 from apc_contracts.vocabulary import Signal
+from apc_log.heads import LogWatch
 
 
 @message("door-order/1")
@@ -146,12 +146,22 @@ async def _rest(session: ClientSession, last: object) -> list[object]:
     return [event.packet_id async for event in session.follow(getattr(last, "position"))]  # noqa: B009
 
 
-async def test_one_look_serves_all_who_wait_at_the_same_time(system: EmbeddedSystem) -> None:
+async def test_one_reader_serves_all_who_follow_and_ends_with_them(system: EmbeddedSystem) -> None:
     watch = LogWatch(system.pool)
-    ends = await asyncio.gather(*(watch.ends() for _ in range(50)))
-    assert all(one is ends[0] for one in ends)
-    left = {repr(task.get_coro()) for task in asyncio.all_tasks()}
-    assert not any("read_heads" in task for task in left)
+    await asyncio.gather(*(_followed(watch) for _ in range(50)))
+    assert watch.followers == 0 and sum(watch.ends.values()) > 0
+    await until(lambda: _readers() == 0)
+    await asyncio.gather(_followed(watch), _followed(watch))
+
+
+async def _followed(watch: LogWatch) -> None:
+    with watch.followed():
+        assert await watch.until_changed({}, patience=30)
+        assert _readers() == 1
+
+
+def _readers() -> int:
+    return sum("LogWatch._read" in repr(task.get_coro()) for task in asyncio.all_tasks())
 
 
 async def test_a_revoked_caller_has_no_client_and_starts_nothing(system: EmbeddedSystem) -> None:

@@ -47,7 +47,7 @@ async def test_everything_runs_in_session_mode(over_pooler: Pooled, tmp_path: Pa
         for number, name in enumerate(("one", "two", "three"), 1):
             session = await client.start(desk.team, Job(name=name))
             assert await session.result(timeout=60) == Done(name=name, made=number)
-        await until(lambda: sum(feed.heads.values()) > 0)
+        await until(lambda: sum(feed.ends.values()) > 0)
         assert problems_of(system.pool) == []
 
 

@@ -23,7 +23,7 @@ async def test_tabs_share_a_stream_and_each_follows_what_it_shows(told: WebBench
 
     def streams(count: int) -> Callable[[], Awaitable[object]]:
         async def are_open() -> bool:
-            return feed.streams == count
+            return feed.followers == count
 
         return lambda: until(are_open, timedelta(seconds=60))
 

@@ -16,7 +16,7 @@ from apc_log.queries.session_pages import page_of_sessions
 from apc_web.access import AccountRole, caller
 from apc_web.cursors import LARGEST_SEQ, LARGEST_SHARD, OfRun, OfSession
 from apc_web.errors import invalid
-from apc_web.live import EventKey, Heads, SeatedStream
+from apc_web.live import EventKey, SeatedStream
 from apc_web.models import (
     CheckpointList,
     ConsistencyProof,
@@ -69,6 +69,8 @@ def _checkpoint(row: ShardEnd, key: PublicKey | None) -> ShardCheckpoint:
 
 # One stream: entries behind a position as server-sent events; the id of each event lists the heads it ends at.
 
+Heads = dict[int, int]
+"""Shard -> last seq."""
 MOST_BEHIND = 20_000
 """Entries that a stream catches up with; a client that is further behind gets `reset`."""
 _STEP = 500
@@ -131,21 +133,21 @@ class _Narrowed:
 async def _events(services: Services, narrowed: _Narrowed, begin: Heads | None) -> AsyncIterator[bytes]:
     feed = services.feed
     async with feed.opened():
-        seen = feed.heads if begin is None else {shard: begin.get(shard, 0) for shard in feed.heads} | begin
-        if _is_too_far(seen, feed.heads):
-            seen = feed.heads
+        seen = feed.ends if begin is None else {shard: begin.get(shard, 0) for shard in feed.ends} | begin
+        if _is_too_far(seen, feed.ends):
+            seen = feed.ends
             yield _event("reset", StreamReset(heads=_named(seen)), seen)
         else:
             yield _event("entries", StreamEntries(heads=_named(seen), items=[]), seen)
         is_away = False
         while True:
-            if not await feed.until_changed(seen, is_away, _PATIENCE_SECONDS):
+            if not await feed.until_changed(seen, was_away=is_away, patience=_PATIENCE_SECONDS):
                 continue
             if feed.is_away != is_away:
                 is_away = feed.is_away
                 yield _event("state", StreamState(is_readable=not is_away), seen)
                 continue
-            heads = feed.heads
+            heads = feed.ends
             if _is_too_far(seen, heads):
                 seen = heads
                 yield _event("reset", StreamReset(heads=_named(seen)), seen)

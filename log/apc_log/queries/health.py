@@ -156,7 +156,6 @@ LEFT JOIN LATERAL (
 ) AS export ON true
 ORDER BY shards.shard
 """
-_HEADS = "SELECT shard, next_seq - 1 AS last FROM apc_log.shards"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +176,6 @@ class ShardEnd:
 async def list_shard_ends(pool: asyncpg.Pool) -> list[ShardEnd]:
     """Return the end of every shard's log, by shard."""
     return [ShardEnd(**row) for row in await pool.fetch(_SHARDS)]
-
-
-async def read_heads(pool: asyncpg.Pool) -> dict[int, int]:
-    """Return the last committed seq of every shard; one small read, for polling."""
-    return {row["shard"]: row["last"] for row in await pool.fetch(_HEADS)}
 
 
 _LOGGED = """

@@ -62,7 +62,7 @@ async def test_an_account_with_many_streams_leaves_some_for_others(
             assert (mine.count(200), mine.count(429), theirs) == (live.MOST_OF_ONE, 168, [200])
         async with _streams(door, vera, 1) as mine:
             assert mine == [200], "those that ended are counted no more"
-    assert told.services.feed.streams == 0
+    assert told.services.feed.followers == 0
 
 
 class SilentProbe:

@@ -8,7 +8,8 @@ from tests.support.waiting import until
 from tests.web.conftest import WebBench
 
 from apc_bus.errors import CallAborted
-from apc_log.queries.health import read_heads
+from apc_log import heads
+from apc_log.heads import read_ends
 from apc_web import live as feed_module
 
 _PATIENCE = 30.0
@@ -18,7 +19,9 @@ async def test_streams_that_are_cancelled_again_and_again_end_as_cancelled(bench
     """As a server that stops does it: each turn of the loop, until they are gone."""
     feed = bench.services.feed
     async with feed.opened():
-        waiting = [asyncio.create_task(feed.until_changed(feed.heads, False, _PATIENCE)) for _ in range(5)]
+        waiting = [
+            asyncio.create_task(feed.until_changed(feed.ends, was_away=False, patience=_PATIENCE)) for _ in range(5)
+        ]
         for _ in range(20):
             await asyncio.sleep(0)
         for _ in range(4):
@@ -32,9 +35,9 @@ async def test_streams_that_are_cancelled_again_and_again_end_as_cancelled(bench
 async def test_a_feed_wakes_everybody_who_waits(told: WebBench) -> None:
     feed = told.services.feed
     async with feed.opened():
-        behind = {shard: last - 1 for shard, last in feed.heads.items()}
-        assert await feed.until_changed(behind, False, _PATIENCE)
-        assert not await feed.until_changed(feed.heads, False, 0.0)
+        behind = {shard: last - 1 for shard, last in feed.ends.items()}
+        assert await feed.until_changed(behind, was_away=False, patience=_PATIENCE)
+        assert not await feed.until_changed(feed.ends, was_away=False, patience=0.0)
 
 
 async def test_a_read_that_the_library_cancels_ends_neither_the_feed_nor_a_stream(
@@ -48,18 +51,18 @@ async def test_a_read_that_the_library_cancels_ends_neither_the_feed_nor_a_strea
         calls += 1
         if calls in (2, 3):
             raise asyncio.CancelledError
-        return await read_heads(*given)
+        return await read_ends(*given)
 
     async def cancelled(*_: Any, **__: Any) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(feed_module, "_AWAY_SECONDS", 0.01)
-    monkeypatch.setattr(feed_module, "read_heads", strike)
+    monkeypatch.setattr(heads, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(heads, "read_ends", strike)
     async with feed.opened():
         await until(lambda: feed.is_away)
         await until(lambda: calls > 3 and not feed.is_away)
         with monkeypatch.context() as fault:
             fault.setattr(feed_module, "entries_of_shard", cancelled)
             with pytest.raises(CallAborted):
-                await feed.entries(0, 0, feed.heads[0])
-        assert await feed.entries(0, 0, feed.heads[0]), "it is read again"
+                await feed.entries(0, 0, feed.ends[0])
+        assert await feed.entries(0, 0, feed.ends[0]), "it is read again"

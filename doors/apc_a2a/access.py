@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import jwt
 import orjson
@@ -29,6 +29,7 @@ from apc_bus.telemetry import get_logger
 from apc_client import Callers
 from apc_contracts.errors import InputUnusable
 from apc_web.access import LARGEST_FILE, read_private, write_private
+from apc_web.errors import ApiError
 from apc_web.http import CLIENT_NAMES
 
 _log = get_logger("apc_a2a")
@@ -207,9 +208,9 @@ class Gatekeeper:
         refusal: Response | None = None
         try:
             name = await self._known(scope)
-            refusal = _unknown() if name is None else None
+            refusal = _unknown(scope) if name is None else None
         except DATABASE_AWAY:
-            name, refusal = None, _answer(503, "the log does not answer: come again", retry=5)
+            name, refusal = None, refused(scope, 503, "the log does not answer: come again", retry=5)
         body, read = b"", None
         if refusal is None:
             body, refusal = await self._body(scope, receive)
@@ -250,7 +251,7 @@ class Gatekeeper:
 
     async def _body(self, scope: Scope, receive: Receive) -> tuple[bytes, Response | None]:
         """Return the whole body, or why it is not taken."""
-        too_large = _answer(413, f"a request has at most {self._most_bytes} bytes")
+        too_large = refused(scope, 413, f"a request has at most {self._most_bytes} bytes")
         headers = Headers(scope=scope)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._most_bytes:
@@ -281,22 +282,17 @@ class ReadRequest(Request):
 
 def _read(scope: Scope, body: bytes) -> tuple[Any, Response | None]:
     """Return the JSON of a body, or the answer to one that is none, nests too deep, or has another type."""
-    is_rpc = scope["path"].rstrip("/").endswith("/jsonrpc")
+    is_rpc = _is_rpc(scope)
     kind = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
     if scope["method"] != "POST" or not (body or is_rpc):
         return None, None
     if kind not in _JSON_TYPES:
-        if not is_rpc:
-            return None, _answer(415, "send Content-Type: application/a2a+json")
-        error = {"code": -32005, "message": "Incompatible content types: send application/json"}
-        return None, JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+        wanted = "application/json" if is_rpc else "application/a2a+json"
+        return None, refused(scope, 415, f"Incompatible content types: send Content-Type: {wanted}")
     try:
         return orjson.loads(body), None  # refuses what nests deeper than 1,024, which Python's own takes for minutes
     except orjson.JSONDecodeError:
-        if not is_rpc:
-            return None, _answer(400, "the body is no JSON")
-        error = {"code": -32700, "message": "Parse error"}
-        return None, JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+        return None, refused(scope, 400, "Parse error: the body is no JSON, or nests too deep")
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
@@ -324,18 +320,85 @@ class _Answering:
         if call.status is not None and not self._has_begun:
             if not self._is_replaced:
                 self._is_replaced = True
-                await _answer(call.status, call.reason, retry=call.retry_seconds)(scope, receive, send)
+                await refused(scope, call.status, call.reason, retry=call.retry_seconds)(scope, receive, send)
             return
         self._has_begun = True
         await send(message)
 
 
-def _answer(status: int, reason: str, *, retry: int | None = None) -> Response:
+# Errors of HTTP, in the form of the binding that was asked: an error of JSON-RPC, or google.rpc.Status as
+# https://google.aip.dev/193 has it. Both name a reason for programs.
+
+JSON_RPC: Final = "/a2a/jsonrpc"
+
+
+class _Kind(NamedTuple):
+    """What a status is called."""
+
+    rpc_code: int
+    status: str
+    """Of google.rpc.Code."""
+    reason: str
+
+
+_KINDS: Final[Mapping[int, _Kind]] = {
+    400: _Kind(-32700, "INVALID_ARGUMENT", "PARSE_ERROR"),
+    401: _Kind(-32000, "UNAUTHENTICATED", "UNAUTHENTICATED"),
+    403: _Kind(-32000, "PERMISSION_DENIED", "FORBIDDEN"),
+    404: _Kind(-32600, "NOT_FOUND", "NO_SUCH_PATH"),
+    405: _Kind(-32600, "UNIMPLEMENTED", "METHOD_NOT_ALLOWED"),
+    413: _Kind(-32600, "INVALID_ARGUMENT", "TOO_LARGE"),
+    415: _Kind(-32005, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED"),
+    421: _Kind(-32000, "INVALID_ARGUMENT", "WRONG_HOST"),
+    429: _Kind(-32603, "RESOURCE_EXHAUSTED", "TOO_MANY"),
+    503: _Kind(-32603, "UNAVAILABLE", "AWAY"),
+}
+_FAILED: Final = _Kind(-32603, "INTERNAL", "INTERNAL_ERROR")
+_OF_PROTOCOL: Final = frozenset({"CONTENT_TYPE_NOT_SUPPORTED"})
+
+
+def refused(
+    scope: Scope, status: int, message: str, *, reason: str | None = None, retry: int | None = None
+) -> Response:
+    """Return an error as the answer to a request.
+
+    Args:
+        scope: of the request.
+        status: of HTTP; JSON-RPC answers 400 and 415 with 200, as its other errors.
+        message: what happened and what to do.
+        reason: a word for programs; default that of the status.
+        retry: seconds until the client may come again.
+    """
+    kind = _KINDS.get(status, _FAILED)
+    reason = reason or kind.reason
+    domain = "a2a-protocol.org" if reason in _OF_PROTOCOL else "apc-bus"
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain, "metadata": {}}
+    ]
     headers = {} if retry is None else {"Retry-After": str(retry)}
-    return JSONResponse({"error": {"code": status, "message": reason}}, status, headers)
+    if not _is_rpc(scope):
+        error = {"code": status, "status": kind.status, "message": message, "details": details}
+        return JSONResponse({"error": error}, status, headers)
+    asked = scope.get(_READ)
+    asked_id = asked.get("id") if isinstance(asked, dict) else None
+    body = {
+        "jsonrpc": "2.0",
+        "id": asked_id if isinstance(asked_id, str | int) else None,
+        "error": {"code": kind.rpc_code, "message": message, "data": details},
+    }
+    return JSONResponse(body, 200 if status in {400, 415} else status, headers)
 
 
-def _unknown() -> Response:
-    answer = _answer(401, "send Authorization: Bearer TOKEN; `apc caller add` makes one")
+def refuse(scope: Scope, error: ApiError) -> Response:
+    """Return the answer to a request that the server refuses before the door gets it."""
+    return refused(scope, error.status, error.detail, reason=error.code)
+
+
+def _is_rpc(scope: Scope) -> bool:
+    return str(scope["path"]).rstrip("/") == JSON_RPC
+
+
+def _unknown(scope: Scope) -> Response:
+    answer = refused(scope, 401, "send Authorization: Bearer TOKEN; `apc caller add` makes one")
     answer.headers["WWW-Authenticate"] = 'Bearer realm="a2a"'
     return answer

@@ -3,14 +3,15 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from hashlib import sha256
 from pathlib import Path
 from socket import socket
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
@@ -33,12 +34,23 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from apc_a2a.access import CallContexts, CallersFile, Gatekeeper, Issuer, ReadRequest
+from apc_a2a.access import (
+    JSON_RPC,
+    CallContexts,
+    CallersFile,
+    Gatekeeper,
+    Issuer,
+    ReadRequest,
+    read_callers,
+    refuse,
+    refused,
+)
 from apc_a2a.handler import Door, Limits
 from apc_a2a.push import Push, PushHosts, read_push_key
 from apc_a2a.tasks import REPEATS, TYPED
@@ -53,7 +65,6 @@ from apc_web.guard import BehindProxies
 from apc_web.http import HttpLimits, StoppableServer, TlsFiles, listen_address, make_server, open_listeners
 from apc_web.local_names import is_loopback
 
-JSON_RPC = "/a2a/jsonrpc"
 REST = "/a2a/rest"
 KEYS = "/.well-known/jwks.json"
 _MODES = ("text/plain", "application/json")
@@ -191,13 +202,131 @@ def make_app(door: Door, card: AgentCard, key: CardKey | None) -> Starlette:
             # The conformance kit posts to the URL of the interface with a slash behind it.
             Route(f"{JSON_RPC}/", call, methods=["POST"]),
             *(route for route in rest if isinstance(route, Route)),  # no tenants
-        ]
+        ],
+        exception_handlers={HTTPException: _say, Exception: _say},
     )
+
+
+async def _say(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        answer = refused(request.scope, error.status_code, error.detail)
+        answer.headers.update(error.headers or {})
+        return answer
+    return refused(request.scope, 500, "Internal error")
 
 
 def callers_file_of(settings: A2ASettings, folder: Path) -> Path:
     """Return the file of the callers' tokens."""
     return settings.a2a_callers_file or folder / "a2a-callers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a door listens, and the keys and files that its settings name, read and checked.
+
+    `placed` makes one before anything is started that a fault in the settings would leave half done.
+    """
+
+    settings: A2ASettings
+    host: str
+    listeners: Sequence[socket]
+    url: str
+    """Under which clients reach it."""
+    callers_file: Path
+    tls: TlsFiles | None
+    issuer: Issuer | None
+    card_key: CardKey | None
+    push_key: bytes
+
+    @property
+    def port(self) -> int:
+        """The port of all listeners."""
+        return int(self.listeners[0].getsockname()[1])
+
+    @property
+    def knows_nobody(self) -> bool:
+        """Whether there are neither tokens nor an issuer nor an authority as yet."""
+        nobody = self.issuer is None and self.settings.a2a_client_ca_file is None
+        return nobody and not read_callers(self.callers_file).callers
+
+
+@contextmanager
+def placed(settings: A2ASettings, folder: Path, listen: str | None = None) -> Iterator[Place]:
+    """Yield the place of a door, which listens while the context is open.
+
+    Args:
+        settings: of the door.
+        folder: of its data.
+        listen: HOST:PORT; default that of the settings. Port 0 takes a free one.
+
+    Raises:
+        InputUnusable: the address is taken, or a file or a setting cannot be used.
+    """
+    listen = listen or settings.a2a_listen
+    host, port = listen_address(listen, "APC_A2A_LISTEN")
+    tls = _tls(settings)
+    _check_reach(settings, host, tls)
+    callers, key_file = callers_file_of(settings, folder), settings.a2a_card_key_file
+    with _named("APC_A2A_CALLERS_FILE"):
+        read_callers(callers)
+    issuer = _issuer(settings)
+    with _named("APC_A2A_CARD_KEY_FILE"):
+        card_key = None if key_file is None else read_card_key(key_file)
+    with _named("APC_A2A_PUSH_KEY_FILE"):
+        push_key = read_push_key(settings.a2a_push_key_file or folder / "a2a-push.key")
+    with open_listeners(host, port, name="APC_A2A_LISTEN") as listeners:
+        shown = f"[{host}]" if ":" in host else host
+        own = f"{'http' if tls is None else 'https'}://{shown}:{listeners[0].getsockname()[1]}"
+        url = (settings.a2a_url or own).rstrip("/")
+        yield Place(settings, host, listeners, url, callers, tls, issuer, card_key, push_key)
+
+
+def _check_reach(settings: A2ASettings, host: str, tls: TlsFiles | None) -> None:
+    if not is_loopback(host):
+        if tls is None and not settings.a2a_trusted_proxies:
+            raise InputUnusable(
+                f"APC_A2A_LISTEN: others reach {host}, and tokens need TLS: set APC_A2A_TLS_CERT and APC_A2A_TLS_KEY, "
+                "or APC_A2A_TRUSTED_PROXIES when a proxy ends TLS in front of this door"
+            )
+        if not settings.a2a_hosts:
+            raise InputUnusable(f"APC_A2A_LISTEN: others reach {host}: set APC_A2A_HOSTS to the names by which they do")
+    url = settings.a2a_url
+    if url is not None and (urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname):
+        raise InputUnusable(f"APC_A2A_URL: {url!r} is no http:// or https:// URL")
+
+
+@contextmanager
+def _named(setting: str) -> Iterator[None]:
+    """Name the setting in front of what is wrong with it."""
+    try:
+        yield
+    except InputUnusable as error:
+        raise InputUnusable(f"{setting}: {error}") from error
+
+
+def _tls(settings: A2ASettings) -> TlsFiles | None:
+    certificate, key, clients = settings.a2a_tls_cert, settings.a2a_tls_key, settings.a2a_client_ca_file
+    if (certificate is None) != (key is None):
+        raise InputUnusable("set both APC_A2A_TLS_CERT and APC_A2A_TLS_KEY, or neither")
+    if certificate is None or key is None:
+        if clients is not None:
+            raise InputUnusable("APC_A2A_CLIENT_CA_FILE needs APC_A2A_TLS_CERT and APC_A2A_TLS_KEY")
+        return None
+    files = TlsFiles(certificate, key, clients)
+    files.check("APC_A2A")
+    return files
+
+
+def _issuer(settings: A2ASettings) -> Issuer | None:
+    """Return whose tokens are taken beside those of the file."""
+    named = settings.a2a_jwt_issuer, settings.a2a_jwt_audience, settings.a2a_jwks_file
+    issuer, audience, keys = named
+    if issuer is None or audience is None or keys is None:
+        if any(one is not None for one in named):
+            raise InputUnusable("set APC_A2A_JWT_ISSUER, APC_A2A_JWT_AUDIENCE and APC_A2A_JWKS_FILE, or none")
+        return None
+    with _named("APC_A2A_JWKS_FILE"):
+        return Issuer(issuer, audience, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,70 +338,25 @@ class Served:
         callers: over the bus as whose user the door speaks.
         pool: for the receivers of push: of a user with the role `apc_door`.
         artifacts: keeps the bytes of messages.
-        settings: of the door.
-        folder: of its data.
     """
 
     team: Team
     callers: Callers
     pool: asyncpg.Pool
     artifacts: ArtifactStore
-    settings: A2ASettings
-    folder: Path
-
-    @property
-    def callers_file(self) -> Path:
-        """The file of the tokens."""
-        return callers_file_of(self.settings, self.folder)
-
-    @property
-    def tls(self) -> TlsFiles | None:
-        """With what it speaks TLS. Raises InputUnusable when a file that goes with another is named alone."""
-        certificate, key = self.settings.a2a_tls_cert, self.settings.a2a_tls_key
-        if (certificate is None) != (key is None):
-            raise InputUnusable("set both APC_A2A_TLS_CERT and APC_A2A_TLS_KEY, or neither")
-        clients = self.settings.a2a_client_ca_file
-        if certificate is None or key is None:
-            if clients is not None:
-                raise InputUnusable("APC_A2A_CLIENT_CA_FILE needs APC_A2A_TLS_CERT and APC_A2A_TLS_KEY")
-            return None
-        return TlsFiles(certificate, key, clients)
-
-    @property
-    def issuer(self) -> Issuer | None:
-        """Whose tokens are taken beside those of the file. Raises InputUnusable when a part is missing."""
-        named = self.settings.a2a_jwt_issuer, self.settings.a2a_jwt_audience, self.settings.a2a_jwks_file
-        issuer, audience, keys = named
-        if issuer is None or audience is None or keys is None:
-            if any(one is not None for one in named):
-                raise InputUnusable("set APC_A2A_JWT_ISSUER, APC_A2A_JWT_AUDIENCE and APC_A2A_JWKS_FILE, or none")
-            return None
-        return Issuer(issuer, audience, keys)
-
-    def push(self) -> Push:
-        """Return what tells receivers. Raises InputUnusable."""
-        key = read_push_key(self.settings.a2a_push_key_file or self.folder / "a2a-push.key")
-        return Push(self.pool, key, PushHosts(self.settings.a2a_push_hosts))
 
 
 @asynccontextmanager
-async def opened_door(served: Served, url: str) -> AsyncIterator[ASGIApp]:
-    """Yield the application of a door, which tells receivers while the context lasts.
-
-    Args:
-        served: what it is made of.
-        url: under which clients reach it.
-
-    Raises:
-        InputUnusable: a file or a setting cannot be used.
-    """
-    settings, push = served.settings, served.push()
-    card = card_of(served.team, url, pushes=True, certificates=settings.a2a_client_ca_file is not None)
-    key = None if settings.a2a_card_key_file is None else read_card_key(settings.a2a_card_key_file)
+async def opened_door(served: Served, place: Place) -> AsyncIterator[ASGIApp]:
+    """Yield the application of a door, which tells receivers while the context lasts."""
+    settings, key = place.settings, place.card_key
+    push = Push(served.pool, place.push_key, PushHosts(settings.a2a_push_hosts))
+    card = card_of(served.team, place.url, pushes=True, certificates=settings.a2a_client_ca_file is not None)
     limits = Limits(settings.a2a_most_tasks, settings.a2a_most_streams, settings.a2a_wait_seconds)
     door = Door(served.callers, served.team, card, artifacts=served.artifacts, push=push, limits=limits)
-    app = make_app(door, card if key is None else key.sign(card, url), key)
-    guarded = Gatekeeper(app, served.callers, CallersFile(served.callers_file), served.issuer, settings.a2a_most_bytes)
+    app = make_app(door, card if key is None else key.sign(card, place.url), key)
+    file = CallersFile(place.callers_file)
+    guarded = Gatekeeper(app, served.callers, file, place.issuer, settings.a2a_most_bytes)
     telling = asyncio.create_task(push.run(door))
     try:
         yield guarded
@@ -303,37 +387,20 @@ class OpenDoor:
 
 
 @asynccontextmanager
-async def listening(served: Served, listen: str) -> AsyncIterator[OpenDoor]:
-    """Yield a door that listens at HOST:PORT; port 0 takes a free one.
-
-    Raises:
-        InputUnusable: the address is taken, or a file or a setting cannot be used.
-    """
-    host, port = listen_address(listen)
-    tls, proxies = served.tls, served.settings.a2a_trusted_proxies
-    if not is_loopback(host):
-        if tls is None and not proxies:
-            raise InputUnusable(
-                "tokens need TLS: set APC_A2A_TLS_CERT and APC_A2A_TLS_KEY, or APC_A2A_TRUSTED_PROXIES when a proxy "
-                "ends TLS in front of this door"
-            )
-        if not served.settings.a2a_hosts:
-            raise InputUnusable(f"{listen}: set APC_A2A_HOSTS to the names by which clients reach the door")
-    async with AsyncExitStack() as stack:
-        listeners = stack.enter_context(open_listeners(host, port))
-        number = listeners[0].getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        url = (served.settings.a2a_url or f"{'http' if tls is None else 'https'}://{shown}:{number}").rstrip("/")
-        app = await stack.enter_async_context(opened_door(served, url))
+async def listening(served: Served, place: Place) -> AsyncIterator[OpenDoor]:
+    """Yield a door that answers at its place as soon as it is told to serve."""
+    proxies = place.settings.a2a_trusted_proxies
+    async with opened_door(served, place) as app:
         server = make_server(
-            BehindProxies(app, proxies) if proxies else app,
-            host,
-            number,
+            BehindProxies(app, proxies, refuse) if proxies else app,
+            place.host,
+            place.port,
             limits=HttpLimits(_CONNECTIONS, None if proxies else _OF_ONE_ADDRESS),
             graceful_seconds=5,
-            hosts=served.settings.a2a_hosts,
+            hosts=place.settings.a2a_hosts,
             media_type=None,
-            tls=tls,
+            tls=place.tls,
             takes_signals=False,
+            refuses=refuse,
         )
-        yield OpenDoor(url, listeners, server)
+        yield OpenDoor(place.url, place.listeners, server)

@@ -44,6 +44,10 @@ HERE: Table = {
         "test_what_fails_inside_is_told_without_its_words": "password=hunter2",
         "test_callers_in_a_mounted_secret_are_read_unless_others_may_write_them": 'name_of("secret") == "ida"',
     },
+    "doors/test_tokens_across_doors.py": {
+        "test_a_token_opens_its_own_door_alone": "works at its own door",
+        "test_a_digest_that_is_copied_to_the_file_of_another_door_opens_it_for_nobody": "the same account at both",
+    },
     "doors/test_a2a_certificates.py": {
         "test_a_certificate_names_its_caller_and_nobody_else": 'state_of(asked) == "INPUT_REQUIRED"',
         "test_a_certificate_of_another_authority_or_of_yesterday_ends_the_connection": "where the door trusts",

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from apc_web.access import NOBODY, Authority, Caller, say_caller
 from apc_web.errors import ApiError
 from apc_web.local_token import LocalToken
-from apc_web.problems import problem_response
+from apc_web.problems import Refuses, as_problem, problem_response
 
 # What comes through a proxy that ends TLS: from a trusted one alone, and only what reached it by https.
 
@@ -24,10 +24,14 @@ class BehindProxies:
     Args:
         app: receives the rest.
         proxies: networks of the proxies.
+        refuses: makes the answer to who is refused.
     """
 
-    def __init__(self, app: ASGIApp, proxies: Sequence[IPv4Network | IPv6Network]) -> None:
+    def __init__(
+        self, app: ASGIApp, proxies: Sequence[IPv4Network | IPv6Network], refuses: Refuses = as_problem
+    ) -> None:
         self._app = app
+        self._refuses = refuses
         self._proxies = tuple(proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -35,7 +39,7 @@ class BehindProxies:
         if scope["type"] == "http":
             error = self._error(scope)
             if error is not None:
-                await problem_response(error)(scope, receive, send)
+                await self._refuses(scope, error)(scope, receive, send)
                 return
             scope = {**scope, "scheme": "https", "client": (self._client(scope), 0)}
         await self._app(scope, receive, send)
@@ -60,7 +64,7 @@ class BehindProxies:
     def _error(self, scope: Scope) -> ApiError | None:
         client = scope.get("client")
         if client is None or not self._is_proxy(client[0]):
-            return ApiError(403, "NOT_A_PROXY", "this server answers to its proxies alone: APC_WEB_TRUSTED_PROXIES")
+            return ApiError(403, "NOT_A_PROXY", "this server answers to its trusted proxies alone")
         if Headers(scope=scope).getlist("x-forwarded-proto") != ["https"]:
             return ApiError(403, "NO_TLS", "use https: the proxy must send X-Forwarded-Proto", "X-Forwarded-Proto")
         return None

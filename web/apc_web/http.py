@@ -16,7 +16,6 @@ from pathlib import Path
 
 import uvicorn
 from starlette.datastructures import Headers
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -24,15 +23,18 @@ from apc_bus.errors import TaskEnded
 from apc_contracts.errors import InputUnusable
 from apc_web.errors import ApiError
 from apc_web.local_names import LOOPBACK_NAMES, is_loopback, name_of
-from apc_web.problems import problem_response
+from apc_web.problems import Refuses, as_problem
 
 
-def listen_address(listen: str) -> tuple[str, int]:
-    """Return (host, port) of HOST:PORT; an IPv6 host may be in brackets. Raises InputUnusable."""
+def listen_address(listen: str, name: str = "--listen") -> tuple[str, int]:
+    """Return (host, port) of HOST:PORT; an IPv6 host may be in brackets.
+
+    Raises InputUnusable, which calls the option or setting `name`.
+    """
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not (host and port.isdecimal() and int(port) < 1 << 16):
-        raise InputUnusable(f"--listen {listen!r}: write HOST:PORT")
+        raise InputUnusable(f"{name} {listen!r}: write HOST:PORT")
     return host, int(port)
 
 
@@ -40,13 +42,16 @@ _BACKLOG = 2048
 
 
 @contextmanager
-def open_listeners(host: str, port: int, *, or_free_port: bool = False) -> Iterator[list[socket.socket]]:
+def open_listeners(
+    host: str, port: int, *, or_free_port: bool = False, name: str = "--listen"
+) -> Iterator[list[socket.socket]]:
     """Yield a listening socket for each address of a host; leaving the context closes them.
 
     Args:
         host: a name or an address.
         port: the port; 0 takes a free one.
         or_free_port: take a free port where another process listens on this one.
+        name: of the option or setting, for the error.
 
     Raises:
         InputUnusable: another process listens there, or the address is not one of this machine.
@@ -57,7 +62,7 @@ def open_listeners(host: str, port: int, *, or_free_port: bool = False) -> Itera
         except OSError as error:
             if not or_free_port:
                 reason = str(error.strerror).partition(" (")[0]  # the rest repeats the address
-                raise InputUnusable(f"--listen {host}:{port}: {reason}; name another port or address") from error
+                raise InputUnusable(f"{name} {host}:{port}: {reason}; name another port or address") from error
             listeners = _listeners(stack, host, 0)
         yield listeners
 
@@ -101,6 +106,35 @@ class TlsFiles:
     """Certificates of the authority of clients: who has a certificate of it may show it, and another one ends the
     connection. None = nobody is asked for one."""
 
+    def check(self, settings: str) -> None:
+        """Raise InputUnusable for a file that cannot be used: before a server listens, and naming its setting.
+
+        Args:
+            settings: what the names of the settings begin with, such as APC_WEB.
+        """
+        named = {f"{settings}_TLS_CERT": self.certificate, f"{settings}_TLS_KEY": self.key}
+        authority = {} if self.clients is None else {f"{settings}_CLIENT_CA_FILE": self.clients}
+        for name, file in {**named, **authority}.items():
+            try:
+                file.read_bytes()
+            except OSError as error:
+                raise InputUnusable(
+                    f"{name}: {file}: {error.strerror}: name a PEM file that this user can read"
+                ) from error
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            tls.load_cert_chain(self.certificate, self.key, lambda: "")  # else a key's password is asked for
+        except (ssl.SSLError, ValueError) as error:
+            both = " and ".join(f"{name} ({file})" for name, file in named.items())
+            raise InputUnusable(
+                f"{both} must be a certificate and its own key, in PEM, not encrypted: {error}"
+            ) from error
+        for name, file in authority.items():
+            try:
+                tls.load_verify_locations(file)
+            except (ssl.SSLError, ValueError) as error:
+                raise InputUnusable(f"{name}: {file}: name a file of certificates in PEM: {error}") from error
+
 
 CLIENT_NAMES = "apc_client_names"
 """Key in the scope of a request: the common names of the certificate that the client has shown; none without one."""
@@ -118,6 +152,7 @@ def make_server(
     media_type: str | None = JSON,
     tls: TlsFiles | None = None,
     takes_signals: bool = True,
+    refuses: Refuses = as_problem,
 ) -> "StoppableServer":
     """Return the server of an application; port 0 takes a free one.
 
@@ -132,10 +167,11 @@ def make_server(
         media_type: what bodies must be; none = anything.
         tls: speak TLS.
         takes_signals: whether SIGTERM and SIGINT end it; else its caller sets `should_exit`.
+        refuses: makes the answer to a request that is refused before the application gets it.
     """
     names = frozenset(hosts) | (LOOPBACK_NAMES if is_loopback(host) else frozenset())
     config = uvicorn.Config(
-        CheckedRequests(app, names or None, media_type),
+        CheckedRequests(app, names or None, media_type, refuses),
         host=host,
         port=port,
         http=_bounded(limits or HttpLimits()),
@@ -194,33 +230,43 @@ class CheckedRequests:
         app: receives the requests that pass.
         hosts: allowed values of Host; None = any, where a token decides.
         media_type: of a body; None = any, where no page can send the method without asking first.
+        refuses: makes the answer to one that is refused.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, media_type: str | None = JSON) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str] | None,
+        media_type: str | None = JSON,
+        refuses: Refuses = as_problem,
+    ) -> None:
         self._app = app
         self._hosts = hosts
         self._media_type = media_type
+        self._refuses = refuses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
+        error = self._error(scope) if scope["type"] == "http" else None
+        if error is None:
             await self._app(scope, receive, send)
-        else:
-            await refusal(scope, receive, send)
+            return
+        refusal = self._refuses(scope, error)
+        refusal.headers["Connection"] = "close"
+        await refusal(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _error(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)
         named = headers.getlist("host")
         if len(named) != 1 or (self._hosts is not None and name_of(named[0]) not in self._hosts):
-            return _refuse(421, "WRONG_HOST", "this service does not answer to that name", "Host")
+            return ApiError(421, "WRONG_HOST", "this service does not answer to that name", "Host")
         own = {f"http://{named[0].lower()}", f"https://{named[0].lower()}"}
         origins = headers.getlist("origin")
         if len(origins) > 1 or not own.issuperset(origin.lower() for origin in origins):
-            return _refuse(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
+            return ApiError(403, "WRONG_ORIGIN", "pages of another origin may not ask", "Origin")
         wanted = self._media_type
         if wanted is not None and _has_body(headers) and _media_types(headers) != {wanted}:
-            return _refuse(415, "NOT_JSON", f"send Content-Type: {wanted}", "Content-Type")
+            return ApiError(415, "NOT_JSON", f"send Content-Type: {wanted}", "Content-Type")
         return None
 
 
@@ -230,12 +276,6 @@ def _media_types(headers: Headers) -> set[str]:
 
 def _has_body(headers: Headers) -> bool:
     return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-
-
-def _refuse(status: int, code: str, message: str, field: str) -> Response:
-    response = problem_response(ApiError(status, code, message, field))
-    response.headers["Connection"] = "close"
-    return response
 
 
 def _naming_client(app: ASGIApp, transport: asyncio.Transport) -> ASGIApp:

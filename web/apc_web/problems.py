@@ -1,5 +1,6 @@
 """An error as an `application/problem+json` answer (RFC 9457), of every HTTP service; the log gets the cause."""
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 import asyncpg
@@ -8,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, DatabaseUnavailable
@@ -32,6 +34,15 @@ def problem_response(error: ApiError) -> Response:
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = "2"
     return Response(problem.model_dump_json(), error.status, headers, MEDIA_TYPE)
+
+
+Refuses = Callable[[Scope, ApiError], Response]
+"""Puts an error of a request into the form of what it asked for."""
+
+
+def as_problem(scope: Scope, error: ApiError) -> Response:
+    """Return the answer for an error of any request."""
+    return problem_response(error)
 
 
 _KINDS: tuple[type[Exception], ...] = (

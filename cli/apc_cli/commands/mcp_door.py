@@ -90,7 +90,7 @@ async def _serve_stdio(door: Door) -> None:
 @asynccontextmanager
 async def _opened(form: McpForm, reach: Reach | None) -> AsyncIterator[Door]:
     bus, database, web = BusSettings(), DatabaseSettings(), WebSettings()
-    contract = load_contract(OrchestratorSettings().contract)
+    contract, key_of = load_contract(OrchestratorSettings().contract), log_keys()
     async with database_url(bus, database) as url:
         pool = await open_reader(url, PATIENCE)
         state = await open_state_reader(url, PATIENCE)
@@ -99,7 +99,7 @@ async def _opened(form: McpForm, reach: Reach | None) -> AsyncIterator[Door]:
             if not await holds_log(pool):
                 raise InputUnusable("this database holds no log: run `apc migrate`")
             yield Door(
-                Reading(pool, contract, log_keys()),
+                Reading(pool, contract, key_of),
                 state=state,
                 local=Caller(LOCAL_USER, form.role) if reach is None else None,
                 authority=None if reach is None else reach.authority,

@@ -203,6 +203,11 @@ async def _connect_bus(name: str) -> Bus:
     return await connect_rabbit(settings, purpose=name, shards=settings.shards)
 
 
+def _need_servers(name: str) -> None:
+    if not BusSettings().amqp_nodes or DatabaseSettings().url is None:
+        raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
+
+
 @asynccontextmanager
 async def _prepared(name: str) -> AsyncIterator[_Service]:
     """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
@@ -212,8 +217,7 @@ async def _prepared(name: str) -> AsyncIterator[_Service]:
     if console.supervised:
         end_with_supervisor()
     export_traces(f"apc-{name}")
-    if not BusSettings().amqp_nodes or DatabaseSettings().url is None:
-        raise InputUnusable(f"`apc serve {name}` needs APC_AMQP_URL and APC_DATABASE_URL; `apc up` needs neither")
+    _need_servers(name)
     service = _Service(stop_on_signals())
     bus = pool = None
     with serve_health(console.health_host, console.health_port, service.unready):
@@ -232,14 +236,14 @@ async def _prepared(name: str) -> AsyncIterator[_Service]:
 
 async def run_a2a(team: str) -> None:
     """Serve a team over A2A until SIGTERM. Raises InputUnusable: the team, a file or a setting cannot be used."""
-    from apc_agents.team import load_team
-    from apc_cli.system.a2a import serve_door, served_over
+    from apc_cli.system.a2a import ready_door
 
-    served = load_team(team)  # what is wrong with its name is said before the broker is waited for
-    async with _prepared("a2a") as service:
-        if service.connections is not None:
-            service.problems = list
-            await serve_door(served_over(*service.connections, served), service.stop)
+    _need_servers("a2a")
+    with ready_door(team) as door:  # what is wrong with it is said before the broker is waited for
+        async with _prepared("a2a") as service:
+            if service.connections is not None:
+                service.problems = list
+                await door.serve(*service.connections, service.stop)
 
 
 # `apc serve`: the services, one per process.

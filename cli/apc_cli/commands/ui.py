@@ -378,10 +378,9 @@ def _tls(settings: WebSettings) -> TlsFiles | None:
         return None
     if certificate is None or key is None:
         raise InputUnusable("APC_WEB_TLS_CERT and APC_WEB_TLS_KEY go together: set both")
-    for file in (certificate, key):
-        if not file.is_file():
-            raise InputUnusable(f"{file}: there is no such file")
-    return TlsFiles(certificate, key)
+    files = TlsFiles(certificate, key)
+    files.check("APC_WEB")
+    return files
 
 
 # Run the web console: open the log, serve the API and the page until Ctrl-C.

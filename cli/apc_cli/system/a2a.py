@@ -2,18 +2,19 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
 
 from apc_a2a.access import read_callers, with_token, write_callers
-from apc_a2a.server import Served, listening
+from apc_a2a.server import Place, Served, listening, placed
 from apc_agents.team import Team, load_team
 from apc_bus.artifacts import open_artifacts
 from apc_bus.concurrency import cancelled
-from apc_bus.folders import locked
+from apc_bus.folders import locked, make_private_folder
 from apc_bus.port import Bus
 from apc_bus.settings import A2ASettings, BusSettings, DatabaseSettings
 from apc_cli.output.terminal import echo
@@ -21,7 +22,7 @@ from apc_cli.system.system import System, has_broker
 from apc_client import Callers
 from apc_client.callers import add_caller
 from apc_client.in_process import EmbeddedSystem
-from apc_contracts.errors import ApcError
+from apc_contracts.errors import InputUnusable
 from apc_web.access import write_private
 
 LOCAL = "local"
@@ -30,37 +31,61 @@ TOKEN_FILE = "a2a-token"
 """In the data folder: its token."""
 
 
-def served_over(bus: Bus, pool: asyncpg.Pool, team: Team) -> Served:
-    """Return what the door of a team is made of."""
-    settings = BusSettings()
-    callers = Callers(bus, pool, settings.shards)
-    return Served(team, callers, pool, open_artifacts(settings), A2ASettings(), settings.data_dir)
+@dataclass(frozen=True, slots=True)
+class ReadyDoor:
+    """A door that needs nothing but the system behind it: the team, and where it listens with which keys."""
+
+    team: Team
+    place: Place
+
+    async def serve(self, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event) -> None:
+        """Answer until `stop` is set."""
+        async with listening(self._over(bus, pool), self.place) as door:
+            echo(f"A2A: {door.url}/.well-known/agent-card.json", file=sys.stderr, flush=True)
+            await door.serve(stop)
+
+    @asynccontextmanager
+    async def beside(self, system: System) -> AsyncIterator[None]:
+        """Serve a running system while the context lasts, with the caller `local`, whose token is in a file."""
+        settings = BusSettings()
+        async with AsyncExitStack() as stack:
+            bus = await _bus_of(stack, system, settings)
+            await add_caller(bus, system.pool, settings.shards, LOCAL)
+            door = await stack.enter_async_context(listening(self._over(bus, system.pool), self.place))
+            token = settings.data_dir / TOKEN_FILE
+            echo(f"apc up: A2A: {door.url}, caller {LOCAL}, token in {token}", file=sys.stderr, flush=True)
+            serving = asyncio.create_task(door.serve(asyncio.Event()))
+            stack.push_async_callback(cancelled, serving)
+            yield
+
+    def _over(self, bus: Bus, pool: asyncpg.Pool) -> Served:
+        settings = BusSettings()
+        return Served(self.team, Callers(bus, pool, settings.shards), pool, open_artifacts(settings))
 
 
-async def serve_door(served: Served, stop: asyncio.Event) -> None:
-    """Answer until `stop` is set. Raises InputUnusable: an address, a file or a setting cannot be used."""
-    async with listening(served, served.settings.a2a_listen) as door:
-        echo(f"A2A: {door.url}/.well-known/agent-card.json", file=sys.stderr, flush=True)
-        await door.serve(stop)
+@contextmanager
+def ready_door(team: str, *, is_local: bool = False) -> Iterator[ReadyDoor]:
+    """Yield the door of a team, which listens while the context is open: before a system is started or waited for.
 
+    Args:
+        team: where the team is, as `package.module:name`.
+        is_local: make the token of the caller `local`.
 
-@asynccontextmanager
-async def door_beside(system: System, team: str) -> AsyncIterator[None]:
-    """Serve a team of a running system while the context lasts, with the caller `local`, whose token is in a file.
-
-    Raises InputUnusable as `serve_door`, and what the door raised when it ended before.
+    Raises:
+        AgentNotFound: there is no such team.
+        InputUnusable: the address is taken, or a file or a setting cannot be used.
     """
-    settings = BusSettings()
-    async with AsyncExitStack() as stack:
-        bus = await _bus_of(stack, system, settings)
-        await add_caller(bus, system.pool, settings.shards, LOCAL)
-        served = served_over(bus, system.pool, load_team(team))
-        token = _write_token(served)
-        door = await stack.enter_async_context(listening(served, served.settings.a2a_listen))
-        echo(f"apc up: A2A: {door.url}, caller {LOCAL}, token in {token}", file=sys.stderr, flush=True)
-        serving = asyncio.create_task(door.serve(asyncio.Event()))
-        stack.push_async_callback(cancelled, serving)
-        yield
+    loaded, folder = load_team(team), BusSettings().data_dir
+    with placed(A2ASettings(), folder) as place:
+        if is_local:
+            _write_token(place.callers_file, folder / TOKEN_FILE)
+        elif place.knows_nobody:
+            echo(
+                f"A2A: {place.callers_file} has no token as yet: `apc caller add NAME` makes one",
+                file=sys.stderr,
+                flush=True,
+            )
+        yield ReadyDoor(loaded, place)
 
 
 async def _bus_of(stack: AsyncExitStack, system: System, settings: BusSettings) -> Bus:
@@ -75,14 +100,13 @@ async def _bus_of(stack: AsyncExitStack, system: System, settings: BusSettings) 
     return bus
 
 
-def _write_token(served: Served) -> Path:
-    """Return the file with the token of the local caller, which is made unless it is good."""
-    file, callers = served.folder / TOKEN_FILE, served.callers_file
-    with locked(callers):
-        document, token = with_token(read_callers(callers), LOCAL, "local")
-        write_callers(callers, document)
-        try:
+def _write_token(callers: Path, file: Path) -> None:
+    """Write a new token of the local caller. Raises InputUnusable."""
+    try:
+        make_private_folder(file.parent)
+        with locked(callers):
+            document, token = with_token(read_callers(callers), LOCAL, "local")
+            write_callers(callers, document)
             write_private(file, f"{token}\n")
-        except OSError as error:
-            raise ApcError(f"cannot write {file}: {error.strerror}") from error
-    return file
+    except OSError as error:
+        raise InputUnusable(f"{file}: the token of the caller {LOCAL} cannot be written: {error.strerror}") from error

@@ -6,10 +6,11 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
@@ -25,6 +26,9 @@ from apc_cli.system.running import configure, end_process, stop_on_signals
 from apc_cli.system.system import System, has_broker, refuse_people
 from apc_contracts.text import numbered
 from apc_log.queries.health import count_conflicts, count_deliveries, count_retried, count_verdicts, find_logged
+
+if TYPE_CHECKING:
+    from apc_cli.system.a2a import ReadyDoor
 
 # The web console beside a command: option `--ui` of `apc up`, `apc run` and `apc automl run`.
 
@@ -195,8 +199,8 @@ async def run_everything(
 
     Raises:
         ChaosProfileInvalid: the file holds no profile; nothing was started.
-        InputUnusable: the web console cannot serve with these settings, or people are named with a broker; nothing
-    was started.
+        InputUnusable: the web console or the door of A2A cannot serve with these settings, or people are named with
+    a broker; nothing was started.
     """
     configure(ConsoleSettings().log_level)
     began = time.monotonic()
@@ -209,7 +213,12 @@ async def run_everything(
         check_console()
     if a2a is not None:
         modules = list(dict.fromkeys([*modules, a2a]))
-    async with _system(modules, settings, people) as system, console_beside() as console, _a2a(system, a2a):
+    async with AsyncExitStack() as stack:
+        door = None if a2a is None else stack.enter_context(_door_of(a2a))
+        system = await stack.enter_async_context(_system(modules, settings, people))
+        console = await stack.enter_async_context(console_beside())
+        if door is not None:
+            await stack.enter_async_context(door.beside(system))
         started_in = timedelta(seconds=time.monotonic() - began)
         scores = settings.chaos_scores
         scorer = None if scores is None else await Scorer.start(system.pool, scores, started_in)
@@ -223,16 +232,10 @@ async def run_everything(
             await scorer.finish()
 
 
-@asynccontextmanager
-async def _a2a(system: System, team: str | None) -> AsyncIterator[None]:
-    """Serve a team over A2A while the context lasts; nothing without one."""
-    if team is None:
-        yield
-        return
-    from apc_cli.system.a2a import door_beside
+def _door_of(team: str) -> "AbstractContextManager[ReadyDoor]":
+    from apc_cli.system.a2a import ready_door  # the libraries of A2A, for those alone who want the door
 
-    async with door_beside(system, team):
-        yield
+    return ready_door(team, is_local=True)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 from apc_a2a import A2AArtifact, A2AMessage, A2AReply
 from apc_a2a.access import read_callers, with_token, write_callers
-from apc_a2a.server import OpenDoor, Served, listening
+from apc_a2a.server import OpenDoor, Place, Served, listening, placed
 from apc_agents import SUBSTRATE, Agent, HandlerContext, Role, Team, message
 from apc_bus.settings import A2ASettings, BusSettings, DatabaseSettings
 from apc_client import Callers
@@ -144,6 +144,7 @@ class Running:
     system: EmbeddedSystem
     door: OpenDoor
     served: Served
+    place: Place
     clients: dict[str, A2AClient]
 
     @property
@@ -158,10 +159,12 @@ class Running:
 
 
 @asynccontextmanager
-async def door_at(served: Served, tokens: dict[str, str]) -> AsyncIterator[tuple[OpenDoor, dict[str, A2AClient]]]:
-    """A door on a free port, and a client for each token."""
+async def door_at(
+    served: Served, place: Place, tokens: dict[str, str]
+) -> AsyncIterator[tuple[OpenDoor, dict[str, A2AClient]]]:
+    """A door at its place, and a client for each token."""
     async with AsyncExitStack() as stack:
-        door = await stack.enter_async_context(listening(served, "127.0.0.1:0"))
+        door = await stack.enter_async_context(listening(served, place))
         stop = asyncio.Event()
         serving = asyncio.create_task(door.serve(stop))
         stack.push_async_callback(asyncio.wait, [serving])
@@ -207,10 +210,14 @@ def make_tokens(file: Path) -> dict[str, str]:
     return tokens
 
 
-def served_of(system: EmbeddedSystem, team: Team, folder: Path, **settings: Any) -> Served:
+def served_of(system: EmbeddedSystem, team: Team) -> Served:
     """What a door over a system is made of."""
-    callers = Callers(system.connect(OPERATOR), system.pool, 1)
-    return Served(team, callers, system.pool, system.artifacts, A2ASettings(**settings), folder)
+    return Served(team, Callers(system.connect(OPERATOR), system.pool, 1), system.pool, system.artifacts)
+
+
+def place_of(folder: Path, **settings: Any) -> AbstractContextManager[Place]:
+    """A place on a free port."""
+    return placed(A2ASettings(**settings), folder, "127.0.0.1:0")
 
 
 @pytest.fixture
@@ -219,9 +226,10 @@ def behind(postgres_url: str, tmp_path: Path) -> Behind:
 
     @asynccontextmanager
     async def make(team: Team, **settings: Any) -> AsyncIterator[Running]:
-        async with system_of(postgres_url, tmp_path, team) as system:
-            served = served_of(system, team, tmp_path, **settings)
-            async with door_at(served, make_tokens(served.callers_file)) as (door, clients):
-                yield Running(system, door, served, clients)
+        with place_of(tmp_path, **settings) as place:
+            async with system_of(postgres_url, tmp_path, team) as system:
+                served = served_of(system, team)
+                async with door_at(served, place, make_tokens(place.callers_file)) as (door, clients):
+                    yield Running(system, door, served, place, clients)
 
     return make

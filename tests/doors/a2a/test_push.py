@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from tests.doors.a2a.conftest import Behind, RpcError, Running, desk, door_at, made, state_of, teller
+from tests.doors.a2a.conftest import Behind, RpcError, Running, desk, door_at, made, place_of, state_of, teller
 from tests.support.waiting import until
 
 from apc_a2a.push import Push, PushHosts, read_push_key
@@ -140,20 +140,23 @@ async def test_a_receiver_that_fails_is_told_later_and_redirects_are_not_followe
         assert elsewhere.seen == []
 
 
-async def test_what_a_dead_door_did_not_tell_another_one_tells(behind: Behind, receiver: Receiver) -> None:
+async def test_what_a_dead_door_did_not_tell_another_one_tells(
+    behind: Behind, receiver: Receiver, tmp_path: Path
+) -> None:
     """A lease of one that died before its receiver confirmed ends, and the other door tells it."""
     async with behind(desk(), a2a_push_hosts=("127.0.0.1",)) as running:
         asked = await running.ida.send({"data": {"text": "a boat", "amount": 700}})
         receiver.status = 503
         await running.ida.call("CreateTaskPushNotificationConfig", taskId=asked["id"], **config(receiver))
-        async with door_at(running.served, {}):
-            pool = running.system.pool
-            await until(lambda: _is_leased(pool))  # by nobody who tells it just now
-            receiver.status = 200
-            await running.ida.send({"text": "yes"}, taskId=asked["id"])
-            assert receiver.seen == []
-            await pool.execute("UPDATE apc_app.a2a_push SET leased_until = now(), due_at = now()")
-            await until(lambda: ended(running))
+        with place_of(tmp_path, a2a_push_hosts=("127.0.0.1",)) as place:
+            async with door_at(running.served, place, {}):
+                pool = running.system.pool
+                await until(lambda: _is_leased(pool))  # by nobody who tells it just now
+                receiver.status = 200
+                await running.ida.send({"text": "yes"}, taskId=asked["id"])
+                assert receiver.seen == []
+                await pool.execute("UPDATE apc_app.a2a_push SET leased_until = now(), due_at = now()")
+                await until(lambda: ended(running))
     assert receiver.states == ["COMPLETED"], "told once, the last of the states"
 
 

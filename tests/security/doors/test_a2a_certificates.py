@@ -8,13 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
-from tests.doors.a2a.conftest import A2AClient, Behind, Running, behind, desk, make_tokens, state_of
+from tests.doors.a2a.conftest import A2AClient, Behind, Running, behind, desk, make_tokens, place_of, state_of
 from tests.integration.privilege.certificates import Certificates
 from tests.security.doors.test_a2a_access import status_of, stored
 
 from apc_a2a.access import CallersFile
-from apc_a2a.server import Served
-from apc_bus.settings import A2ASettings
 from apc_contracts.errors import InputUnusable
 
 __all__ = ["behind"]
@@ -55,7 +53,7 @@ async def test_a_certificate_names_its_caller_and_nobody_else(
 ) -> None:
     ours = certificates.ours
     async with behind(desk(), **settings(certificates)) as running:
-        tokens = make_tokens(running.served.callers_file)
+        tokens = make_tokens(running.place.callers_file)
         async with connected(running, certificates, with_name(ours, "ida", tmp_path / "ida.pem")) as ida:
             asked = await ida.send({"data": {"text": "a boat", "amount": 700}})
             assert state_of(asked) == "INPUT_REQUIRED" and (await ida.call("ListTasks"))["totalSize"] == 1
@@ -88,7 +86,7 @@ async def test_a_token_and_a_certificate_of_two_callers_are_nobody(
     """Who has stolen a token does not use it behind another certificate, and a bad token is not made good by one."""
     ida = with_name(certificates.ours, "ida", tmp_path / "ida.pem")
     async with behind(desk(), **settings(certificates)) as running:
-        tokens = make_tokens(running.served.callers_file)
+        tokens = make_tokens(running.place.callers_file)
         async with connected(running, certificates, token=tokens["bob"]) as bob:
             assert await status_of(bob) == 200, "the token is good"
         for token in (tokens["bob"], "no-token"):
@@ -118,6 +116,8 @@ async def test_a_certificate_of_another_authority_or_of_yesterday_ends_the_conne
 
 def test_certificates_need_a_door_that_speaks_tls(certificates: Certificates, tmp_path: Path) -> None:
     """Behind a proxy the door would see none, and a header that names one could be anybody's."""
-    made = A2ASettings(a2a_client_ca_file=certificates.authority)
-    with pytest.raises(InputUnusable, match="APC_A2A_CLIENT_CA_FILE needs APC_A2A_TLS_CERT"):
-        _ = Served(desk(), None, None, None, made, tmp_path).tls  # type: ignore[arg-type]
+    with (
+        pytest.raises(InputUnusable, match="APC_A2A_CLIENT_CA_FILE needs APC_A2A_TLS_CERT"),
+        place_of(tmp_path, a2a_client_ca_file=certificates.authority),
+    ):
+        pass

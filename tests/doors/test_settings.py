@@ -1,6 +1,7 @@
 """Faults in the settings of a door are found before anything is started, in one sentence that names the setting.
 
-The broker and the database that these commands are given do not answer: an error about them would come from a command that reached for them.
+The broker and the database that these commands are given do not answer: a command that reached for them would fail for
+that reason.
 """
 
 import socket

@@ -142,9 +142,7 @@ async def test_a_digest_that_is_copied_to_the_file_of_another_door_opens_it_for_
     assert await doors.status("a2a", f"Bearer {doors.tokens['web']}") == 401
 
 
-async def test_without_its_prefix_the_door_would_take_it(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_its_prefix_the_door_would_take_it(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = sha256(doors.tokens["web"].encode()).hexdigest()
     ours = {"ida": access.CallerTokens(tokens={"web": plain})}
     with monkeypatch.context() as unguarded:

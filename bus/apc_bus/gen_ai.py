@@ -54,6 +54,7 @@ def in_agent(
     parent: TraceHeaders,
     message: Mapping[str, str],
     expected: tuple[type[Exception], ...] = (),
+    undone: tuple[type[Exception], ...] = (),
 ) -> AbstractContextManager[None]:
     """Run a handler in the span of its agent, whatever it calls or sends belongs to it; nothing while tracing is off.
 
@@ -65,10 +66,11 @@ def in_agent(
         parent: the trace that the packet belongs to.
         message: what the span says of the delivery (`messaging`).
         expected: exceptions of the handler that are no failures.
+        undone: exceptions after which it runs again, as if it had not begun.
     """
     if tracer_provider() is None:
         return _NOTHING
-    return _in_agent(agent_id, packet, parent, message, expected)
+    return _in_agent(agent_id, packet, parent, message, expected, undone)
 
 
 @contextmanager
@@ -78,6 +80,7 @@ def _in_agent(
     parent: TraceHeaders,
     message: Mapping[str, str],
     expected: tuple[type[Exception], ...],
+    undone: tuple[type[Exception], ...],
 ) -> Iterator[None]:
     session = packet.trace.session_id
     own = {OPERATION: INVOKE_AGENT, AGENT_ID: agent_id, AGENT_NAME: agent_id, CONVERSATION: session}
@@ -89,7 +92,7 @@ def _in_agent(
     attributes = {**packet_attributes(packet), **message, **own}
     name = f"{INVOKE_AGENT} {agent_id}"
     with (
-        in_work(name, SpanKind.CONSUMER, parent or NO_TRACE, attributes, expected),
+        in_work(name, SpanKind.CONSUMER, parent or NO_TRACE, attributes, expected, undone),
         _known_to_models(agent_id, session),
     ):
         yield

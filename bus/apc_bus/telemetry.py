@@ -417,6 +417,7 @@ def in_work(
     parent: TraceHeaders | None,
     attributes: "Mapping[str, AttributeValue]",
     expected: tuple[type[Exception], ...] = (),
+    undone: tuple[type[Exception], ...] = (),
 ) -> AbstractContextManager[None]:
     """Run in a span of an agent's work, which is made in both scopes; nothing while tracing is off.
 
@@ -426,10 +427,11 @@ def in_work(
         parent: None = the span that is current here.
         attributes: what the span says.
         expected: exceptions that are no failure of the work.
+        undone: exceptions after which the work begins again, as if it had not begun: there is no span of it.
     """
     if _tracer is None:
         return _NOTHING
-    return _in_span_of(_tracer, name, kind, parent, attributes, expected)
+    return _in_span_of(_tracer, name, kind, parent, attributes, expected, undone)
 
 
 @contextmanager
@@ -449,21 +451,24 @@ def _in_span_of(
     parent: TraceHeaders | None,
     attributes: "Mapping[str, AttributeValue] | None",
     expected: tuple[type[Exception], ...] = (),
+    undone: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     from opentelemetry import trace
 
     context = None if parent is None else _context_of(parent)
+    span = tracer.start_span(name, context, trace.SpanKind[kind], attributes)
     # What goes wrong is told by type alone: the text of an exception may quote a body.
-    with tracer.start_as_current_span(
-        name, context, trace.SpanKind[kind], attributes, record_exception=False, set_status_on_exception=False
-    ) as span:
+    with trace.use_span(span, record_exception=False, set_status_on_exception=False):
         try:
             yield
-        except expected:
+        except undone:
+            raise  # a span that never ends is not exported
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, expected):
+                fail_span(span, error)
+            span.end()
             raise
-        except Exception as error:
-            fail_span(span, error)
-            raise
+        span.end()
 
 
 def describe(packet: Packet) -> None:

@@ -121,6 +121,22 @@ async def test_only_own_handlers_are_work_and_a_failure_is_told_by_type(exporter
     assert SECRET not in broken.to_json()
 
 
+async def test_a_handler_that_begins_again_with_its_state_ran_once(exporter: InMemorySpanExporter) -> None:
+    """The first look at the state of a session ends a run that had not read it: viewers would show an empty turn."""
+    agent, runs = Agent("desk", role="desk", swarm="agents"), []
+
+    @agent.on(Diff)
+    async def take(content: Diff, ctx: HandlerContext) -> None:
+        runs.append(content.text)
+        if content.text == "second":
+            ctx.state["seen"] = content.text
+
+    async with AgentTestClient(agent) as client:
+        await client.send(Diff(text="first"))
+        await client.send(Diff(text="second"))
+    assert runs == ["first", "second", "second"] and len(spans_of(exporter)["invoke_agent"]) == 2
+
+
 async def test_tools_of_an_llm_agent_make_spans(exporter: InMemorySpanExporter, workshop: Workshop) -> None:
     run = response(tool("note", params={"value": SECRET}), tool("fail", params={}))
     await ActionExecutor(workshop.tools).run(run, context=in_context())

@@ -171,12 +171,16 @@ class Dispatcher:
     def _own_handler(self, inbound: Inbound, packet: Packet) -> AnyHandler | None:
         return self._agent.substrate_handler if inbound.is_heard else self._agent.handler_for(packet)
 
-    def _at_work(self, inbound: Inbound, packet: Packet) -> AbstractContextManager[None]:
-        """Return the span of the agent, for a handler that it has: what the SDK takes by itself is no work."""
+    def _at_work(self, inbound: Inbound, packet: Packet, *, is_fresh: bool) -> AbstractContextManager[None]:
+        """Return the span of the agent, for a handler that it has: what the SDK takes by itself is no work.
+
+        A handler that looks into a state that was not read is ended there, and runs again with it: that is one run.
+        """
         if self._own_handler(inbound, packet) is None:
             return nullcontext()
         message = self._message[inbound.is_urgent]
-        return in_agent(self._agent.agent_id, packet, inbound.trace, message, _NO_FAILURES)
+        undone = () if is_fresh else (StateStale,)
+        return in_agent(self._agent.agent_id, packet, inbound.trace, message, _NO_FAILURES, undone)
 
     async def _run(self, inbound: Inbound, document: StateDocument) -> Exception | None:
         self._ends.report(inbound, ReceiptKind.DELIVERY_ACK, may_linger=True)
@@ -191,15 +195,17 @@ class Dispatcher:
         run.enter(context)
         began = perf_counter()
         try:
-            return await self._invoke(inbound, run, context)
+            return await self._invoke(inbound, run, context, is_fresh=document.is_fresh)
         finally:
             time_handler(self._agent.agent_id, inbound.packet.packet_type, began)
             self._tell_invocation(run.packet, context)
 
-    async def _invoke(self, inbound: Inbound, run: Continuation, context: HandlerContext) -> Exception | None:
+    async def _invoke(
+        self, inbound: Inbound, run: Continuation, context: HandlerContext, *, is_fresh: bool
+    ) -> Exception | None:
         try:
             packet = context.open(await self._claim_checks.redeem(run.packet))
-            with self._at_work(inbound, packet):
+            with self._at_work(inbound, packet, is_fresh=is_fresh):
                 await self._handle(inbound, run, packet, context)
         except (StateStale, EmitUnconfirmed):
             context.undo()

@@ -23,7 +23,7 @@ from apc_persister.evidence.export import Exporter, publish_gauges
 from apc_persister.evidence.tree import TreeSigner
 from apc_persister.follower import Follower
 from apc_persister.transaction import lock_head
-from apc_persister.writer import Writer, follow_writers
+from apc_persister.writer import Pace, Writer, follow_writers
 
 # Adds runs at rest to the sums that a lineage summary of the whole log is read from (migrations/sql/0111_uses.sql).
 
@@ -149,8 +149,9 @@ class Persister:
         self._settings = settings
         self._health = Health()
         last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
+        pace = Pace(settings.commit_interval)
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), encryption, last_resort)
+            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), pace, encryption, last_resort)
             for shard in settings.own_shards
         )
         self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)

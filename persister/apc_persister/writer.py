@@ -242,6 +242,35 @@ class WriterCounts:
         self.unstored += done.unstored
 
 
+BUSY_SECONDS = 0.5
+"""A shard is busy for this long after the beginning of a transaction."""
+MOST_BUSY = 10
+"""From this many busy shards on the interval grows no more: readers of the log wait for it."""
+
+
+class Pace:
+    """Time between the beginnings of two transactions of a shard, while there is nothing left to write.
+
+    The writers of a process share it. With several busy shards each begins less often, so that their transactions stay
+    about as many and as large as those of one shard.
+    """
+
+    def __init__(self, interval: timedelta) -> None:
+        self._interval_s = interval.total_seconds()
+        self._began_at: dict[int, float] = {}
+
+    def begin(self, shard: int) -> None:
+        """Note that a transaction of the shard begins."""
+        self._began_at[shard] = time.monotonic()
+
+    def rest(self, shard: int) -> float:
+        """Return the seconds until the shard's next transaction may begin; 0 or less = now."""
+        now = time.monotonic()
+        busy = sum(now - began < BUSY_SECONDS for began in self._began_at.values())
+        longest = self._interval_s * max(1, min(busy, MOST_BUSY))
+        return self._began_at.get(shard, -longest) + longest - now
+
+
 @dataclass(slots=True)
 class Writer:
     """Writes the log of one shard. One at a time is active (single active consumer), others stand by.
@@ -256,6 +285,7 @@ class Writer:
     pool: asyncpg.Pool
     settings: PersisterSettings
     signer: TreeSigner
+    pace: Pace
     encryption: Encryption | None = None
     last_resort: LastResort | None = None
     counts: WriterCounts = field(default_factory=WriterCounts)
@@ -302,19 +332,18 @@ class Writer:
     async def _consume(self, subscription: Subscription, stop: asyncio.Event) -> None:
         waiting: deque[Received] = deque()
         self._is_consuming = True
-        interval = _Interval(self.settings.commit_interval)
         async with _Stoppable(stop, partial(self.bus.depth, log_queue(self.shard))) as stoppable:
             await self._connect_at_last(stop)
             left = self.settings.log_prefetch
             while not stop.is_set() or (left > 0 and stands(self._connection)):
-                await stoppable.wait(interval.rest)
+                await stoppable.wait(self.pace.rest(self.shard))
                 deliveries = await stoppable.receive(subscription)
                 if stop.is_set():
                     left = left - len(deliveries) if deliveries else 0  # others may go on publishing: not forever
                 for delivery in deliveries:
                     with delivery.read_alone():
                         waiting.append(read_message(self.shard, delivery))
-                interval.begin()
+                self.pace.begin(self.shard)
                 while waiting:
                     messages = self._gather(waiting)
                     async with taken_alone([messages[0].delivery]):
@@ -394,22 +423,6 @@ class Writer:
         reason = first_line(await note_failure(self.pool, error))
         _log.warning("log_database_away", reason=reason)
         await self._disconnect()
-
-
-class _Interval:
-    """Time between the beginnings of two transactions, while there is nothing left to write."""
-
-    def __init__(self, length: timedelta) -> None:
-        self._length_s = length.total_seconds()
-        self._began_at = -self._length_s
-
-    def begin(self) -> None:
-        self._began_at = time.monotonic()
-
-    @property
-    def rest(self) -> float:
-        """Seconds until the next one may begin; 0 or less = now."""
-        return self._began_at + self._length_s - time.monotonic()
 
 
 class _Stoppable:

@@ -120,7 +120,8 @@ class LogWriterSettings(ServedShards, LogKeySettings):
     transaction_entries: int = Field(default=2000, ge=1)
     """Number of entries after which a transaction takes no more batches."""
     commit_interval: Duration = timedelta(milliseconds=50)
-    """Minimum interval between transactions at low load, because a commit costs as much for one batch as for ten.
+    """Minimum interval between transactions of a shard at low load, because a commit costs as much for one batch as
+    for ten; with several busy shards in one process as many times longer, up to ten.
     Agents do not wait for it, because the orchestrator continues when the broker has the batch. What reads the log
     does: a client's result, the web console, `apc tail`, and an orchestrator that takes over a shard."""
     checkpoints_url: str | None = None

@@ -185,6 +185,13 @@ MOST_NOTES = 1000
 """Checkpoints of one export; at full speed a shard makes about 20 a second."""
 _LONGEST_PAUSE_S = 30.0
 
+_WAITING = """
+SELECT shard FROM apc_log.log_edges AS edge
+WHERE shard < $1 AND tree_size > coalesce(
+    (SELECT tree_size FROM apc_log.checkpoint_exports AS kept WHERE kept.shard = edge.shard AND target = $2), 0)
+ORDER BY shard
+"""
+"""The shards whose newest checkpoint is not out: one question for all of them, and no lock."""
 _BEGIN = """
 INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING
 """
@@ -227,8 +234,8 @@ class Exporter:
         while True:
             is_last = stop.is_set()
             try:
-                for shard in range(self._shards):
-                    while await self._export(shard) == MOST_NOTES:
+                for row in await self._pool.fetch(_WAITING, self._shards, self._target_name):
+                    while await self._export(row["shard"]) == MOST_NOTES:
                         pass
                 backoff.reset()
                 pause_s = self._interval_s

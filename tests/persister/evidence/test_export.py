@@ -26,6 +26,7 @@ from apc_persister.service import Persister
 
 SIGNER = load_signer(PersisterSettings())
 INTERVAL = timedelta(milliseconds=10)
+LOCKED = "SELECT ctid::text, xmin::text, xmax::text FROM apc_log.checkpoint_exports"
 EXPORT = """
 import asyncio, sys
 from datetime import timedelta
@@ -91,6 +92,20 @@ async def test_a_new_place_gets_everything_and_a_failing_one_does_not_lose_its_t
     other = Exporter(bench.pool, 1, (tmp_path / "other").as_uri(), INTERVAL)
     await export_once(other)
     assert sizes_in(tmp_path / "other" / "shard-0.checkpoints") == [1, 2]
+
+
+async def test_a_look_without_news_locks_nothing(bench: LogBench, tmp_path: Path) -> None:
+    """With many shards it cost four statements and a commit for each of them, twice a second."""
+    await bench.gate.open()
+    await write_checkpoints(bench, 1)
+    exporter = Exporter(bench.pool, 1, str(tmp_path), INTERVAL)
+    await export_once(exporter)
+    before = await bench.pool.fetch(LOCKED)
+    await export_once(exporter)
+    assert before and await bench.pool.fetch(LOCKED) == before
+    await write_checkpoints(bench, 1)
+    await export_once(exporter)
+    assert exporter.exported == 2
 
 
 async def test_killed_after_an_export(bench: LogBench, postgres_url: str, tmp_path: Path) -> None:

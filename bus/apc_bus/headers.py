@@ -34,6 +34,8 @@ readable message_id and the headers `x-...` of brokers are left of them."""
 
 TYPE_RECEIPTS = "receipts"
 """AMQP type of a receipt array on apc.receipts."""
+STANDBY = "apc-standby"
+"""On an empty receipt array of an orchestrator: the name of the one that stands by for the shard."""
 TYPE_REGISTRY = "registry"
 """AMQP type of a registry change on apc.receipts."""
 TYPE_DEAD_INPUT = "dead_input"

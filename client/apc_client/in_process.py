@@ -361,7 +361,11 @@ def _start_persister(system: EmbeddedSystem, settings: BusSettings, pool: asyncp
 def _start_orchestrator(system: EmbeddedSystem, settings: BusSettings, pool: asyncpg.Pool) -> Orchestrator:
     stop = asyncio.Event()
     own = OrchestratorSettings(
-        shards=settings.shards, serve_shards=None, operator_user=OPERATOR, contract=system.contract
+        shards=settings.shards,
+        serve_shards=None,
+        orchestrators=1,
+        operator_user=OPERATOR,
+        contract=system.contract,
     )
     orchestrator = Orchestrator(own, system.connect("orchestrator"), pool, system.artifacts)
     system.start_service("orchestrator", orchestrator.run(stop), stop)

@@ -171,6 +171,8 @@ class EpochOpen(msgspec.Struct, frozen=True, array_like=True):
     holder: UUID
     contract: bytes = b""
     """The contract file that the holder judges by; the log keeps each one once."""
+    orchestrator: str = ""
+    """The name of the orchestrator, for `apc shard list`."""
 
 
 class SignsOfLifeReport(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,8 @@
-"""In which shard each session is: the one that its id had by the number of shards when it was opened, to its end."""
+"""In which shard each session is, to its end, and which orchestrator takes each shard."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import asyncpg
 
@@ -135,3 +136,50 @@ def _needed(sessions: Mapping[str, int]) -> int:
 def _open(sessions: Sequence[str]) -> str:
     verb = "is" if len(sessions) == 1 else "are"
     return f"{numbered(len(sessions), 'open session')}, such as {sessions[0]}, {verb}"
+
+
+# Which orchestrator takes each shard: table shard_places says it of those that were moved, the newest epoch who has it.
+
+_MOVED = "SELECT shard, orchestrator FROM apc_log.shard_places ORDER BY shard"
+_PLACE_SHARD = "SELECT apc_log.place_shard($1, $2)"
+_HELD = """
+SELECT shard.shard, shard.epoch, given.orchestrator, given.opened_at, place.orchestrator AS moved_to,
+       (SELECT count(*) FROM apc_log.sessions AS one
+        WHERE one.shard = shard.shard AND one.is_open AND NOT one.is_terminal) AS open_sessions
+FROM apc_log.shards AS shard
+LEFT JOIN apc_log.shard_epochs AS given ON given.shard = shard.shard AND given.epoch = shard.epoch
+LEFT JOIN apc_log.shard_places AS place ON place.shard = shard.shard
+ORDER BY shard.shard
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """A shard that was ever held."""
+
+    shard: int
+    epoch: int
+    orchestrator: str | None
+    """Who took the epoch; None = an orchestrator of an older release."""
+    opened_at: datetime | None
+    moved_to: str | None
+    """Whom it was given to by `apc shard move`; None = nobody."""
+    open_sessions: int
+
+
+async def read_moved_shards(pool: asyncpg.Pool) -> dict[int, str]:
+    """Return the orchestrator of each shard that was moved."""
+    return {row["shard"]: row["orchestrator"] for row in await pool.fetch(_MOVED)}
+
+
+async def read_held_shards(pool: asyncpg.Pool) -> dict[int, HeldShard]:
+    """Return who holds each shard by its newest epoch."""
+    return {row["shard"]: HeldShard(**row) for row in await pool.fetch(_HELD)}
+
+
+async def move_shard(pool: asyncpg.Pool, shard: int, orchestrator: str | None) -> None:
+    """Give a shard to an orchestrator, which takes it as soon as it stands by; None = to the first that comes.
+
+    Raises asyncpg.InsufficientPrivilegeError for a login that is no member of apc_mover.
+    """
+    await pool.execute(_PLACE_SHARD, shard, orchestrator)

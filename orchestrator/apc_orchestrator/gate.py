@@ -1,21 +1,23 @@
 """The gate of one shard: stands by, acquires the shard, serves it until it is lost or told to stop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import asyncpg
 
+from apc_bus import headers
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.concurrency import Backoff, Health, cancelled, failure_of, reason_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, BusUnavailable, PublishNotTaken, PublishRefused, PublishUnroutable
 from apc_bus.last_resort import LastResort
-from apc_bus.port import Bus, Delivery, Message, Publication, Subscription
+from apc_bus.port import Bus, Delivery, HeaderValue, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS, gate_queue
@@ -29,7 +31,7 @@ from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
-from apc_orchestrator.lease import Lease, Questions
+from apc_orchestrator.lease import Lease, Places, Questions
 from apc_orchestrator.publications import epoch_open
 from apc_orchestrator.shard.intake import ShardResources, UnjudgeableTimers
 from apc_orchestrator.shard.shard_server import ShardServer
@@ -46,7 +48,9 @@ Read = TypeVar("Read")
 _log = get_logger("apc_orchestrator")
 
 
-async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes) -> Lease:
+async def take_shard(
+    inputs: Subscription, pool: asyncpg.Pool, shard: int, user: str, contract: bytes, name: str
+) -> Lease:
     """Become the lease holder: everything confirmed earlier is in Postgres when this returns.
 
     Waits as long as the persister or the database is away. The opening is published on the channel that consumes the
@@ -59,7 +63,7 @@ async def take_shard(inputs: Subscription, pool: asyncpg.Pool, shard: int, user:
     """
     holder = uuid4()
     await _when_available(lambda: read_head(pool, shard), shard)
-    opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder, contract), user)
+    opening = epoch_open(EpochOpen(LOG_BATCH_VERSION, shard, holder, contract, name), user)
     while True:
         try:
             await inputs.publish(opening)
@@ -153,10 +157,13 @@ class SharedByShards:
     last_resort: LastResort
     questions: Questions
     others: OtherShards
+    places: Places
 
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+PROBES_BEHIND_BACKLOG = 4
+"""Of so many turns a standby sends a probe in one, although inputs wait."""
 
 Result = TypeVar("Result")
 
@@ -199,10 +206,11 @@ class Gate:
             began = loop.time()
             try:
                 with unasked_cancel_fails():
-                    await self._hold(stop)
+                    await self._take_turn(stop)
                 if stop.is_set():
                     return
-                raise ShardLost("serving it has ended without having been told to stop")
+                backoff.reset()
+                continue
             except _LOST as error:
                 if backoff.is_fresh or not isinstance(error, BusUnavailable):  # that is told once, of the connection
                     _log.warning("shard_left", shard=self._shard, reason=reason_of(error))
@@ -218,6 +226,23 @@ class Gate:
                 backoff.reset()  # it went well for a while: this is a new problem
             await backoff.wait()
             self._health.resume(task)
+
+    async def _take_turn(self, stop: asyncio.Event) -> None:
+        """Hold the shard from when this process may until `stop`, or until it is left to whose it is.
+
+        Raises:
+            ShardLost, BusError: it was lost.
+        """
+        places = self._shared.places
+        if await _unless(stop, places.wait(self._shard)) is None:
+            return
+        with places.taken(self.state) as leave:
+            async with _either(stop, leave) as ending:
+                await self._hold(ending)
+                if not ending.is_set():
+                    raise ShardLost("serving it has ended without having been told to stop")
+        if not stop.is_set():
+            _log.info("shard_handed_over", shard=self._shard, orchestrator=places.orchestrator_of(self._shard))
 
     async def _hold(self, stop: asyncio.Event) -> None:
         queue = gate_queue(self._shard)
@@ -267,6 +292,7 @@ class Gate:
             protocols=protocols,
             verifier=verifier,
             unjudgeable_timers=self._unjudgeable,
+            note_standby=partial(self._shared.places.note_standby, self._shard),
             listening_since=since,
         )
         return resources, positions
@@ -289,18 +315,23 @@ class Gate:
             await cancelled(*tasks)
 
     async def _acquire(self, inputs: Subscription) -> Lease:
-        return await take_shard(inputs, self._pool, self._shard, self._bus.user, self._contracts.default.body)
+        contract, name = self._contracts.default.body, self._settings.orchestrator_name
+        return await take_shard(inputs, self._pool, self._shard, self._bus.user, contract, name)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to become the active consumer: the one that receives a message.
 
-        A probe arrives even when nobody publishes; one at a time, so that none pile up while nobody is active.
+        A probe arrives even when nobody publishes; one at a time, so that none pile up while nobody is active. It also
+        tells the active one who stands by: behind a backlog, which never empties the queue, it goes out less often.
         """
+        turns = 0
         receiving = asyncio.ensure_future(inputs.receive(self._settings.batch_packets, self._settings.batch_bytes))
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not receiving.done() and not stop.is_set():
-                if (await self._bus.depth(gate_queue(self._shard))).messages == 0:
+                turns += 1
+                is_empty = (await self._bus.depth(gate_queue(self._shard))).messages == 0
+                if is_empty or turns % PROBES_BEHIND_BACKLOG == 0:
                     await self._bus.publish(self._probe())
                 await asyncio.wait(
                     {receiving, stopping},
@@ -316,7 +347,8 @@ class Gate:
 
     def _probe(self) -> Publication:
         user = self._bus.user
-        message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user)
+        said: dict[str, HeaderValue] = {headers.STANDBY: self._settings.orchestrator_name}
+        message = Message(PROBE_BODY, str(new_packet_id()), type=TYPE_RECEIPTS, user_id=user, headers=said)
         # By its last slot, which only a topology with slots has: else the orchestrator would miss what agents send.
         last = SLOTS - self._settings.shards + self._shard
         return Publication(RECEIPTS, str(last), message)
@@ -330,3 +362,16 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Res
         return await working if working.done() else None
     finally:
         await cancelled(working, stopping)
+
+
+@asynccontextmanager
+async def _either(*events: asyncio.Event) -> AsyncIterator[asyncio.Event]:
+    """Yield an event that is set as soon as one of these is, and when the context ends."""
+    either = asyncio.Event()
+    tasks = [asyncio.create_task(event.wait()) for event in events]
+    for task in tasks:
+        task.add_done_callback(lambda _: either.set())
+    try:
+        yield either
+    finally:
+        await cancelled(*tasks)

@@ -1,17 +1,25 @@
-"""One lease of a shard: the epoch under which an orchestrator judges, logs and delivers, and when it is in doubt."""
+"""Which shards a process takes, and one lease of a shard: its epoch, and when it is in doubt."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
+from itertools import count
+from typing import Literal, Self
 from uuid import UUID
 
+import asyncpg
+
 from apc_bus.concurrency import Health, cancelled, run_until_success, unasked_cancel_fails
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
 from apc_bus.port import Bus
+from apc_bus.settings import OrchestratorSettings
 from apc_bus.telemetry import get_logger
+from apc_bus.topology import gate_queue
+from apc_log.placement import read_moved_shards
+from apc_orchestrator.telemetry import ShardState
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +101,102 @@ class Questions:
                     await self._bus.depth(queue)
         except BusError as error:
             _log.warning("question_unanswered", queue=queue, reason=str(error))
+
+
+# Which shards this process stands by for: those of its name and those of nobody; others only while nobody serves them.
+
+LOOK_SECONDS = 0.5
+"""Between two looks at the consumers of shards of others."""
+LOOKS_A_READ = 2
+"""So many looks have one look at the table of places."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One shard, as this process stands to it."""
+
+    may_take: asyncio.Event = field(default_factory=asyncio.Event)
+    is_elsewhere: bool = False
+    """It is another's, and was served at the last look."""
+    state: ShardState | None = None
+    """While this process holds it or stands by for it."""
+    leave: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def look(self, consumers: int | None) -> None:
+        """Take what the broker says about a shard of another; None = it did not say."""
+        if self.state is None:
+            self.is_elsewhere = consumers != 0
+            if consumers == 0:
+                self.may_take.set()
+        elif self.state.is_standing_by:
+            self.leave.set()
+
+
+class Places:
+    """Decides which shards this process takes, by one look at table and broker for all of them.
+
+    A shard of another orchestrator is taken when its queue has no active consumer. It is left when its own orchestrator
+    stands by, which the probes of that one say: the broker counts no consumer that waits.
+    """
+
+    def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool) -> None:
+        self._settings = settings
+        self._name = settings.orchestrator_name
+        self._bus = bus
+        self._pool = pool
+        self._moved: dict[int, str] = {}
+        self._turns = {shard: _Turn() for shard in settings.own_shards}
+
+    def is_elsewhere(self, shard: int) -> bool:
+        """Return whether another orchestrator, whose shard it is, was there at the last look; from any thread."""
+        return self._turns[shard].is_elsewhere
+
+    def orchestrator_of(self, shard: int) -> str | None:
+        """Return whose shard it is; None = of the first that comes."""
+        return self._moved.get(shard) or self._settings.orchestrator_of(shard)
+
+    def note_standby(self, shard: int, name: str) -> None:
+        """Note that an orchestrator stands by for a shard that this process serves."""
+        if self._is_anothers(shard) and name == self.orchestrator_of(shard):
+            self._turns[shard].leave.set()
+
+    async def wait(self, shard: int) -> Literal[True]:
+        """Return when this process may stand by for the shard."""
+        return await self._turns[shard].may_take.wait()
+
+    @contextmanager
+    def taken(self, state: ShardState) -> Iterator[asyncio.Event]:
+        """Yield what is set when the shard is to be left to another; while it is open the shard counts as taken."""
+        turn = self._turns[state.shard]
+        turn.state, turn.is_elsewhere = state, False
+        turn.leave.clear()
+        try:
+            yield turn.leave
+        finally:
+            turn.state = None
+            if self._is_anothers(state.shard):
+                turn.may_take.clear()
+
+    async def follow(self) -> None:
+        """Look repeatedly; without the database, what was read last holds. Ends when cancelled."""
+        for look in count():
+            try:
+                if look % LOOKS_A_READ == 0:
+                    self._moved = await read_moved_shards(self._pool)
+            except DATABASE_AWAY as error:
+                _log.warning("places_unread", reason=str(error))
+            await self._look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        others = {gate_queue(shard): turn for shard, turn in self._turns.items() if self._is_anothers(shard)}
+        for shard, turn in self._turns.items():
+            if not self._is_anothers(shard):
+                turn.is_elsewhere = False
+                turn.may_take.set()
+        if others:
+            for queue, consumers in (await self._bus.consumers(list(others))).items():
+                others[queue].look(consumers)
+
+    def _is_anothers(self, shard: int) -> bool:
+        return self.orchestrator_of(shard) not in (None, self._name)

@@ -18,7 +18,7 @@ from apc_contracts.wire.parsing import packet_validator
 from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate, OtherShards, SharedByShards
-from apc_orchestrator.lease import Fence, Questions
+from apc_orchestrator.lease import Fence, Places, Questions
 from apc_orchestrator.telemetry import ShardState, follow_gates
 
 _log = get_logger("apc_orchestrator")
@@ -39,7 +39,8 @@ class Orchestrator:
         self._last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
         self._others = OtherShards(pool)
         questions = Questions(bus, Fence.of(settings.heartbeat), self._health)
-        shared = SharedByShards(self._health, self._last_resort, questions, self._others)
+        self._places = Places(settings, bus, pool)
+        shared = SharedByShards(self._health, self._last_resort, questions, self._others, self._places)
         self._gates = [Gate(settings, contracts, bus, pool, artifacts, shard, shared) for shard in settings.own_shards]
         follow_gates(self)
 
@@ -61,6 +62,7 @@ class Orchestrator:
         metric apc_gate_shards_held to say.
         """
         waiting = [state for state in self.shards if not (state.is_active or state.is_standing_by)]
+        waiting = [state for state in waiting if not self._places.is_elsewhere(state.shard)]
         unheld = [f"shard {state.shard} is not held" for state in waiting]
         return unheld + problems_of(self._pool) + self._health.problems + self._bus.problems
 
@@ -78,7 +80,7 @@ class Orchestrator:
         serving = asyncio.create_task(gates)
         letters = read_dead_letters(self._bus, self._settings.shards, self._limits, self._health, self._last_resort)
         try:
-            await first_of(serving, letters, self._follow_others(stop))
+            await first_of(serving, letters, self._follow_others(stop), self._follow_places(stop))
         finally:
             await cancelled(serving)
         _log.info("orchestrator_stopped")
@@ -88,6 +90,10 @@ class Orchestrator:
             follow = partial(self._others.follow, self._settings.other_shards_seconds)
             await keep_running(follow, task="the verdicts of other shards", health=self._health, stop=stop)
         await asyncio.Event().wait()  # the gates go on until they are drained
+
+    async def _follow_places(self, stop: asyncio.Event) -> None:
+        await keep_running(self._places.follow, task="the places of shards", health=self._health, stop=stop)
+        await asyncio.Event().wait()
 
     async def _check_places(self, stop: asyncio.Event) -> None:
         """Compare the open sessions with the number of shards, once the database answers."""

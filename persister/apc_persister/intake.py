@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
+from re import fullmatch
 from uuid import UUID
 
 import msgspec
 
 from apc_bus.headers import UNREADABLE as UNREADABLE_PROPERTIES
 from apc_bus.port import Delivery
+from apc_bus.settings.services import ORCHESTRATOR_NAME
 from apc_contracts.errors import PacketRefused
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
@@ -225,6 +227,8 @@ class Epoch:
     holder: UUID
     mark_epoch: int
     mark_batch_no: int
+    orchestrator: str | None = None
+    """Its name, if the opening said one that can be stored."""
 
 
 @dataclass(slots=True)
@@ -277,7 +281,8 @@ class BatchIntake:
         if opening.contract:
             self.contracts.add(opening.contract)
         head = self.head
-        epoch = Epoch(head.epoch + 1, opening.holder, head.epoch, head.batch_no)
+        name = opening.orchestrator if fullmatch(ORCHESTRATOR_NAME, opening.orchestrator) else None
+        epoch = Epoch(head.epoch + 1, opening.holder, head.epoch, head.batch_no, name)
         self.known[opening.holder] = epoch
         self.last_batch[head.epoch] = head.batch_no
         self.opened.append(epoch)

@@ -44,8 +44,8 @@ SELECT epoch, holder, mark_epoch, mark_batch_no FROM apc_log.shard_epochs
 WHERE shard = $1 AND (holder = ANY($2::uuid[]) OR mark_epoch = ANY($3::bigint[]))
 """
 _OPEN = """
-INSERT INTO apc_log.shard_epochs (shard, epoch, holder, mark_epoch, mark_batch_no)
-VALUES ($1, $2, $3, $4, $5)
+INSERT INTO apc_log.shard_epochs (shard, epoch, holder, mark_epoch, mark_batch_no, orchestrator)
+VALUES ($1, $2, $3, $4, $5, $6)
 """
 _MOVE = """
 UPDATE apc_log.shards SET epoch = $2, holder = $3, batch_no = $4, next_seq = $5, bounded_seq = $6 WHERE shard = $1
@@ -83,7 +83,8 @@ async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
     """Write the epochs that were given, the contracts of their holders, and where the log ends now."""
     head = intake.head
     for epoch in intake.opened:
-        await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, epoch.mark_epoch, epoch.mark_batch_no)
+        marks = epoch.mark_epoch, epoch.mark_batch_no
+        await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, *marks, epoch.orchestrator)
     for document in intake.contracts:
         await connection.execute(_KEEP_CONTRACT, document)
     first_seq = head.next_seq - len(intake.placed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs/explanation/faults.md"
-ROWS = 50
+ROWS = 52
 _ROW = re.compile(r"\| (?P<number>\d+) \| (?P<fault>[^|]+) \| (?P<proof>[^|]+) \|")
 _TEST = re.compile(r"`(tests/[^`\s]+\.py::\w+)`")
 

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from socket import gethostname
 from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
@@ -25,11 +26,21 @@ from apc_bus.settings.agents import (
 from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings, DeliverySettings
 from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings, LogWriterSettings
 from apc_bus.settings.sources import PREFIX, ApcSettings, DeploymentSettings, ServedShards, check_scheme, variable_of
+from apc_contracts.identity.ids import SLOTS
+
+ORCHESTRATOR_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+_ORDINAL = re.compile(r"(.*?)(\d+)")
 
 
 class GateSettings(ServedShards):
     """Shards and limits of an orchestrator process."""
 
+    orchestrator: str | None = Field(default=None, pattern=ORCHESTRATOR_NAME)
+    """Name of the orchestrator, for `apc shard`; none = the name of this machine or pod. Processes of one name stand by
+    for each other."""
+    orchestrators: int = Field(default=1, ge=1, le=SLOTS)
+    """Orchestrators that divide the shards; above 1 their names end in a number from 0, as the pods of a StatefulSet
+    do, and number n takes each shard s with s mod APC_ORCHESTRATORS = n. `apc shard move` makes exceptions."""
     operator_user: str | None = None
     """Broker user whose registry changes the gate accepts; default: the orchestrator's own."""
     batch_packets: int = Field(default=256, ge=1, le=2000)
@@ -57,6 +68,25 @@ class GateSettings(ServedShards):
     log_heartbeats: Literal["after_silence", "all"] = "after_silence"
     """Which HEARTBEATs the log keeps: those of an agent that was not heard of for 90 s, or all of them. Refused ones
     are always logged."""
+
+    @model_validator(mode="after")
+    def _check_orchestrators(self) -> Self:
+        if self.orchestrators > 1 and _ORDINAL.fullmatch(self.orchestrator_name) is None:
+            raise ValueError(
+                f"APC_ORCHESTRATORS={self.orchestrators} needs a name that ends in a number, such as gate-0: set "
+                f"APC_ORCHESTRATOR (the name of this machine is {self.orchestrator_name})"
+            )
+        return self
+
+    @property
+    def orchestrator_name(self) -> str:
+        """The name of the orchestrator."""
+        return self.orchestrator or re.sub(r"[^A-Za-z0-9._-]", "-", gethostname())[:63].lstrip("._-") or "orchestrator"
+
+    def orchestrator_of(self, shard: int) -> str | None:
+        """Return the orchestrator that takes a shard unless it was moved; None = the first that comes."""
+        parts = _ORDINAL.fullmatch(self.orchestrator_name) if self.orchestrators > 1 else None
+        return None if parts is None else f"{parts[1]}{shard % self.orchestrators}"
 
 
 class ConsoleSettings(ApcSettings):

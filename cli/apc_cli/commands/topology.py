@@ -1,25 +1,32 @@
-"""`apc topology`: show, declare or export exchanges, queues and bindings, with remarks for the operator."""
+"""`apc topology`: show, declare or export what is in the broker; `apc shard`: who holds each shard, and moving one."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
+import asyncpg
 import typer
 
 from apc_agents.team import load_agent
+from apc_bus.errors import QueueMissing
+from apc_bus.port import Bus, QueueDepth
 from apc_bus.rabbit import export_definitions
 from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings
-from apc_bus.topology import Topology
+from apc_bus.settings.services import ORCHESTRATOR_NAME
+from apc_bus.topology import Topology, gate_queue
 from apc_cli.commands.agent_logins import complete_passwords, given_passwords, make_users
 from apc_cli.commands.group import Commands
 from apc_cli.connections import apply as apply_topology
-from apc_cli.connections import open_log, planned_topology
+from apc_cli.connections import open_bus, open_log, planned_topology, require_broker
+from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import write_output
-from apc_cli.output.output import AsJson, print_rows, tell, to_json
+from apc_cli.output.output import AsJson, print_json, print_rows, tell, to_json
 from apc_cli.output.terminal import echo
 from apc_contracts.text import numbered, some_of
-from apc_log.placement import check_places, read_open_sessions
+from apc_log.placement import HeldShard, check_places, move_shard, read_held_shards, read_open_sessions
 
 
 async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:
@@ -114,3 +121,134 @@ async def export(
     definitions, remarks = await exported(vhost, agent or (), passwords)
     write_output(out, to_json(definitions) + b"\n")
     tell(remarks)
+
+
+# `apc shard`: which orchestrator holds each shard, and giving a shard to another one while it works.
+
+shards_app = Commands(help="Shards: who holds each, and moving one to another orchestrator.")
+
+LOOK_SECONDS = 0.1
+_LEAST = ("queue", "moved_to")
+_NOT_MOVED = (
+    "shard {shard} was given to {taker}, which did not take it within {seconds:g} s: {holder} holds it and goes on. "
+    "{taker} takes it as soon as it runs; `apc shard free {shard}` takes the order back"
+)
+
+ShardNumber = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.")]
+
+
+@shards_app.command("list")
+async def list_shards(as_json: AsJson = False) -> None:
+    """Print each shard: its queue, who holds it, since which epoch, its open sessions and waiting inputs.
+
+    State: served; moving (another orchestrator holds it than the one it was given to); without a gate.
+    """
+    settings = BusSettings()
+    async with open_log() as pool:
+        held = await read_held_shards(pool)
+    depths = await _depths(settings)
+    rows = [_row(shard, held.get(shard), depths.get(shard)) for shard in range(settings.shards)]
+    print_rows(rows, title="shards", as_json=as_json, empty="there is no shard", least=_LEAST)
+
+
+@shards_app.command()
+async def move(
+    shard: ShardNumber,
+    to: Annotated[str, typer.Option("--to", metavar="ORCHESTRATOR", help="The name of the orchestrator.")],
+    patience: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait until it has the shard.")] = 60,
+    as_json: AsJson = False,
+) -> None:
+    """Give a shard to another orchestrator, which runs already; wait until it has taken it.
+
+    The one that has it judges what has come, delivers it and leaves; the next epoch fences it. Nothing is lost.
+    """
+    require_broker(_settings_of(shard))
+    began = monotonic()
+    async with open_log() as pool:
+        before = (await read_held_shards(pool)).get(shard)
+        await _place(pool, shard, to)
+        found = await _until_taken(pool, shard, to, patience)
+    done = {"shard": shard, "orchestrator": to, "epoch": found.epoch, "from": before and before.orchestrator}
+    if as_json:
+        print_json(done | {"seconds": round(monotonic() - began, 3)})
+    elif before is not None and before.epoch == found.epoch:
+        echo(f"{to} holds shard {shard} already, with epoch {found.epoch}")
+    else:
+        echo(f"{to} has taken shard {shard} with epoch {found.epoch}, after {monotonic() - began:.1f} s")
+
+
+@shards_app.command()
+async def free(shard: ShardNumber) -> None:
+    """Take back what `apc shard move` said: it is of the one that the settings name, or that comes first."""
+    _settings_of(shard)
+    async with open_log() as pool:
+        await _place(pool, shard, None)
+    echo(f"shard {shard} is given to nobody in particular")
+
+
+def _settings_of(shard: int) -> BusSettings:
+    """Return the settings. Raises InputUnusable for a shard that they do not have."""
+    settings = BusSettings()
+    if shard >= settings.shards:
+        raise InputUnusable(f"APC_SHARDS={settings.shards} makes the shards 0 to {settings.shards - 1}, and no {shard}")
+    return settings
+
+
+def _row(shard: int, held: HeldShard | None, depth: QueueDepth | None) -> dict[str, Any]:
+    holder, moved_to = (held.orchestrator, held.moved_to) if held else (None, None)
+    if depth is not None and not depth.consumers:
+        state = "without a gate"
+    elif held is None or not held.epoch:
+        state = "never served"
+    else:
+        state = "moving" if moved_to not in (None, holder) else "served"
+    return {
+        "shard": shard,
+        "queue": gate_queue(shard),
+        "orchestrator": holder or "",
+        "moved_to": moved_to or "",
+        "epoch": held.epoch if held else 0,
+        "state": state,
+        "open_sessions": held.open_sessions if held else 0,
+        "depth": "" if depth is None else depth.messages,
+    }
+
+
+async def _depths(settings: BusSettings) -> dict[int, QueueDepth]:
+    """Return how many inputs wait in each shard; nothing for a system without a broker."""
+    if not settings.amqp_nodes:
+        return {}
+    async with open_bus(settings) as bus:
+        found = {shard: await _depth(bus, gate_queue(shard)) for shard in range(settings.shards)}
+    return {shard: depth for shard, depth in found.items() if depth is not None}
+
+
+async def _depth(bus: Bus, queue: str) -> QueueDepth | None:
+    try:
+        return await bus.depth(queue)
+    except QueueMissing:
+        return None
+
+
+async def _place(pool: asyncpg.Pool, shard: int, taker: str | None) -> None:
+    try:
+        await move_shard(pool, shard, taker)
+    except asyncpg.CheckViolationError as error:
+        raise InputUnusable(f"--to {taker!r} cannot be the name of an orchestrator: {ORCHESTRATOR_NAME}") from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise InputUnusable(
+            f"the database does not let this user move shards ({error}): an administrator of it grants it the role "
+            "apc_mover"
+        ) from error
+
+
+async def _until_taken(pool: asyncpg.Pool, shard: int, taker: str, seconds: float) -> HeldShard:
+    until = monotonic() + seconds
+    while True:
+        held = (await read_held_shards(pool)).get(shard)
+        if held is not None and held.orchestrator == taker:
+            return held
+        if monotonic() >= until:
+            holder = (held and held.orchestrator) or "nobody"
+            raise ServiceAway(_NOT_MOVED.format(shard=shard, taker=taker, seconds=seconds, holder=holder))
+        await asyncio.sleep(LOOK_SECONDS)

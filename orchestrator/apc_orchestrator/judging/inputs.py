@@ -142,6 +142,12 @@ def is_probe(message: Message) -> bool:
     return message.type == headers.TYPE_RECEIPTS and message.body == PROBE_BODY
 
 
+def standby_of(probe: Message, user: str) -> str | None:
+    """Return the name of the orchestrator that stands by, if one of this broker user says it: anybody may probe."""
+    name = probe.headers.get(headers.STANDBY)
+    return name if isinstance(name, str) and probe.user_id == user else None
+
+
 def _dead_input(message: Message) -> DeadInput:
     values = message.headers
     user = values.get(headers.DIED_USER)

@@ -76,6 +76,8 @@ class ShardResources:
     protocols: ProtocolLedger
     verifier: Verifier
     unjudgeable_timers: UnjudgeableTimers
+    note_standby: Callable[[str], None] = lambda name: None
+    """Called with the name of another orchestrator that stands by for the shard."""
     listening_since: float = -inf
     """When the subscription of the inputs began, seconds of the monotonic clock: a standby has had it for long."""
 

@@ -26,7 +26,7 @@ from apc_log.queries.agents import read_signs
 from apc_log.session_loading import newest_presence, open_sessions, unanswered_denials
 from apc_orchestrator.batch import Batch, Outgoing
 from apc_orchestrator.errors import SessionUnloadable, ShardLost
-from apc_orchestrator.judging.inputs import Input, is_probe, read_inputs, session_ids
+from apc_orchestrator.judging.inputs import Input, is_probe, read_inputs, session_ids, standby_of
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import ShardMemory
 from apc_orchestrator.shard.intake import InputIntake, SessionLoader, ShardResources, Stopping
@@ -278,6 +278,8 @@ class ShardServer:
                 self._intake.wake()
                 continue
             if is_probe(delivery.message):
+                if (name := standby_of(delivery.message, self._resources.lease.user)) is not None:
+                    self._resources.note_standby(name)
                 done.append(delivery)
                 continue
             if delivery.set_aside is not None:

@@ -76,6 +76,8 @@ UNCOVERED: Mapping[str, str] = {
     "sessions.updated_at": "when the session's state was stored",
     "shard_epochs.holder": "earlier holders of a shard; the current holder is compared",
     "shard_epochs.opened_at": "when an epoch was opened",
+    "shard_epochs.orchestrator": "the name that the orchestrator of an epoch gave itself",
+    "shard_places.*": "which orchestrator an operator gave a shard to: beside the log",
     "shards.bounded_seq": "how far the ranges of sessions follow the log; the ranges are compared",
     "trouble_minutes.*": "refusals and failures by minute: counted from the log after commit",
     "troubles.*": "refusals and failures, for lists: filled from the log after commit",

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from tests.integration.privilege.documented import check_table
 
-ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_door", "apc_owner")
+ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_door", "apc_mover", "apc_owner")
 RELATIONS = """
 SELECT name.oid::regclass::text AS name, name.relkind AS kind, namespace.nspname AS schema,
        (SELECT is_append_only FROM apc_guard.log_tables AS listed WHERE listed.name = name.oid) AS is_append_only,
@@ -60,6 +60,7 @@ EXPECTED: dict[str, set[tuple[str, str]]] = {
     | {("update", PROJECTION), ("update", KEYS)},
     "apc_agent": {(verb, kind) for verb in ("read", "insert into", "update") for kind in (APP, STATES)},
     "apc_state_reader": {("read", STATES)},
+    "apc_mover": set(),
     "apc_door": {(verb, PUSH) for verb in ("read", "insert into", "update", "delete from")},
 }
 """What may be done; apc_owner's own rights are in the page's table alone, and in tests/persister/guard."""

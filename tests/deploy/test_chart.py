@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.support.helm import FOLDER
 
+from apc_bus.settings.services import GateSettings
 from apc_bus.topology import agent_queue
 from apc_cli.commands.config import settings_in_force
 
@@ -110,6 +111,37 @@ def test_every_setting_is_one_of_ours(chart: Chart, case: str) -> None:
         assert not given & files, f"{name}: a variable counts before a file"
 
 
+def test_orchestrators_divide_the_shards_by_the_numbers_of_their_pods(
+    chart: Chart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = chart.render("operators", shards=16)
+    [gate] = [found for found in objects if found["kind"] == "StatefulSet"]
+    environment = {one["name"]: one for one in gate["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert "APC_ORCHESTRATOR" not in environment, "it is the name of the pod"
+    count = gate["spec"]["replicas"]
+    names = [f"{gate['metadata']['name']}-{number}" for number in range(count)]
+    for name in ("APC_SHARDS", "APC_ORCHESTRATORS"):
+        monkeypatch.setenv(name, environment[name]["value"])
+    shares = []
+    for name in names:
+        monkeypatch.setenv("APC_ORCHESTRATOR", name)
+        settings = GateSettings()
+        taken = {shard: settings.orchestrator_of(shard) for shard in settings.own_shards}
+        assert set(taken.values()) == set(names)
+        shares.append({shard for shard, taker in taken.items() if taker == name})
+    assert set.union(*shares) == set(range(16)) and sum(map(len, shares)) == 16
+
+
+def test_a_persister_of_many_shards_has_a_connection_for_each(chart: Chart) -> None:
+    def pool(**values: Any) -> int | None:
+        [container] = pods_of(chart.render("minimal", **values))["apc-log-writer"]["containers"]
+        return next((int(one["value"]) for one in container["env"] if one["name"] == "APC_DATABASE_POOL"), None)
+
+    assert pool() is None
+    assert (pool(shards=16) or 0) > 16
+    assert pool(shards=16, settings={"APC_DATABASE_POOL": 40}) == 40
+
+
 def test_a_stopped_worker_may_finish_its_longest_handler(chart: Chart) -> None:
     pod = pods_of(chart.render("operators"))["apc-planner"]
     [container] = pod["containers"]
@@ -130,9 +162,14 @@ def named(objects: list[Object], kind: str) -> dict[str, Object]:
     return {found["metadata"]["name"]: found for found in objects if found["kind"] == kind}
 
 
+def services_of(objects: list[Object]) -> dict[str, Object]:
+    """Return what keeps pods running, by its name."""
+    return named(objects, "Deployment") | named(objects, "StatefulSet")
+
+
 def test_every_service_is_spread_and_loses_one_pod_at_a_time(chart: Chart) -> None:
     objects = chart.render("operators")
-    budgets, deployments = named(objects, "PodDisruptionBudget"), named(objects, "Deployment")
+    budgets, deployments = named(objects, "PodDisruptionBudget"), services_of(objects)
 
     assert budgets.keys() == deployments.keys()
     for name, deployment in deployments.items():
@@ -244,7 +281,7 @@ def api_server(objects: list[Object], secrets: Mapping[str, str]) -> Iterator[st
 def sums(objects: list[Object]) -> dict[str, str]:
     """Return what the pods of each service are said to have been given."""
     found = {}
-    for name, deployment in named(objects, "Deployment").items():
+    for name, deployment in services_of(objects).items():
         annotations = deployment["spec"]["template"]["metadata"].get("annotations", {})
         if "apc-bus/secrets" in annotations:
             found[name] = annotations["apc-bus/secrets"]

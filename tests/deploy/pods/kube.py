@@ -1,4 +1,7 @@
-"""The chart's objects run by `podman kube play`, each Deployment and Job by itself: no API server, no policies."""
+"""The chart's objects run by `podman kube play`, each Deployment and Job by itself: no API server, no policies.
+
+podman plays no StatefulSet: the first pod of one is played as a Deployment, with its host name.
+"""
 
 import base64
 import json
@@ -44,7 +47,8 @@ class Pods:
     """
 
     def __init__(self, objects: Iterable[Object]) -> None:
-        self._objects = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+        played = [_first_pod(one) if one["kind"] == "StatefulSet" else one for one in objects]
+        self._objects = {(one["kind"], one["metadata"]["name"]): one for one in played}
         self._played: list[str] = []
 
     def play(self, kind: str, name: str, *options: str) -> None:
@@ -115,6 +119,14 @@ class Pods:
         """Remove everything."""
         for text in reversed(self._played):
             podman("kube", "down", "--force", "-", stdin=text, is_expected_to_work=False)
+
+
+def _first_pod(stateful: Object) -> Object:
+    found: Object = yaml.safe_load(yaml.safe_dump(stateful)) | {"kind": "Deployment"}
+    found["spec"]["template"]["spec"]["hostname"] = f"{stateful['metadata']['name']}-0"
+    for key in ("serviceName", "podManagementPolicy"):
+        del found["spec"][key]
+    return found
 
 
 def _readable(given: Object) -> Object:

@@ -30,6 +30,11 @@ SINCE_0110 = (
 )
 _OF_AGENTS = "agent_tasks agent_effects agent_task_events agent_task_effects schedules schedule_turns agent_state_store"
 SINCE_0117 = (
+    "DROP FUNCTION apc_log.place_shard",
+    "DROP TABLE apc_log.shard_places",
+    # As if this maintenance had made the table: columns of one that is guarded do not go.
+    "UPDATE apc_guard.log_tables SET new_in = pg_current_xact_id() WHERE relname = 'shard_epochs'",
+    "ALTER TABLE apc_log.shard_epochs DROP COLUMN orchestrator",
     "DROP FUNCTION apc_log.packet_states(text, uuid, text[], integer, bigint, bigint)",
     "DROP FUNCTION apc_log.bound_sessions, apc_log.first_named",
     "ALTER TABLE apc_log.sessions DROP COLUMN first_seq, DROP COLUMN last_seq",

@@ -19,6 +19,11 @@ Table = Annotated[Literal["friedman", "clusters"], typer.Option(help="Which gene
 Separator = Annotated[str | None, typer.Option(help="Between the fields; default detected.")]
 Decimal = Annotated[Literal[".", ","] | None, typer.Option(help="The decimal sign; default detected.")]
 Encoding = Annotated[str | None, typer.Option(help="Such as utf-8 or latin-1; default detected.")]
+Dates = Annotated[
+    Literal["day-first", "month-first"] | None, typer.Option(help="What 03.04.2021 means; default detected.")
+]
+Group = Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows with its same value stay together.")]
+Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="Judge on the latest rows by it.")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line has names.")]
 
 Seed = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model; default 7.")]
@@ -66,6 +71,9 @@ def run(
     decimal: Decimal = None,
     encoding: Encoding = None,
     header: Header = None,
+    dates: Dates = None,
+    group: Group = None,
+    time: Time = None,
     resume: Resume = None,
     explain_data: ExplainData = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the summary alone.")] = False,
@@ -77,10 +85,10 @@ def run(
     Ends with the promoted model, report.html and a summary. When the gate refuses the best candidate, it is saved as
     candidate.skops with the reasons and the command that goes on from it; exit 3.
     """
-    from apc_automl.run import RunForm, Shown, SourceForm, explain_table, run_swarm
+    from apc_automl.run import RunForm, Shown, TableOptions, explain_table, run_swarm
     from apc_cli.for_applications import run_quietly
 
-    source = SourceForm(separator, decimal, encoding, header)
+    source = TableOptions(separator, decimal, encoding, header, dates, group, time)
     sizes = (rounds, convergence, maximum_rows)
     form = RunForm(data, target, generations, seed, budget_seconds, out, priors, *sizes, source, resume, candidates)
     run_quietly(explain_table(form) if explain_data else run_swarm(form, Shown(quiet, as_json, ui)))
@@ -103,11 +111,15 @@ def predict(
     model: Annotated[Path, typer.Option(help="The folder with model.skops and model.json.")],
     data: Annotated[Path, typer.Option(help="New rows; the target is not needed.")],
     out: Annotated[Path, typer.Option(help="The CSV to write.")],
+    separator: Separator = None,
+    decimal: Decimal = None,
+    encoding: Encoding = None,
 ) -> None:
     """Predict new rows with the model of a run; the model is read in a confined process."""
+    from apc_automl.data.table_schema import TableOptions
     from apc_automl.run.predict import predict_table
 
-    rows, said = predict_table(model, data, out)
+    rows, said = predict_table(model, data, out, TableOptions(separator, decimal, encoding))
     echo("\n".join(said), file=sys.stderr, flush=True)
     echo(f"{rows} rows predicted: {out}")
 

@@ -1,5 +1,6 @@
 """The settings of a run of the reference swarm. The entry point of group `apc.settings` names the class."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal
 from uuid import UUID
@@ -7,6 +8,7 @@ from uuid import UUID
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from apc_automl.data.table_schema import TableOptions
 from apc_bus.settings import ApcSettings
 from apc_contracts.contract_model import Id
 from apc_contracts.identity.ids import keyed_id
@@ -25,6 +27,20 @@ class AutomlSettings(ApcSettings):
     """The column to predict."""
     problem: Literal["classification", "regression"] | None = None
     """Kind of problem; none = derived from the target."""
+    separator: str | None = None
+    """The sign between the fields of the table; none = detected."""
+    decimal: Literal[".", ","] | None = None
+    """The decimal sign; none = told from the cells of each column."""
+    encoding: str | None = None
+    """The encoding of the table; none = detected."""
+    header: bool | None = None
+    """Whether the first line has the names of the columns; none = detected."""
+    dates: Literal["day-first", "month-first"] | None = None
+    """What 03.04.2021 and 03/04/2021 mean; none = told from the cells of each column."""
+    group: str | None = None
+    """The column whose equal values keep rows together in one part of the table; none = only equal rows are."""
+    time: str | None = None
+    """The column by which rows are in time: the latest are judged; none = a date column where it matters."""
     generations: int = Field(default=24, ge=1, le=1000)
     """Number of generations, counted from 0; transfers start at generation 11."""
     convergence: int | None = Field(default=None, ge=0, le=1000)
@@ -59,6 +75,11 @@ class AutomlSettings(ApcSettings):
     """Start with the best recipes of this run alone; none = of all runs on similar tables."""
     training_processes: int = Field(default=1, ge=1, le=64)
     """Training processes of one worker process."""
+
+    @property
+    def options(self) -> TableOptions:
+        """What the user says about the table."""
+        return TableOptions(*(getattr(self, one.name) for one in fields(TableOptions)))
 
     @property
     def wall_ms(self) -> int:

@@ -1,24 +1,29 @@
-"""A table file as people have it: separator, decimal comma, encoding, header and packing are detected and said."""
+"""A table file as people have it: packing, encoding, separator and header are detected and said.
+
+The cells of a text file come back as texts, none of them changed: what they mean is told column by column
+(`column_types`), when all of them are known.
+"""
 
 import csv
 import gzip
 import io
 import lzma
 import re
+import stat
 import zipfile
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
-from apc_automl.data.files.excel import OLD_WORKBOOK, is_workbook, read_workbook
-from apc_automl.data.files.odd_files import check_bytes, check_file, check_text, reason_of
-from apc_automl.data.files.parquet import read_parquet
+from apc_automl.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
+from apc_automl.data.parquet import read_parquet
+from apc_automl.data.table_schema import TableOptions
 from apc_automl.errors import TableInvalid
-from apc_bus.folders import make_private_folder
 
 LARGEST_TABLE = 2**30
 """Bytes of a table once it is unpacked."""
@@ -27,31 +32,27 @@ MOST_MEMORY = 2**31
 _COPIES = 3
 """Of the text: as it came, decoded, and as pandas reads it."""
 _BYTES_OF_A_CELL = 64
-"""Of a short text: a pointer to an object; a number has 8 and as much again while it is read."""
+"""Of a short text: a pointer to an object."""
+_BYTES_OF_AN_EMPTY_CELL = 8
 _PART_BYTES = 2**20
 MOST_COLUMNS = 5_000
 """Each is profiled, and told of, separately."""
 SEPARATORS = ",;\t|"
-_PARQUET = b"PAR1"
 NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`"}
 SAMPLE_LINES = 200
-DECIMAL_COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+\s*")
-WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(\.\d{3})+,\d+\s*")
-
-
+SAMPLE_TEXT = 2**20
+MOST_TITLE_LINES = 10
+"""Lines above the header."""
+_PARQUET = b"PAR1"
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 """What a packed file raises: RuntimeError when it is encrypted, or packed in another way."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """What the user says about the file; None = detected."""
-
-    separator: str | None = None
-    decimal: str | None = None
-    encoding: str | None = None
-    header: bool | None = None
+_TAR_MARK: Final = slice(257, 262)
+_MARKUP: Final = re.compile(r"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
+_JSON: Final = re.compile(r"\s*(\[\s*)?\{\s*\"")
+_OPEN_QUOTE: Final = re.compile(r"EOF inside string starting at row (\d+)")
+_TOLD_SEPARATOR: Final = re.compile(r"sep=(.)\r?\n")
+_WINDOWS: Final = re.compile(rb"[\x80-\x9f]")
+"""Letters and signs, the euro among them, in the code page of Windows; nothing in Latin-1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +61,80 @@ class TableFile:
 
     frame: pd.DataFrame
     words: str
-    """One line: rows, columns, separator, decimal sign, encoding."""
+    """One line: rows, columns, separator, encoding."""
+    mended: tuple[str, ...] = ()
+    """What was not as a table has it."""
+    separator: str = ""
+    """Empty for an Excel workbook or a parquet file."""
+    header: bool = True
 
 
-def _is_workbook(path: Path) -> bool:
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return is_workbook(archive)
+@dataclass(frozen=True, slots=True)
+class _Dialect:
+    separator: str
+    quote: str
+    title_lines: int
+    """Lines above the header, or above the first row where there is none."""
+    rows: list[list[str]]
+    """The first ones, the header among them."""
 
 
-def read_source(path: Path, options: SourceOptions | None = None) -> TableFile:
+def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
     """Read a CSV (also .gz, or a .zip with one file), an Excel workbook or a parquet file.
 
     Raises:
         TableInvalid: with one sentence and the remedy, when the file cannot be read.
     """
-    check_file(path)
-    options = options or SourceOptions()
+    _check_file(path)
     try:
-        frame, how = read_workbook(path, LARGEST_TABLE) if _is_workbook(path) else _read_unpacked(path, options)
+        source = _workbook(path) or _read_unpacked(path, options or TableOptions())
     except _BROKEN as error:
         raise TableInvalid(f"{path} cannot be read: {error}") from error
+    frame = source.frame
     _check_width(len(frame.columns), path)
-    frame.columns = [str(name).strip() for name in frame.columns]
+    frame.columns = pd.Index([str(name).strip() for name in frame.columns], dtype=object)
     if frame.empty:
         raise TableInvalid(f"{path} has a header line but no rows")
     if not frame.columns.is_unique:
         twice = sorted(frame.columns[frame.columns.duplicated()])[0]
         raise TableInvalid(f"{path} has two columns of one name, {twice!r}; rename one of them")
-    words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {', '.join(how)}"
-    return TableFile(frame, words)
+    words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {source.words}"
+    return TableFile(frame, words, source.mended, source.separator, source.header)
 
 
-def _read_unpacked(path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
+def _check_file(path: Path) -> None:
+    """Raise TableInvalid for what is no file: opening a pipe would wait for its other end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        why = "there is no file" if isinstance(error, FileNotFoundError) else f"{error.strerror}:"
+        raise TableInvalid(f"{why} {path}; --data must name a CSV, Excel or parquet file") from error
+    if stat.S_ISDIR(mode):
+        raise TableInvalid(f"{path} is a folder; --data must name a CSV, Excel or parquet file in it")
+    if not stat.S_ISREG(mode):
+        raise TableInvalid(f"{path} is a pipe or a device; write the table to a file and name that with --data")
+
+
+def _workbook(path: Path) -> TableFile | None:
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        if not is_workbook(archive):
+            return None
+    frame, how = read_workbook(path, LARGEST_TABLE)
+    return TableFile(frame, ", ".join(how))
+
+
+def _read_unpacked(path: Path, options: TableOptions) -> TableFile:
     data, packing = _unpacked(path)
-    check_bytes(data, path)
+    if data[_TAR_MARK] == b"ustar":
+        raise TableInvalid(f"{path} is an archive of files (tar); unpack it and name one of them with --data")
     if data[:4] == _PARQUET:
-        return read_parquet(data, path, LARGEST_TABLE), ["parquet", *packing]
+        return TableFile(read_parquet(data, path, LARGEST_TABLE), ", ".join(["parquet", *packing]))
     if data[:4] == OLD_WORKBOOK:
         raise TableInvalid(f"{path} is a workbook of Excel 2003 or before; save it as .xlsx or CSV")
-    frame, how = _read_text(data, path, options)
-    return frame, [*how, *packing]
+    text, encoding = _decoded(data, path, options.encoding)
+    return _read_text(text, path, options, [encoding, *packing])
 
 
 def _unpacked(path: Path) -> tuple[bytes, list[str]]:
@@ -136,10 +169,8 @@ def _bounded(file: Any, path: Path) -> bytes:
             marks.update({mark: part.count(mark.encode()) for mark in f"\n{SEPARATORS}"})
             cells = marks["\n"] + max(marks[mark] for mark in SEPARATORS)
             if _COPIES * size + _BYTES_OF_A_CELL * cells > MOST_MEMORY:
-                raise TableInvalid(
-                    f"{path} has more cells than can be read in {MOST_MEMORY // 2**20:,} MiB of memory "
-                    f"({cells:,} in its first {size // 2**20 + 1:,} MiB); name a part of the table"
-                )
+                first = f"({cells:,} in its first {size // 2**20 + 1:,} MiB)"
+                raise _too_many_cells(path, f" {first}")
     return b"".join(parts)
 
 
@@ -147,50 +178,11 @@ def _too_large(path: Path) -> TableInvalid:
     return TableInvalid(f"{path} has more than {LARGEST_TABLE // 2**20} MiB of data; name a part of the table")
 
 
-def _read_text(data: bytes, path: Path, options: SourceOptions) -> tuple[pd.DataFrame, list[str]]:
-    text, encoding = _decoded(data, path, options.encoding)
-    check_text(text, path)
-    separator = options.separator or _separator(text)
-    if len(separator) > 1:
-        raise TableInvalid(
-            f"--separator {separator!r} has {len(separator)} characters; name the one between the fields"
-        )
-    try:
-        cells = list(csv.reader(io.StringIO(text[: 2**20]), delimiter=separator, skipinitialspace=True))
-        rows = [row for row in cells[:SAMPLE_LINES] if row]
-        _check_width(max(map(len, rows), default=0), path)
-        has_header = _has_header(rows) if options.header is None else options.header
-        decimal, thousands = _decimal(rows, separator, options.decimal)
-        frame = pd.read_csv(
-            io.BytesIO(text.encode()),  # a StringIO takes four bytes a character
-            sep=separator,
-            header=0 if has_header else None,
-            decimal=decimal,
-            thousands=thousands,
-            skipinitialspace=True,
-            low_memory=False,
-        )
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
-        name = NAMES.get(separator, separator)
-        raise TableInvalid(f"{path} cannot be read as a table with {name}: {reason_of(error, name)}") from error
-    _refuse_repeated_names(rows, has_header, path)
-    if not has_header:
-        frame.columns = [f"column_{number}" for number in range(1, len(frame.columns) + 1)]
-    how = [NAMES.get(separator, repr(separator)), *(["decimal comma"] if decimal == "," else []), encoding]
-    return frame, how if has_header else [*how, "no header line (columns are column_1, column_2, …)"]
-
-
-def _check_width(columns: int, path: Path) -> None:
-    if columns > MOST_COLUMNS:
-        raise TableInvalid(f"{path} has {columns:,} columns, {MOST_COLUMNS:,} are possible; name a part of the table")
-
-
-def _refuse_repeated_names(rows: list[list[str]], has_header: bool, path: Path) -> None:
-    """Refuse repeated names: pandas would rename the columns silently."""
-    names = [name.strip() for name in rows[0]] if has_header and rows else []
-    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
-    if twice:
-        raise TableInvalid(f"{path} has two columns of one name, {twice[0]!r}; rename one of them")
+def _too_many_cells(path: Path, seen: str = "") -> TableInvalid:
+    return TableInvalid(
+        f"{path} has more cells than can be read in {MOST_MEMORY // 2**20:,} MiB of memory{seen}; "
+        "name a part of the table"
+    )
 
 
 def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
@@ -209,25 +201,228 @@ def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
     try:
         return data.decode("utf-8-sig"), "UTF-8"
     except UnicodeDecodeError:
-        return data.decode("latin-1"), "Latin-1"
+        pass
+    if _WINDOWS.search(data):
+        try:
+            return data.decode("cp1252"), "Windows-1252"
+        except UnicodeDecodeError:
+            pass
+    return data.decode("latin-1"), "Latin-1"
 
 
-def _separator(text: str) -> str:
-    lines = [line for line in text[: 2**16].splitlines()[:SAMPLE_LINES] if line.strip()][:-1] or [text.splitlines()[0]]
-    counts = {mark: [line.count(mark) for line in lines] for mark in SEPARATORS}
+def _read_text(text: str, path: Path, options: TableOptions, how: list[str]) -> TableFile:
+    _check_text(text, path)
+    given = options.separator
+    if given is not None and len(given) != 1:
+        raise TableInvalid(f"--separator {given!r} has {len(given)} characters; name the one between the fields")
+    told = _TOLD_SEPARATOR.match(text)
+    if told is not None:
+        text, given = text[told.end() :], given or told.group(1)
+    separator = given or ","
+    try:
+        dialect = _dialect(text, given)
+        separator = dialect.separator
+        _check_width(max(map(len, dialect.rows), default=0), path)
+        frame, mended, has_header = _cells(text.encode(), dialect, options, path)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
+        reason = _reason_of(error)
+        raise TableInvalid(f"{path} cannot be read as a table with {_named(separator)}: {reason}") from error
+    words = [_named(separator), *how]
+    if not has_header:
+        words.append("no header line (columns are column_1, column_2, …)")
+    return TableFile(frame, ", ".join(words), tuple(mended), separator, has_header)
 
-    def rank(mark: str) -> tuple[float, int, int]:
-        found = counts[mark]
-        usual = max(set(found), key=found.count)
-        return (found.count(usual) / len(found) if usual else 0.0, found[0], -SEPARATORS.index(mark))
 
-    return max(SEPARATORS, key=rank) if any(counts[mark][0] for mark in SEPARATORS) else ","
+def _named(separator: str) -> str:
+    return NAMES.get(separator, separator)
+
+
+def _check_text(text: str, path: Path) -> None:
+    """Raise TableInvalid for a text that is none of a table, or that no log can hold."""
+    if not text.strip():
+        raise TableInvalid(f"{path} is empty; it needs a header line and rows")
+    if _MARKUP.match(text):
+        raise TableInvalid(f"{path} is a web page or XML; download the table itself, or save it as CSV")
+    if _JSON.match(text):
+        raise TableInvalid(f"{path} is JSON; save it as CSV")
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise TableInvalid(
+            f"{path} has a NUL character in line {line}; is the file damaged? Remove it, or save it again"
+        )
+
+
+def _check_width(columns: int, path: Path) -> None:
+    if columns > MOST_COLUMNS:
+        raise TableInvalid(f"{path} has {columns:,} columns, {MOST_COLUMNS:,} are possible; name a part of the table")
+
+
+def _reason_of(error: Exception) -> str:
+    """Return why a text cannot be read as a table, and what would help."""
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    quote = _OPEN_QUOTE.search(why)
+    if quote is not None:
+        return f"a quotation mark in row {quote.group(1)} is never closed; close or remove it"
+    if "field larger than field limit" in why:
+        return "a cell has more than 131,072 characters; is a quotation mark never closed? Shorten it"
+    return why
+
+
+def _dialect(text: str, separator: str | None) -> _Dialect:
+    """Return the separator and quotation mark with which most lines have as many fields as the others."""
+    sample = text[:SAMPLE_TEXT]
+    quotes = ['"', "'"] if re.search(rf"(^|[{SEPARATORS}])'", sample, re.MULTILINE) else ['"']
+    found = [(_sampled(sample, mark, quote), mark, quote) for mark in separator or SEPARATORS for quote in quotes]
+    rows, mark, quote = max(found, key=lambda one: _regularity(one[0], one[1]))
+    return _Dialect(mark, quote, *_below_title(rows))
+
+
+def _sampled(sample: str, separator: str, quote: str) -> list[list[str]]:
+    reader = csv.reader(io.StringIO(sample), delimiter=separator, quotechar=quote, skipinitialspace=True)
+    rows: list[list[str]] = []
+    filled = 0
+    for row in reader:
+        rows.append(row)
+        filled += bool(row)
+        if filled == SAMPLE_LINES:
+            break
+    else:
+        if len(sample) == SAMPLE_TEXT and len(rows) > 1:
+            rows.pop()  # It may be cut.
+    return rows
+
+
+def _regularity(rows: list[list[str]], separator: str) -> tuple[float, float, int, int]:
+    """Return how sure it is that this is the separator: of equals the one that leaves none of the others in cells."""
+    widths = [len(row) for row in rows if row]
+    usual = max(set(widths), key=lambda width: (widths.count(width), width), default=0)
+    cells = [cell for row in rows for cell in row]
+    whole = sum(not any(mark in cell for mark in SEPARATORS if mark != separator) for cell in cells)
+    share = widths.count(usual) / len(widths) if usual > 1 else 0.0
+    quoted = -sum(cell.startswith("'") or cell.startswith('"') for cell in cells)
+    return share, whole / max(1, len(cells)), quoted, -SEPARATORS.find(separator)
+
+
+def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
+    """Return how many lines stand above the table, and its rows: titles have one field, the table has more."""
+    filled = [sum(bool(cell.strip()) for cell in row) for row in rows]
+    usual = max(set(filled), key=filled.count, default=0)
+    first = next((place for place, count in enumerate(filled) if count > 1), 0)
+    if usual < 3 or first == 0 or first > MOST_TITLE_LINES or any("\n" in cell for row in rows[:first] for cell in row):
+        first = 0
+    return first, [row for row in rows[first:] if row]
+
+
+def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) -> tuple[pd.DataFrame, list[str], bool]:
+    """Return (the cells as texts, what was mended, whether the first line has the names)."""
+    first = dialect.rows[0] if dialect.rows else []
+    has_header = _has_header(dialect.rows) if options.header is None else options.header
+    usual = _usual_width(dialect.rows[1:]) or len(first)
+    mended = [f"the {dialect.title_lines} lines above the table are left out"] if dialect.title_lines else []
+    names = [name.strip() for name in first] if has_header else [""] * usual
+    while has_header and names and not names[-1] and not _has_cells(dialect.rows[1:], len(names) - 1):
+        names.pop()
+    if has_header and usual == len(names) + 1 and _numbers_rows(dialect.rows[1:]):
+        names.insert(0, "row")
+        mended.append("the header has no name for the first column, which numbers the rows: it is called 'row'")
+    _refuse_repeated_names(names, path)
+    width = max(1, len(names))
+    short, ended, rows = _check_lines(data, dialect, width, has_header)
+    if rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
+        raise _too_many_cells(path)
+    frame = pd.read_csv(
+        io.BytesIO(data),
+        sep=dialect.separator,
+        quotechar=dialect.quote,
+        header=None,
+        names=list(range(width)),
+        usecols=list(range(width)),
+        dtype=object,
+        na_filter=False,
+        skipinitialspace=True,
+        skiprows=dialect.title_lines,
+        index_col=False,
+    )
+    frame = frame.iloc[1:].reset_index(drop=True) if has_header else frame
+    frame.columns = pd.Index([name or f"column_{place}" for place, name in enumerate(names, 1)], dtype=object)
+    if ended:
+        mended.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
+    if short:
+        count, line = short
+        mended.append(
+            f"warning: {count:,} lines have too few fields, line {line} first: "
+            f"column {frame.columns[-1]!r} is empty there"
+        )
+    return frame, mended, has_header
+
+
+def _usual_width(rows: list[list[str]]) -> int:
+    widths = Counter(map(len, rows))
+    return widths.most_common(1)[0][0] if widths else 0
+
+
+def _has_cells(rows: list[list[str]], place: int) -> bool:
+    return any(cell.strip() for row in rows for cell in row[place : place + 1])
+
+
+def _numbers_rows(rows: list[list[str]]) -> bool:
+    """Return whether the first cells are 1, 2, 3 … or 0, 1, 2 …"""
+    try:
+        numbers = [int(row[0]) for row in rows]
+    except ValueError:
+        return False
+    return len(numbers) > 2 and numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _refuse_repeated_names(names: list[str], path: Path) -> None:
+    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
+    if twice:
+        raise TableInvalid(f"{path} has two columns of one name, {twice[0]!r}; rename one of them")
+
+
+def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
+    """Yield the rows of the table, and the line in which each ends."""
+    lines = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
+    for _ in range(dialect.title_lines):
+        lines.readline()
+    reader = csv.reader(lines, delimiter=dialect.separator, quotechar=dialect.quote, skipinitialspace=True)
+    for row in reader:
+        if row:
+            yield row, reader.line_num + dialect.title_lines
+
+
+def _check_lines(
+    data: bytes, dialect: _Dialect, width: int, has_header: bool
+) -> tuple[tuple[int, int] | None, int, int]:
+    """Return (how many rows have too few fields and the first such line, how many end with a separator, all rows).
+
+    Raises:
+        ValueError: a row has a cell behind the last column: which of its cells belongs to which is not known.
+    """
+    short, first_short, ended, rows = 0, 0, 0, 0
+    for row, line in _records(data, dialect):
+        rows += 1
+        if len(row) > width:
+            if any(cell.strip() for cell in row[width:]):
+                whose = "names" if has_header else "fields"
+                if has_header and _usual_width(dialect.rows[1:]) > width:
+                    raise ValueError(
+                        f"the header has {width} {whose}, line {line} has {len(row)} fields; "
+                        "add the name that is missing, where its column stands"
+                    )
+                raise ValueError(
+                    f"line {line} has {len(row)} fields, {width} are expected; put a text that holds "
+                    f"{_named(dialect.separator)} in quotation marks, or name another --separator"
+                )
+            ended += rows > 1
+        elif len(row) < width:
+            short, first_short = short + 1, first_short or line
+    return (short, first_short) if short else None, ended, rows
 
 
 def _has_header(rows: list[list[str]]) -> bool:
     """Return whether the first line is a header: a line of numbers is none."""
-    first = rows[0] if rows else []
-    return len(rows) < 2 or not first or not all(_is_number(cell) for cell in first)
+    return len(rows) < 2 or not all(_is_number(cell) for cell in rows[0])
 
 
 def _is_number(cell: str) -> bool:
@@ -236,27 +431,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _decimal(rows: list[list[str]], separator: str, given: str | None) -> tuple[str, str | None]:
-    """Return (decimal sign, thousands sign): a comma if a column has only such numbers."""
-    if given is not None:
-        return given, None
-    if separator == ",":
-        return ".", None
-    columns = [[cell for cell in column if cell.strip()] for column in zip(*rows[1:], strict=False)]
-    commas = [
-        column
-        for column in columns
-        if any(DECIMAL_COMMA.fullmatch(cell) for cell in column)
-        and all(DECIMAL_COMMA.fullmatch(cell) or WHOLE.fullmatch(cell) for cell in column)
-    ]
-    has_thousands = any(THOUSANDS.fullmatch(cell) for column in commas for cell in column)
-    return ("," if commas else "."), ("." if has_thousands else None)
-
-
-def write_plain(source: TableFile, path: Path) -> Path:
-    """Write the table as a UTF-8 CSV with a header line, in a private folder."""
-    make_private_folder(path.parent)
-    source.frame.to_csv(path, index=False, lineterminator="\n")
-    return path

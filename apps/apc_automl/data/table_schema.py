@@ -1,5 +1,6 @@
-"""What the columns of a table mean; light to import, only training processes load pandas."""
+"""What the columns of a table mean and how they are written; light to import, only training processes load pandas."""
 
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Literal
 
@@ -8,6 +9,36 @@ from pydantic import BaseModel, ConfigDict
 TEXT_NUMBERS = 20
 """A text becomes so many numbers."""
 DATE_NUMBERS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """What the user says about the table; None = detected."""
+
+    separator: str | None = None
+    decimal: Literal[".", ","] | None = None
+    encoding: str | None = None
+    header: bool | None = None
+    dates: Literal["day-first", "month-first"] | None = None
+    group: str | None = None
+    """Rows with the same value in this column stay together."""
+    time: str | None = None
+    """The rows are judged on the latest by this column."""
+
+    @property
+    def words(self) -> list[str]:
+        """The options as typed."""
+        words: list[str] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, bool):
+                words.append(f"--{'' if value else 'no-'}{one.name}")
+            elif value is not None:
+                words += [f"--{one.name}", value]
+        return words
+
+
+NOTHING_TOLD = TableOptions()
 
 
 class ProblemKind(StrEnum):
@@ -34,11 +65,21 @@ class Column(BaseModel):
     kind: ColumnKind
     categories: int = 0
     """How many different texts a categorical column has; 0 for the others."""
+    known: tuple[str, ...] = ()
+    """These texts."""
     has_missing: bool = False
     date_format: str | None = None
     """How the dates of a date column are written."""
     words: tuple[str, ...] = ()
     """The words of a text column that are counted."""
+    decimal: str = ""
+    """The decimal sign of a column of numbers; empty where all of them are whole and without thousands signs."""
+    thousands: str = ""
+    """The signs between its thousands."""
+    unit: str = ""
+    """What stands before or after its numbers, such as `%` or `$`."""
+    missing: tuple[str, ...] = ()
+    """Texts in a column of numbers or dates that count as missing."""
 
     @property
     def numbers(self) -> int:
@@ -61,6 +102,14 @@ class Schema(BaseModel):
     classes: tuple[int | str, ...] = ()
     columns: tuple[Column, ...]
     notes: tuple[str, ...] = ()
+    header: bool = True
+    """The file has a line with the names of the columns."""
+    decimal: str = ""
+    """The decimal sign that the columns of numbers agree on; empty where none has one."""
+    kept_together: str = ""
+    """The column of the slices that numbers the groups of rows which are in one part; empty without groups."""
+    time: str = ""
+    """The rows are in the order of this column, and judged on the latest."""
 
     def of_kind(self, kind: ColumnKind) -> list[Column]:
         """Return the feature columns of one kind, in the table's order."""

@@ -3,17 +3,14 @@
 import hashlib
 import secrets
 import shlex
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from apc_automl.data.table_schema import NOTHING_TOLD, TableOptions
 from apc_automl.settings import AutomlSettings
 from apc_contracts.errors import InputUnusable
-
-if TYPE_CHECKING:
-    from apc_automl.data.source import TableFile
 
 BUDGET_SECONDS = 120
 FIXED_BUDGET_SECONDS = 3600
@@ -31,37 +28,6 @@ LEAST_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class SourceForm:
-    """What the user says about the file; None = detected."""
-
-    separator: str | None = None
-    decimal: str | None = None
-    encoding: str | None = None
-    header: bool | None = None
-
-    @property
-    def words(self) -> list[str]:
-        """The options as typed."""
-        given = {"--separator": self.separator, "--decimal": self.decimal, "--encoding": self.encoding}
-        words = [word for name, value in given.items() if value is not None for word in (name, value)]
-        return words if self.header is None else [*words, "--header" if self.header else "--no-header"]
-
-    def rewrite(self, path: Path, folder: Path) -> Path:
-        """Return the table as every role reads it: rewritten if an option says how to read it."""
-        if self == SourceForm():
-            return path
-        from apc_automl.data.source import write_plain
-
-        return write_plain(self.read(path), folder / f"{path.stem}.csv")
-
-    def read(self, path: Path) -> "TableFile":
-        """Read the table. Raises TableInvalid."""
-        from apc_automl.data.source import SourceOptions, read_source
-
-        return read_source(path, SourceOptions(*astuple(self)))
-
-
-@dataclass(frozen=True, slots=True)
 class RunForm:
     """The options of `apc automl run`."""
 
@@ -75,7 +41,7 @@ class RunForm:
     rounds: int | None = None
     convergence: int | None = None
     maximum_rows: int | None = None
-    source: SourceForm = SourceForm()
+    source: TableOptions = NOTHING_TOLD
     resume: str | None = None
     """A run over the same table, from whose best recipes this one goes on."""
     candidates: int | None = None
@@ -142,21 +108,22 @@ class RunForm:
             priors=self.priors,
             session_id=run_id,
             run_id=run_id,
-            task_id=task_of(data, target),
+            task_id=task_of(data, target, self.source),
+            **asdict(self.source),
         )
 
     def _table(self, data_dir: Path) -> tuple[Path, str]:
         if self.data is not None:
-            target = self.target or self._ask_for_target(self.data)
-            return self.source.rewrite(self.data, data_dir / "tables" / secrets.token_hex(4)), target
+            return self.data, self.target or self._ask_for_target(self.data)
         from apc_automl.data.default_data import DEFAULT_TARGET
 
         return self.sample(data_dir), self.target or DEFAULT_TARGET
 
     def _ask_for_target(self, data: Path) -> str:
-        from apc_automl.data.target_column import find_target
+        from apc_automl.data.source import read_source
+        from apc_automl.data.table import find_column
 
-        return find_target(data, None, list(self.source.read(data).frame.columns))
+        return find_column(data, None, list(read_source(data, self.source).frame.columns))
 
     @staticmethod
     def sample(data_dir: Path) -> Path:
@@ -166,9 +133,8 @@ class RunForm:
         return write_default_table(data_dir / "samples")
 
 
-def task_of(data: Path, target: str) -> str:
-    """Return a task_id from the bytes of the table and the target, so that lineage compares like
-    with like.
+def task_of(data: Path, target: str, options: TableOptions = NOTHING_TOLD) -> str:
+    """Return a task_id from the bytes of the table, how they are read, and the target: lineage compares like with like.
 
     Raises:
         InputUnusable: the file cannot be read.
@@ -178,7 +144,7 @@ def task_of(data: Path, target: str) -> str:
             digest = hashlib.file_digest(table, "sha256")
     except OSError as error:
         raise InputUnusable(f"--data {data}: {error.strerror}") from error
-    digest.update(f"/{target}".encode())
+    digest.update("/".join(["", target, *options.words]).encode())
     return f"model-search-{digest.hexdigest()[:12]}"
 
 

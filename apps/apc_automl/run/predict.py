@@ -1,10 +1,11 @@
 """`apc automl predict` and `verify`: use the files of a model, and check that the log promised them."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from apc_automl.data.table_schema import Schema
+from apc_automl.data.table_schema import NOTHING_TOLD, Schema, TableOptions
 from apc_automl.errors import ModelFileRefused, TableInvalid
 from apc_automl.loading import find_record
 from apc_automl.model.frames import Request
@@ -17,9 +18,10 @@ from apc_contracts.errors import InputUnusable
 JsonObject = dict[str, Any]
 
 
-def predict_table(folder: Path, data: Path, out: Path) -> tuple[int, list[str]]:
+def predict_table(folder: Path, data: Path, out: Path, options: TableOptions = NOTHING_TOLD) -> tuple[int, list[str]]:
     """Write the table with its predictions as CSV; return the number of rows, and what differs from training.
 
+    New rows are read as the model's record says that its table was written; options tell what is other there.
     The model is read in a confined process. A prediction is a class with a column of probability for each, or a number.
 
     Raises:
@@ -30,27 +32,32 @@ def predict_table(folder: Path, data: Path, out: Path) -> tuple[int, list[str]]:
         raise InputUnusable(f"the record in {folder} has no columns; `apc automl report` writes it again")
     reader = ModelReader()
     try:
-        return _predict(written.record.columns, written.data, reader, data, out)
+        schema = written.record.columns
+        options = options if schema.header else replace(options, header=False)
+        return _predict(schema, written.data, reader, (data, options), out)
     except (TableInvalid, ModelFileRefused) as error:
         raise InputUnusable(str(error)) from error
     finally:
         reader.close()
 
 
-def _predict(schema: Schema, model: bytes, reader: ModelReader, data: Path, out: Path) -> tuple[int, list[str]]:
+def _predict(
+    schema: Schema, model: bytes, reader: ModelReader, rows_in: tuple[Path, TableOptions], out: Path
+) -> tuple[int, list[str]]:
     from apc_automl.data.new_rows import differences, encode_features, with_predictions
     from apc_automl.data.source import read_source
     from apc_automl.training.predicting import read_predictions
 
-    source = read_source(data)
+    data, options = rows_in
+    source = read_source(data, options)
     try:
-        rows = encode_features(source.frame, schema)
+        rows = encode_features(source.frame, schema, options.decimal)
     except ValueError as error:
         raise TableInvalid(f"the columns in model.json do not fit {data}: {error}") from error
     answer = reader.predict(Request(model, schema.model_dump_json().encode(), rows, again=False))
     predictions = read_predictions(answer[0], schema, len(source.frame))
     write_bytes(out, with_predictions(source.frame, schema, predictions))
-    return len(source.frame), [source.words, *differences(source.frame, schema)]
+    return len(source.frame), [source.words, *source.mended, *differences(source.frame, schema)]
 
 
 async def verify_model(folder: Path) -> JsonObject:

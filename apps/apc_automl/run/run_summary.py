@@ -1,6 +1,7 @@
 """The end of a run in words: what was found, by how much it is better than nothing, where to look next."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from apc_bus.settings import BusSettings
 from apc_cli.for_applications import echo, print_json, program, to_json, write_bytes
 
 SUMMARY_FILE = "summary.json"
+
+TOLD_AGAIN = re.compile("^the search looks at|^warning:|stay together|judged on the latest")
+"""What the summary says of the table: what the figures above it depend on."""
 
 
 def print_summary(outcome: Outcome, form: RunForm | None = None, *, as_json: bool = False) -> None:
@@ -77,7 +81,7 @@ def _details(outcome: Outcome) -> list[str]:
     refused = outcome.refused_transfers
     reasons = f" ({', '.join(f'{code} {count}' for code, count in refused.items())})" if refused else ""
     sizes = outcome.facts[1:2]
-    notes = [fact for fact in outcome.facts if fact.startswith(("the search looks at", "warning:"))]
+    notes = [fact for fact in outcome.facts if TOLD_AGAIN.search(fact)]
     lines = [
         *(wrapped(fact, "Rows:       ") for fact in sizes),
         *(wrapped(note, "            ") for note in notes),

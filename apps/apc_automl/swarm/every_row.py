@@ -48,7 +48,7 @@ async def _train_on_every_row(settings: AutomlSettings, workbench: Workbench, ct
     schema, recipe = [await ctx.artifacts.get(name) for name in (ctx.state["schema"], recipes[promoted])]
     try:
         path, seed = str(settings.data), settings.seed
-        model = await workbench.run(work.train_on_all, path, settings.problem, schema, recipe, seed)
+        model = await workbench.run(work.train_on_all, path, settings.problem, schema, recipe, seed, settings.options)
     except (TableInvalid, TrainingUnavailable, KeyError) as error:
         log.warning("not_trained_on_every_row", reason=str(error), session_id=ctx.session_id)
         return

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.features import as_numbers
+from apc_automl.data.table import as_numbers
 from apc_automl.data.table_schema import Schema
 
 LIMIT = 0.3
@@ -32,6 +32,8 @@ def column_distances(known: pd.DataFrame, unseen: pd.DataFrame, schema: Schema) 
     """Return column -> distance between the known and the unseen rows, in 0..1."""
     found = {}
     for column in schema.columns:
+        if column.name == schema.time:
+            continue  # Later rows are later.
         # Together, so that a category has one number on both sides.
         values = pd.concat([known[column.name], unseen[column.name]], ignore_index=True)
         numbers = as_numbers(values, column).fillna(-np.inf).to_numpy()

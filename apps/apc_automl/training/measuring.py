@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import KFold, StratifiedKFold
 
-from apc_automl.data.leakage import leakage_notes
-from apc_automl.data.screening import narrow
-from apc_automl.data.split import sample_notes, split_rows
-from apc_automl.data.table import Table, decode_rows, encode_rows, read_table, take_ahead
-from apc_automl.data.table_facts import profile_table
-from apc_automl.data.table_schema import ProblemKind, Schema
-from apc_automl.data.text_vocabulary import choose_words
+from apc_automl.data.checks import choose_words, judge_fairly, leakage_notes, narrow
+from apc_automl.data.facts import profile_table
+from apc_automl.data.split import keep_together, make_folds, sample_notes, split_rows
+from apc_automl.data.table import Table, decode_groups, decode_rows, encode_rows, read_table, take_ahead
+from apc_automl.data.table_schema import ProblemKind, Schema, TableOptions
 from apc_automl.model.model_file import dump_model, load_model
 from apc_automl.training import data_drift, gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
@@ -40,12 +37,21 @@ BUSY = 2.0
 Numbers = np.ndarray[Any, Any]
 
 
-def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
+def prepare(
+    path: str,
+    target: str,
+    problem: str | None,
+    seed: int,
+    rounds: int,
+    maximum_rows: int,
+    options: TableOptions | None = None,
+) -> Prepared:
     """Read, profile and split the user's table, which `check` may have read already. Raises TableInvalid."""
-    table = take_ahead(path, target, problem)
-    parts = split_rows(table, seed, rounds, maximum_rows)
+    table = keep_together(take_ahead(path, target, problem, options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
+        table = table if options is not None and options.group else judge_fairly(table)
+        parts = split_rows(table, seed, rounds, maximum_rows)
         table = narrow(choose_words(table, parts.train), parts.train)
         table = table.noting(*sample_notes(table, parts), *leakage_notes(table, parts.train))
     return Prepared(
@@ -69,11 +75,14 @@ def score_folds(recipe_bytes: bytes, study: Study, folds: Sequence[int]) -> list
     The folds are of train and held-out part together: no model of these is kept, and on more rows fewer methods look
     good by chance.
     """
-    parts = [_decoded(part.hash, part.data, study.schema.data) for part in (study.train, study.held_out)]
+    blobs = [study.train, study.held_out]
+    parts = [_decoded(part.hash, part.data, study.schema.data) for part in blobs]
+    groups = [_groups(part, study.schema.data) for part in blobs]
     trial = replace(
         _Trial.of(study, recipe_bytes),
         features=pd.concat([features for features, _ in parts], ignore_index=True),
         labels=np.concatenate([labels for _, labels in parts]),
+        groups=np.concatenate([one for one in groups if one is not None]) if groups[0] is not None else None,
     )
     every = trial.folds()
     scores = []
@@ -118,13 +127,13 @@ def without_stalls(seconds: float, computing: float) -> float:
 
 
 def _measure(trial: "_Trial", study: Study) -> tuple[Measured, Numbers]:
-    outcomes, out_of_fold, cross_validated = trial.cross_validate()
+    outcomes, errors, cross_validated = trial.cross_validate()
     model = trial.fit(trial.features, trial.labels)
     data = dump_model(model)
     features, labels = _decoded(study.held_out.hash, study.held_out.data, study.schema.data)
     predictions = trial.predict(model, features)
     loss, baseline, outcome = trial.judge(labels, predictions)
-    risk, drifted = trial.drift(study, study.held_out, out_of_fold, predictions)
+    risk, drifted = trial.drift(study, study.held_out, errors, predictions)
     metrics = {
         "rtf": gates.agreement_of(predictions, trial.predict(load_model(data), features)),
         "stability": gates.stability_of(outcomes),
@@ -137,7 +146,7 @@ def _measure(trial: "_Trial", study: Study) -> tuple[Measured, Numbers]:
     document = trial.document(metrics, outcomes, cross_validated, loss, baseline, len(labels))
     score = gates.score_words(labels, predictions, trial.schema.classes)
     said = {"model_bytes": len(data), "score": score, "most_drifted": drifted}
-    return Measured(data, document | said), out_of_fold
+    return Measured(data, document | said), errors
 
 
 def refit(recipe_bytes: bytes, study: Study) -> Measured:
@@ -160,14 +169,21 @@ def refit(recipe_bytes: bytes, study: Study) -> Measured:
     )
 
 
-def train_on_all(path: str, problem: str | None, schema_bytes: bytes, recipe_bytes: bytes, seed: int) -> bytes:
+def train_on_all(
+    path: str,
+    problem: str | None,
+    schema_bytes: bytes,
+    recipe_bytes: bytes,
+    seed: int,
+    options: TableOptions | None = None,
+) -> bytes:
     """Return the model of a recipe that is trained on every row of the user's table. Raises TableInvalid.
 
     Args:
         schema_bytes: the schema of the run: its columns, and the words of its texts.
     """
     schema = Schema.model_validate_json(schema_bytes)
-    table = read_table(Path(path), schema.target, ProblemKind(problem) if problem else None)
+    table = read_table(Path(path), schema.target, ProblemKind(problem) if problem else None, options)
     frame = table.frame[[*(column.name for column in schema.columns), schema.target]]
     features, labels = decode_rows(encode_rows(Table(schema, frame)), schema)
     return dump_model(_Trial(schema, features, labels, seed, Recipe.read(recipe_bytes)).fit(features, labels))
@@ -198,12 +214,12 @@ def validate(
         again: what it says after it was serialized and loaded once more.
     """
     trial = _Trial.of(study, recipe_bytes)
-    measured, out_of_fold = _measure(trial, study)
+    measured, known = _measure(trial, study)
     cross_validated = measured.document["cross_validated_outcome"]
     _, labels = _decoded(untouched.hash, untouched.data, study.schema.data)
     first, second = (read_predictions(one, trial.schema, len(labels)) for one in (predictions, again))
     loss, baseline, outcome = trial.judge(labels, first)
-    risk, drifted = trial.drift(study, untouched, out_of_fold, first)
+    risk, drifted = trial.drift(study, untouched, known, first)
     metrics = measured.document["gates"] | {
         "rtf": gates.agreement_of(first, second),
         "audit": _audit(model, study.schema, study.train, study.held_out, untouched),
@@ -230,6 +246,11 @@ def _decoded(hash_: str, data: bytes, schema: bytes) -> tuple[pd.DataFrame, Numb
 
 
 @lru_cache(maxsize=8)
+def _groups(part: Blob, schema: bytes) -> Numbers | None:
+    return decode_groups(part.data, Schema.model_validate_json(schema))
+
+
+@lru_cache(maxsize=8)
 def _column_distances(train: Blob, unseen: Blob, schema: bytes) -> Mapping[str, float]:
     (known, _), (others, _) = (_decoded(one.hash, one.data, schema) for one in (train, unseen))
     return data_drift.column_distances(known, others, Schema.model_validate_json(schema))
@@ -249,12 +270,15 @@ class _Trial:
     labels: Numbers
     seed: int
     recipe: Recipe | None
+    groups: Numbers | None = None
+    """Rows with the same number are judged together."""
 
     @classmethod
     def of(cls, study: Study, recipe_bytes: bytes | None = None) -> "_Trial":
         features, labels = _decoded(study.train.hash, study.train.data, study.schema.data)
         recipe = None if recipe_bytes is None else Recipe.read(recipe_bytes)
-        return cls(Schema.model_validate_json(study.schema.data), features, labels, study.seed, recipe)
+        groups = _groups(study.train, study.schema.data)
+        return cls(Schema.model_validate_json(study.schema.data), features, labels, study.seed, recipe, groups)
 
     def fit(self, features: pd.DataFrame, labels: Numbers) -> Any:
         """Return a fitted model; a recipe that this data cannot carry becomes the trivial model, outcome 0."""
@@ -281,11 +305,14 @@ class _Trial:
         baseline = gates.baseline_loss(reference, labels, self.schema.classes)
         return round(loss, gates.DIGITS), round(baseline, gates.DIGITS), gates.outcome_of(loss, baseline)
 
-    def drift(self, study: Study, unseen: Blob, out_of_fold: Numbers, predictions: Numbers) -> tuple[float, str]:
-        """Return (drift_risk of unseen rows and of what the model says of them, what drifted most)."""
+    def drift(self, study: Study, unseen: Blob, known: Numbers, predictions: Numbers) -> tuple[float, str]:
+        """Return (drift_risk of unseen rows and of what the model says of them, what drifted most).
+
+        Args:
+            known: the errors of cross-validated rows.
+        """
         _, labels = _decoded(unseen.hash, unseen.data, study.schema.data)
         classes = self.schema.classes
-        known = gates.errors_of(self.labels, out_of_fold, classes)
         errors = gates.errors_of(labels, predictions, classes)
         trivial = gates.trivial_predictions(self.labels, len(self.labels), classes)
         scale = float(gates.errors_of(self.labels, trivial, classes).mean())
@@ -297,22 +324,25 @@ class _Trial:
         return round(risk, gates.DIGITS), name
 
     def cross_validate(self) -> tuple[list[float], Numbers, float]:
-        """Return (outcome of each fold, out-of-fold predictions in row order, outcome over all rows)."""
+        """Return (outcome of each fold, error of each row that a fold judged, outcome over these rows)."""
         classes = len(self.schema.classes)
         predictions = np.zeros((len(self.labels), classes) if classes else len(self.labels))
         outcomes = []
-        for train, test in self.folds():
+        folds = self.folds()
+        for train, test in folds:
             model = self.fit(self.features.iloc[train], self.labels[train])
             predictions[test] = self.predict(model, self.features.iloc[test])
             outcomes.append(self.judge(self.labels[test], predictions[test], self.labels[train])[2])
-        return outcomes, predictions, self.judge(self.labels, predictions)[2]
+        judged = np.sort(np.concatenate([test for _, test in folds]))  # Of rows in time the first are never judged.
+        labels, predictions = self.labels[judged], predictions[judged]
+        errors = gates.errors_of(labels, predictions, self.schema.classes)
+        return outcomes, errors, self.judge(labels, predictions)[2]
 
     def folds(self) -> list[tuple[Numbers, Numbers]]:
         """Return the (rows to train on, rows to judge) of each fold."""
-        kind = StratifiedKFold if self.schema.classes else KFold
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return list(kind(FOLDS, shuffle=True, random_state=self.seed).split(self.features, self.labels))
+            return make_folds(self.schema, self.labels, self.groups, FOLDS, self.seed)
 
     def learning_curve(self, features: pd.DataFrame, labels: Numbers) -> list[float]:
         """Return the outcomes on these rows after training on growing shares of the train part."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import KFold, StratifiedKFold
 
-from apc_automl.data.table import decode_rows
+from apc_automl.data.split import make_folds
+from apc_automl.data.table import decode_groups, decode_rows
 from apc_automl.data.table_schema import Schema
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, Study
@@ -44,12 +44,15 @@ def search_at_random(study: Study, seconds: float, seed: int) -> Found | None:
     end = time.monotonic() + seconds
     schema = Schema.model_validate_json(study.schema.data)
     features, labels = _rows(study, schema)
+    groups = [decode_groups(part.data, schema) for part in (study.train, study.held_out)]
+    together = None if groups[0] is None else np.concatenate([one for one in groups if one is not None])
+    folds = make_folds(schema, labels, together, FOLDS, study.seed)
     families = [family for swarm in SWARMS for family in families_of(swarm, schema.problem)]
     generator, tried, best = random.Random(seed), set[str](), None
     while time.monotonic() < end:
         recipe = drawn_recipe(families, "random", schema, tried, generator)
         tried.add(recipe.method)
-        loss = _cross_validated(recipe, schema, study.seed, features, labels)
+        loss = _cross_validated(recipe, schema, folds, study.seed, features, labels)
         if time.monotonic() < end and (best is None or loss < best[0]):
             best = (loss, recipe)
     return None if best is None else Found(best[1].canonical(), best[0], len(tried))
@@ -90,13 +93,19 @@ def _rows(study: Study, schema: Schema, *, rest: bool = False) -> tuple[pd.DataF
     return features, np.concatenate([labels for _, labels in decoded])
 
 
-def _cross_validated(recipe: Recipe, schema: Schema, seed: int, features: pd.DataFrame, labels: Numbers) -> float:
+def _cross_validated(
+    recipe: Recipe,
+    schema: Schema,
+    folds: list[tuple[Numbers, Numbers]],
+    seed: int,
+    features: pd.DataFrame,
+    labels: Numbers,
+) -> float:
     """Return the mean loss over the folds; infinite for a recipe that these rows cannot carry."""
     losses = []
-    kind = StratifiedKFold if schema.classes else KFold
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for train, test in kind(FOLDS, shuffle=True, random_state=seed).split(features, labels):
+        for train, test in folds:
             model = build_pipeline(recipe, schema, seed, len(train))
             try:
                 predictions = predict(model.fit(features.iloc[train], labels[train]), schema, features.iloc[test])

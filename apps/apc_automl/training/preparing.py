@@ -12,7 +12,7 @@ async def check_table(settings: AutomlSettings, workbench: Workbench) -> None:
     Raises:
         TableInvalid: nothing can be learned from it.
     """
-    await workbench.run(work.check, str(settings.data), settings.target, settings.problem)
+    await workbench.run(work.check, str(settings.data), settings.target, settings.problem, settings.options)
 
 
 async def prepare_table(settings: AutomlSettings, workbench: Workbench) -> Prepared:
@@ -25,4 +25,5 @@ async def prepare_table(settings: AutomlSettings, workbench: Workbench) -> Prepa
         settings.seed,
         settings.maximum_rounds,
         settings.maximum_rows,
+        settings.options,
     )

@@ -6,6 +6,7 @@ Each computes on one thread: neither speed nor a single bit of a model may depen
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from apc_automl.data.table_schema import TableOptions
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def load() -> None:
     import apc_automl.training.measuring  # noqa: F401
 
 
-def check(path: str, target: str, problem: str | None) -> None:
+def check(path: str, target: str, problem: str | None, options: TableOptions | None = None) -> None:
     """Read the table, for the `prepare` that follows; a file that is no use is refused before the libraries are loaded.
 
     Raises:
@@ -28,14 +29,22 @@ def check(path: str, target: str, problem: str | None) -> None:
     """
     from apc_automl.data.table import read_ahead
 
-    read_ahead(path, target, problem)
+    read_ahead(path, target, problem, options)
 
 
-def prepare(path: str, target: str, problem: str | None, seed: int, rounds: int, maximum_rows: int) -> Prepared:
+def prepare(
+    path: str,
+    target: str,
+    problem: str | None,
+    seed: int,
+    rounds: int,
+    maximum_rows: int,
+    options: TableOptions | None = None,
+) -> Prepared:
     """Run `measuring.prepare`. Raises TableInvalid."""
     from apc_automl.training.measuring import prepare
 
-    return prepare(path, target, problem, seed, rounds, maximum_rows)
+    return _on_one_thread(prepare, path, target, problem, seed, rounds, maximum_rows, options)
 
 
 def measure(recipe: bytes, study: Study) -> Measured:
@@ -66,11 +75,13 @@ def refit(recipe: bytes, study: Study) -> Measured:
     return _on_one_thread(refit, recipe, study)
 
 
-def train_on_all(path: str, problem: str | None, schema: bytes, recipe: bytes, seed: int) -> bytes:
+def train_on_all(
+    path: str, problem: str | None, schema: bytes, recipe: bytes, seed: int, options: TableOptions | None = None
+) -> bytes:
     """Run `measuring.train_on_all`. Raises TableInvalid."""
     from apc_automl.training.measuring import train_on_all
 
-    return _on_one_thread(train_on_all, path, problem, schema, recipe, seed)
+    return _on_one_thread(train_on_all, path, problem, schema, recipe, seed, options)
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from apc_automl.data import source
-from apc_automl.data.files import parquet
+from apc_automl.data import parquet, source
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 
@@ -157,6 +156,27 @@ def test_a_table_of_too_many_columns_is_refused_at_once(
             read_source(path)
     else:
         assert len(read_source(path).frame.columns) == width
+
+
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_short_lines_below_a_wide_header_are_refused_before_they_are_filled_up(
+    is_guarded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A megabyte of lines with one cell each became a table of 20 GB, an empty cell for each column of the header."""
+    filled: list[int] = []
+
+    def fill(*_: object, names: list[int], **__: object) -> None:
+        filled.append(len(names))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pandas.read_csv", fill)
+    if is_guarded:
+        monkeypatch.setattr(source, "_BYTES_OF_AN_EMPTY_CELL", 2**20)
+    path = tmp_path / "table.csv"
+    path.write_text(",".join(f"c{place}" for place in range(500)) + "\n" + "1\n" * 1_000)
+    with pytest.raises(TableInvalid if is_guarded else ZeroDivisionError):
+        read_source(path)
+    assert filled == ([] if is_guarded else [500])
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

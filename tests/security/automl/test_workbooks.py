@@ -10,7 +10,7 @@ import openpyxl
 import openpyxl.worksheet._reader
 import pytest
 
-from apc_automl.data.files import excel
+from apc_automl.data import excel
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 

@@ -9,7 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from apc_automl.data.files import excel
+from apc_automl.data import excel
 from apc_automl.data.source import read_source
 from apc_automl.data.table import read_table
 from apc_automl.data.table_schema import ColumnKind

@@ -6,14 +6,15 @@ import random
 import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
-from apc_automl.data.source import SourceOptions, read_source, write_plain
+from apc_automl.data.source import read_source
 from apc_automl.data.table import read_table
-from apc_automl.data.table_schema import Schema
+from apc_automl.data.table_schema import Schema, TableOptions
 from apc_automl.errors import TableInvalid
 from apc_automl.training.measuring import prepare
 
@@ -41,14 +42,14 @@ def leaking() -> str:
 
 
 READ: dict[str, tuple[Callable[[], bytes], str]] = {
-    "semicolon and decimal comma": (lambda: german().encode(), "read 80 rows, 3 columns: `;`, decimal comma, UTF-8"),
+    "semicolon and decimal comma": (lambda: german().encode(), "read 80 rows, 3 columns: `;`, UTF-8, decimal comma"),
     "UTF-16": (lambda: plain().encode("utf-16"), "read 80 rows, 3 columns: `,`, UTF-16"),
     "Latin-1": (lambda: plain().replace("red", "größer").encode("latin-1"), "read 80 rows, 3 columns: `,`, Latin-1"),
     "byte order mark": (lambda: plain().encode("utf-8-sig"), "read 80 rows, 3 columns: `,`, UTF-8"),
     "gz": (lambda: gzip.compress(plain().encode()), "read 80 rows, 3 columns: `,`, UTF-8, gzip"),
     "thousands": (
         lambda: german().replace("\n1,", "\n1.234.567,").encode(),
-        "read 80 rows, 3 columns: `;`, decimal comma, UTF-8",
+        "read 80 rows, 3 columns: `;`, UTF-8, decimal comma",
     ),
     "duplicate column": (
         lambda: "\n".join(f"{line.split(',')[0].replace('size', 'twin')},{line}" for line in plain().split()).encode(),
@@ -109,7 +110,7 @@ ODD: dict[str, tuple[bytes, str]] = {
     "only infinite": (measured("inf", "inf"), "column 'size' is left out: its numbers are all infinite or huge"),
     "no real dates": (
         measured("31.02.2024", "{day:02d}.{month:02d}.2024"),
-        "column 'size' has dates, %d.%m.%Y, but 11 of its cells are none, such as '31.02.2024': "
+        "warning: column 'size' has dates, %d.%m.%Y, but 11 of its cells are none, such as '31.02.2024': "
         "it is read as text; mend those cells",
     ),
 }
@@ -173,7 +174,7 @@ def test_parquet_without_its_library_names_it(tmp_path: Path, monkeypatch: pytes
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("apc_automl.data.files.parquet.version", absent)
+    monkeypatch.setattr("apc_automl.data.parquet.version", absent)
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     with pytest.raises(TableInvalid, match="pip install pyarrow"):
@@ -197,16 +198,16 @@ def test_a_table_without_a_header_line_gets_names(tmp_path: Path) -> None:
     source = read_source(path)
     assert list(source.frame.columns) == ["column_1", "column_2", "column_3"]
     assert "no header line" in source.words
-    assert len(read_source(path, SourceOptions(header=True)).frame) == 79
+    assert len(read_source(path, TableOptions(header=True)).frame) == 79
 
 
-def test_what_is_detected_can_be_overridden_and_written_for_every_role(tmp_path: Path) -> None:
+def test_what_is_detected_can_be_overridden(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_text("a#b\n" + "".join(f"{n},5#{n % 2}\n" for n in range(60)), encoding="latin-1")
-    source = read_source(path, SourceOptions(separator="#", decimal=",", encoding="latin-1"))
-    again = read_source(write_plain(source, tmp_path / "private" / "table.csv"))
-    assert again.frame["a"].tolist() == source.frame["a"].tolist()
-    assert again.frame["a"].iloc[3] == 3.5
+    path.write_text("a#b\n" + "".join(f"{n * 7 % 60}.125#{n % 2}\n" for n in range(60)), encoding="latin-1")
+    told = TableOptions(separator="#", decimal=",", encoding="latin-1")
+    assert read_source(path, told).frame["a"].iloc[3] == "21.125", "cells stay as they are written"
+    assert read_table(path, "b", options=told).frame["a"].iloc[3] == 21125
+    assert read_table(path, "b", options=replace(told, decimal=".")).frame["a"].iloc[3] == 21.125
 
 
 def test_dates_and_texts_stay_as_they_are_and_models_take_them_to_pieces(tmp_path: Path) -> None:
@@ -222,12 +223,12 @@ def test_dates_and_texts_stay_as_they_are_and_models_take_them_to_pieces(tmp_pat
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (SourceOptions(separator="||"), "--separator '||' has 2 characters"),
-        (SourceOptions(encoding="undefined"), "is not undefined: .*; name another --encoding"),
-        (SourceOptions(encoding="punycode"), "is not punycode: .*; name another --encoding"),
+        (TableOptions(separator="||"), "--separator '||' has 2 characters"),
+        (TableOptions(encoding="undefined"), "is not undefined: .*; name another --encoding"),
+        (TableOptions(encoding="punycode"), "is not punycode: .*; name another --encoding"),
     ],
 )
-def test_an_option_that_reads_no_table_is_refused(options: SourceOptions, said: str, tmp_path: Path) -> None:
+def test_an_option_that_reads_no_table_is_refused(options: TableOptions, said: str, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("a||b\n1||+2\n")
     with pytest.raises(TableInvalid, match=f"(?s){re.escape(said) if options.separator else said}"):

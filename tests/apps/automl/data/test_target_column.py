@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.data.target_column import find_target
+from apc_automl.data.table import find_column
+from apc_automl.data.table_schema import TableOptions
 from apc_automl.errors import TableInvalid
-from apc_automl.run.form import RunForm, SourceForm
+from apc_automl.run.form import RunForm
 
 TABLE = Path("customers.csv")
 COLUMNS = ["age", "Plan", "cancelled"]
@@ -14,12 +15,12 @@ COLUMNS = ["age", "Plan", "cancelled"]
 
 def refusal(target: str | None, columns: list[str]) -> str:
     with pytest.raises(TableInvalid) as refused:
-        find_target(TABLE, target, columns)
+        find_column(TABLE, target, columns)
     return str(refused.value)
 
 
 def test_spaces_around_the_name_do_not_count() -> None:
-    assert find_target(TABLE, " Plan ", COLUMNS) == "Plan"
+    assert find_column(TABLE, " Plan ", COLUMNS) == "Plan"
 
 
 def test_without_a_target_all_columns_are_named() -> None:
@@ -50,5 +51,5 @@ def test_the_columns_are_read_as_the_options_say(tmp_path: Path) -> None:
     path.write_text("a|b;c\n1|2;3\n")
 
     with pytest.raises(TableInvalid, match=r"its columns are: a, b;c$"):
-        RunForm(path, None, source=SourceForm(separator="|")).settings(tmp_path)
+        RunForm(path, None, source=TableOptions(separator="|")).settings(tmp_path)
     assert list(tmp_path.iterdir()) == [path]

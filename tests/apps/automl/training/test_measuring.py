@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apc_automl.data.screening import MAXIMUM_COLUMNS
+from apc_automl.data.checks import MAXIMUM_COLUMNS
 from apc_automl.data.table import decode_rows
 from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused

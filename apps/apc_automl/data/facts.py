@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from apc_automl.data.features import describe
 from apc_automl.data.split import Parts
-from apc_automl.data.table import Table
+from apc_automl.data.table import Table, describe
 from apc_automl.data.table_schema import ColumnKind, ProblemKind
 
 JsonObject = dict[str, Any]

@@ -1,0 +1,306 @@
+"""What the rows tell of the columns before the search: which are kept, and which would make its judgement too good."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_selection import f_classif, f_regression
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
+from sklearn.model_selection import GroupKFold, KFold
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+from apc_automl.data.split import Rows
+from apc_automl.data.table import LEAST_GROUPS, Table, as_numbers, in_time
+from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind
+from apc_automl.errors import TableInvalid
+
+SUSPICIOUS = 0.99
+"""Accuracy, or share of the variance, that one column explains on rows that its tree has not seen."""
+TESTED_ROWS = 2000
+LEAVES = 64
+MAXIMUM_COLUMNS = 200
+MOST_WORDS = 300
+LEAST_ROWS = 3
+"""A word that fewer rows have tells nothing that holds elsewhere."""
+MOST_SHARE = 0.98
+LEAST_WORDS = 2
+WORSE = 1.25
+"""Times as much loss on rows that are later, or of other groups, as on rows from between: then it matters."""
+WORSE_BY = 0.05
+"""Of the loss of the trivial baseline, too."""
+NEIGHBOURS_ALIKE = 0.25
+"""The correlation of what a model misses of a row and of the row after it."""
+LATEST_SHARE = 0.3
+FOLDS = 3
+TESTED_COLUMNS = 60
+"""With more a test takes longer than it is worth."""
+MOST_GROUP_COLUMNS = 4
+NAMES_OF_TIME = ("year", "month", "week", "day", "date", "time", "period", "quarter", "step", "tick", "index", "t")
+NAMES_OF_GROUPS = (
+    *("id", "customer", "client", "user", "patient", "subject", "person", "account", "device", "machine", "session"),
+    *("household", "store", "shop", "student", "employee", "vehicle", "sensor", "kunde", "kundennummer", "patientin"),
+)
+
+Numbers = np.ndarray[Any, Any]
+
+
+def leakage_notes(table: Table, train: Rows) -> list[str]:
+    """Return a warning for each column that predicts the target alone; judged on the train part, half by half."""
+    frame = table.frame.iloc[train[:TESTED_ROWS]]
+    target = table.schema.target
+    labels = frame[target].to_numpy()
+    if table.schema.problem is ProblemKind.CLASSIFICATION and _largest_share(labels) > SUSPICIOUS:
+        return []
+    return [
+        f"warning: column {column.name!r} predicts {target!r} alone; leave it out if it is known only after {target!r}"
+        for column in table.schema.columns
+        if _score(_filled(frame[column.name], column), labels, table.schema.problem) > SUSPICIOUS
+    ]
+
+
+def _filled(values: Any, column: Column) -> Numbers:
+    return np.asarray(as_numbers(values, column).fillna(-1e9).to_numpy().reshape(-1, 1))
+
+
+def _score(column: Numbers, labels: Numbers, problem: ProblemKind) -> float:
+    half = np.arange(len(labels)) % 2 == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if problem is ProblemKind.CLASSIFICATION:
+            model = DecisionTreeClassifier(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
+            return float(accuracy_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
+        model = DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
+        return float(r2_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
+
+
+def _largest_share(labels: Numbers) -> float:
+    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+
+
+def judge_fairly(table: Table) -> Table:
+    """Return the table in time where a date column says that its rows are; with warnings where they only may be.
+
+    Each test compares what a small model loses on rows from between those it knows with what it loses on later ones,
+    or on those of other groups.
+    """
+    schema = table.schema
+    if schema.time or not 0 < len(schema.columns) <= TESTED_COLUMNS:
+        return table
+    trial = _Trial(table)
+    dates = schema.of_kind(ColumnKind.DATE)
+    worst = max(((trial.worse_later(one), one.name, one) for one in dates), default=None, key=lambda one: one[:2])
+    if worst is not None and (worst[0] > WORSE or trial.is_sorted(worst[2])):
+        return in_time(table, worst[2]).noting(
+            f"the rows are in time: the model is trained on the earlier and judged on the latest by {worst[1]!r}"
+        )
+    return table.noting(*trial.warnings_of_time(), *trial.warnings_of_groups())
+
+
+def _parts(values: Any, column: Column) -> Numbers:
+    """Return what the small model sees of a column: of a date also the day of the year, as the search's models do."""
+    numbers = as_numbers(values, column).to_numpy().reshape(-1, 1)
+    if column.kind is not ColumnKind.DATE:
+        return np.asarray(numbers)
+    return np.hstack([numbers, numbers % 365.25, np.floor(numbers) % 7])
+
+
+class _Trial:
+    """Small models of a sample of the rows, in the order of the file."""
+
+    def __init__(self, table: Table) -> None:
+        schema = self.schema = table.schema
+        rows = np.linspace(0, len(table.frame) - 1, min(len(table.frame), TESTED_ROWS)).astype(int)
+        frame = table.frame.iloc[rows]
+        self.columns = {column.name: as_numbers(frame[column.name], column).to_numpy() for column in schema.columns}
+        self.codes = {one.name: pd.factorize(frame[one.name])[0] for one in schema.columns}
+        self.parts = {column.name: _parts(frame[column.name], column) for column in schema.columns}
+        self.is_regression = schema.problem is ProblemKind.REGRESSION
+        labels = frame[schema.target].to_numpy()
+        self.labels = labels if self.is_regression else np.unique(labels, return_inverse=True)[1]
+        self.groups = None if table.groups is None else table.groups[rows]
+        """Of equal rows: they would tell each other."""
+
+    def worse_later(self, column: Column) -> float:
+        """Return how many times as much is lost on the latest rows; 1 where it is not much more."""
+        order = np.argsort(np.nan_to_num(self.columns[column.name], nan=-np.inf), kind="stable")
+        cut = round(len(order) * (1 - LATEST_SHARE))
+        later = self._loss([(order[:cut], order[cut:])], [*self.columns])
+        return self._ratio(later, self._loss(self._plain_folds(), [*self.columns]))
+
+    def is_sorted(self, column: Column) -> bool:
+        """Return whether the rows stand in the order of a column, or in the other one."""
+        steps = np.diff(self.columns[column.name][~np.isnan(self.columns[column.name])])
+        return bool(len(steps) and steps.any() and ((steps >= 0).all() or (steps <= 0).all()))
+
+    def warnings_of_time(self) -> Iterator[str]:
+        """Yield a warning where the order of the rows tells of the target."""
+        for column in self.schema.of_kind(ColumnKind.NUMERIC):
+            words = column.name.casefold().replace("_", " ").split()
+            is_time = any(word in NAMES_OF_TIME for word in words)
+            if is_time and self.is_sorted(column) and self.worse_later(column) > WORSE:
+                yield (
+                    f"warning: the rows are in the order of {column.name!r}, and later ones are predicted worse than "
+                    f"rows from between: judge on the latest with --time {column.name}"
+                )
+                return
+        if self._is_in_blocks():
+            return
+        missed = self._missed()
+        alike = float(np.corrcoef(missed[:-1], missed[1:])[0, 1]) if missed.std() > 0 else 0.0
+        if alike > max(NEIGHBOURS_ALIKE, 4 / np.sqrt(len(missed))):
+            yield (
+                f"warning: rows that follow each other are alike in {self.schema.target!r}, which the columns do not "
+                "explain: if they are in time or of one group, name its column with --time or --group; the score is "
+                "that of rows from between"
+            )
+
+    def warnings_of_groups(self) -> Iterator[str]:
+        """Yield a warning for each column whose rows of one value tell of each other."""
+        plain: float | None = None
+        for column in [*self._candidates()][:MOST_GROUP_COLUMNS]:
+            codes = self.codes[column.name]
+            words = column.name.casefold().replace("_", " ").split()
+            names = [*self.columns]
+            if not any(word in NAMES_OF_GROUPS for word in words):
+                names.remove(column.name)
+            if not names:
+                continue
+            plain = self._loss(self._plain_folds(), names)
+            apart = self._loss(list(GroupKFold(FOLDS).split(codes, codes, codes)), names)
+            if self._ratio(apart, plain) > WORSE:
+                yield (
+                    f"warning: rows of one {column.name!r} are alike: the score is that of known ones; for others keep "
+                    f"them together with --group {column.name}"
+                )
+
+    def _candidates(self) -> Iterator[Column]:
+        rows = len(self.labels)
+        for column in self.schema.columns:
+            values = self.columns[column.name]
+            is_name = column.kind is not ColumnKind.NUMERIC or bool((values == values.round()).all())
+            if (
+                column.kind is not ColumnKind.DATE
+                and is_name
+                and LEAST_GROUPS <= self.codes[column.name].max() < rows / 2
+            ):
+                yield column
+
+    def _is_in_blocks(self) -> bool:
+        """Return whether the rows are sorted by the target."""
+        steps = np.diff(self.labels.astype(float))
+        return bool((steps != 0).sum() < len(np.unique(self.labels)) or (steps >= 0).all() or (steps <= 0).all())
+
+    def _plain_folds(self) -> list[tuple[Rows, Rows]]:
+        if self.groups is not None and len(np.unique(self.groups)) >= FOLDS:
+            return list(GroupKFold(FOLDS, shuffle=True, random_state=0).split(self.labels, groups=self.groups))
+        return list(KFold(FOLDS, shuffle=True, random_state=0).split(self.labels))
+
+    def _ratio(self, loss: float, plain: float) -> float:
+        return loss / plain if plain > 0 and loss - plain > WORSE_BY else 1.0
+
+    def _loss(self, folds: list[tuple[Rows, Rows]], names: list[str]) -> float:
+        """Return the loss over that of the trivial baseline."""
+        features = np.column_stack([self.parts[name] for name in names])
+        losses, trivial = [], []
+        for train, test in folds:
+            said = self._said(features, train, test)
+            if self.is_regression:
+                losses.append(mean_squared_error(self.labels[test], said))
+                trivial.append(float(np.var(self.labels)))
+            else:
+                classes = np.arange(int(self.labels.max()) + 1)
+                shares = np.bincount(self.labels) / len(self.labels)
+                losses.append(log_loss(self.labels[test], said, labels=classes))
+                trivial.append(log_loss(self.labels, np.tile(shares, (len(self.labels), 1)), labels=classes))
+        return float(np.sum(losses) / max(1e-12, np.sum(trivial)))
+
+    def _missed(self) -> Numbers:
+        """Return what a cross-validated model misses of each row."""
+        features = np.column_stack([*self.parts.values()])
+        missed = np.zeros(len(self.labels))
+        for train, test in self._plain_folds():
+            said = self._said(features, train, test)
+            if self.is_regression:
+                missed[test] = self.labels[test] - said
+            else:
+                common = int(np.bincount(self.labels).argmax())
+                missed[test] = (self.labels[test] == common) - said[:, common]
+        return missed
+
+    def _said(self, features: Numbers, train: Rows, test: Rows) -> Numbers:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if self.is_regression:
+                model = HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15, random_state=0)
+                return np.asarray(model.fit(features[train], self.labels[train]).predict(features[test]))
+            said = np.full((len(test), int(self.labels.max()) + 1), 1e-3)
+            known = np.unique(self.labels[train])
+            if len(known) == 1:
+                said[:, known[0]] = 1.0
+            else:
+                model = HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=15, random_state=0)
+                model.fit(features[train], self.labels[train])
+                said[:, model.classes_] = np.clip(model.predict_proba(features[test]), 1e-3, 1.0)
+            return np.asarray(said / said.sum(axis=1, keepdims=True))
+
+
+def narrow(table: Table, train: Rows) -> Table:
+    """Return the table with its most telling numeric columns, judged one by one on the train part alone.
+
+    A very wide table is narrowed before the search: its slices travel to every process in every generation. The other
+    columns stay. A table of at most 200 columns comes back as it is.
+    """
+    schema = table.schema
+    numeric = schema.names(ColumnKind.NUMERIC)
+    surplus = len(schema.columns) - MAXIMUM_COLUMNS
+    if surplus <= 0 or not numeric:
+        return table
+    kept_count = max(1, len(numeric) - surplus)
+    values = table.frame[numeric].iloc[train]
+    filled = values.fillna(values.median()).fillna(0.0).to_numpy()
+    score = f_classif if schema.problem is ProblemKind.CLASSIFICATION else f_regression
+    with np.errstate(all="ignore"):
+        strengths, _ = score(filled, table.frame[schema.target].iloc[train].to_numpy())
+    order = np.argsort(-np.nan_to_num(strengths, nan=-1.0, posinf=np.inf), kind="stable")
+    kept = {numeric[position] for position in order[:kept_count]}
+    columns = [column for column in schema.columns if column.kind is not ColumnKind.NUMERIC or column.name in kept]
+    note = f"{len(schema.columns) - len(columns)} numeric columns that tell least by themselves are left out"
+    return table.with_columns(columns).noting(note)
+
+
+def choose_words(table: Table, train: Rows) -> Table:
+    """Return the table with the words of its texts, chosen from the train part alone.
+
+    A text whose rows share no words is left out, and said.
+
+    Raises:
+        TableInvalid: no column is left.
+    """
+    columns: list[Column] = []
+    notes: list[str] = []
+    for column in table.schema.columns:
+        if column.kind is not ColumnKind.TEXT:
+            columns.append(column)
+            continue
+        words = _common_words(table.frame[column.name].iloc[train])
+        if len(words) < LEAST_WORDS:
+            notes.append(f"column {column.name!r} is left out: its texts share no words")
+            continue
+        columns.append(column.model_copy(update={"words": words}))
+        notes.append(f"column {column.name!r} is text: its {len(words)} most frequent words are counted")
+    if not columns:
+        raise TableInvalid(f"there is no usable column besides {table.schema.target!r}: {'; '.join(notes)}")
+    return table.with_columns(columns).noting(*notes)
+
+
+def _common_words(texts: Any) -> tuple[str, ...]:
+    split = TfidfVectorizer().build_analyzer()
+    counts = Counter(word for text in texts.dropna() for word in set(split(text)))
+    most = MOST_SHARE * len(texts)
+    common = [word for word, count in counts.items() if LEAST_ROWS <= count <= most]
+    return tuple(sorted(sorted(common, key=lambda word: (-counts[word], word))[:MOST_WORDS]))

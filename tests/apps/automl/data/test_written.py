@@ -1,0 +1,217 @@
+"""How the columns of a table are written is told from all of their cells, and new rows are read by the record of it."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from apc_automl.data.new_rows import differences, encode_features
+from apc_automl.data.source import read_source
+from apc_automl.data.table import Table, read_table
+from apc_automl.data.table_schema import ColumnKind, Schema, TableOptions
+from apc_automl.errors import TableInvalid
+
+ROWS = 300
+
+
+def german(value: float, digits: int = 2) -> str:
+    return f"{value:,.{digits}f}".replace(",", " ").replace(".", ",").replace(" ", ".")
+
+
+def amounts(rows: int = ROWS) -> list[float]:
+    dice = random.Random(1)
+    return [round(dice.uniform(1, 20_000), 2) for _ in range(rows)]
+
+
+def written(tmp_path: Path, header: str, line: Callable[[int], str], rows: int = ROWS) -> Path:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([header, *map(line, range(rows))]) + "\n", encoding="utf-8")
+    return path
+
+
+def kinds(table: Table) -> dict[str, str]:
+    return {column.name: column.kind.value for column in table.schema.columns}
+
+
+def test_signs_are_taken_out_only_of_columns_that_are_wholly_such_numbers(tmp_path: Path) -> None:
+    values = amounts()
+    path = written(
+        tmp_path,
+        "date;version;amount;address;customer;phone;y",
+        lambda n: (
+            f"{1 + n % 28:02d}.{1 + n % 12:02d}.2021;1.{n % 9}.{10 + n % 80};{german(values[n])};10.{n % 200}.1.7;"
+            f"{n * 37 % 1000:05d};030 {1_234_567 + n};{'ab'[n % 2]}"
+        ),
+    )
+    table = read_table(path, "y")
+    assert table.frame["amount"].tolist() == values
+    assert table.frame["date"].iloc[0] == "01.01.2021"
+    assert table.frame["version"].iloc[1] == "1.1.11"
+    assert table.frame["customer"].iloc[1] == "00037"
+    assert table.frame["phone"].iloc[0] == "030 1234567"
+    assert kinds(table) == {
+        "date": "date",
+        "version": "text",
+        "amount": "numeric",
+        "address": "text",
+        "customer": "text",
+        "phone": "text",
+    }
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda value: f'"{value:,.0f}"',
+        lambda value: f'"${value:,.2f}"',
+        lambda value: f"{value:.2f} €",
+        lambda value: f"{value:.1f}%",
+        lambda value: f"{value:,.2f}".replace(",", "'"),
+        lambda value: f"{value:,.2f}".replace(",", "\u2019"),
+        lambda value: f"{value:,.2f}".replace(",", "\u202f"),
+        lambda value: f"{value:,.2f}".replace(",", "\u00a0"),
+        lambda value: f"({value:.2f})",
+        lambda value: f"{value:.2f}-",
+    ],
+)
+@pytest.mark.parametrize("is_sorted", [False, True])
+def test_numbers_in_the_dress_of_a_locale_are_numbers(
+    tmp_path: Path, write: Callable[[float], str], is_sorted: bool
+) -> None:
+    values = sorted(amounts()) if is_sorted else amounts()
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{write(values[n])},{'ab'[n % 2]}"), "y")
+    assert kinds(table) == {"x": "numeric"}
+    assert (table.frame["x"].abs() - values).abs().max() <= 0.5
+
+
+def test_an_odd_cell_counts_as_missing_and_is_named(tmp_path: Path) -> None:
+    values = amounts(900)
+    cells = [f"{value:.2f}" for value in values]
+    cells[700], cells[701] = "n.v.", "see mail"
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n]},{'ab'[n % 2]}", 900), "y")
+    assert table.frame["x"].isna().sum() == 2
+    assert any("warning: column 'x': 2 cells are no number" in note for note in table.schema.notes)
+
+
+@pytest.mark.parametrize("word", ["None", "NA", "null", "nan", "N/A"])
+def test_a_word_is_a_class_or_a_category_and_only_an_empty_cell_is_missing(tmp_path: Path, word: str) -> None:
+    path = written(tmp_path, "x,z,y", lambda n: f"{n % 7},{['', word, 'DE'][n % 3]},{[word, 'Mild'][n % 2]}")
+    table = read_table(path, "y")
+    assert table.schema.classes == tuple(sorted([word, "Mild"]))
+    assert len(table.frame) == ROWS
+    assert table.frame["z"].isna().sum() == ROWS / 3
+    assert set(table.frame["z"].dropna()) == {word, "DE"}
+
+
+@pytest.mark.parametrize(
+    ("header", "end"), [("y,a,b,c", ","), ("y,a,b,c,", ","), ("y,a,b,c,", ""), ("y,a,b,c,,", ",,"), ("y,a,b,c", ",,")]
+)
+def test_a_separator_at_the_end_of_lines_moves_no_column(tmp_path: Path, header: str, end: str) -> None:
+    values = amounts()
+    path = written(tmp_path, header, lambda n: f"{n % 2},{values[n]},{n % 5},{n % 3}{end}")
+    table = read_table(path, "y")
+    assert table.schema.classes == (0, 1)
+    assert table.frame["a"].tolist() == values
+
+
+def test_a_header_that_lacks_a_name_is_refused_unless_the_first_column_numbers_the_rows(tmp_path: Path) -> None:
+    path = written(tmp_path, "y,a,b", lambda n: f"{n % 2},{n * 7 % 11},{n % 5},{n % 3}")
+    with pytest.raises(TableInvalid, match="the header has 3 names, line 2 has 4 fields; add the name"):
+        read_table(path, "y")
+    path = written(tmp_path, "y,a,b", lambda n: f"{n + 1},{n % 2},{n * 7 % 11},{n % 5}")
+    table = read_table(path, "y")
+    assert table.schema.classes == (0, 1)
+    assert table.frame["b"].iloc[3] == 3
+
+
+@pytest.mark.parametrize(
+    ("cell", "option", "as_default", "as_told"),
+    [
+        ("1.234", TableOptions(decimal=","), 1.234, 1234.0),
+        ("1,234", TableOptions(decimal="."), 1.234, 1234.0),
+        ("03.04.2021", TableOptions(dates="month-first"), "%d.%m.%Y", "%m.%d.%Y"),
+        ("03/04/2021", TableOptions(dates="month-first"), "%d/%m/%Y", "%m/%d/%Y"),
+    ],
+)
+def test_what_a_column_does_not_tell_is_said_and_can_be_told(
+    tmp_path: Path, cell: str, option: TableOptions, as_default: float | str, as_told: float | str
+) -> None:
+    path = written(
+        tmp_path, "x;y;z", lambda n: f"{cell if n % 2 else cell.replace('3', '2', 1)};{'ab'[n // 3 % 2]};w{n % 9}"
+    )
+
+    def read(options: TableOptions | None) -> tuple[float | str | None, bool]:
+        table = read_table(path, "y", options=options)
+        column = table.schema.columns[0]
+        is_said = any(note.startswith("warning: column 'x'") for note in table.schema.notes)
+        return column.date_format if column.kind is ColumnKind.DATE else table.frame["x"].iloc[1], is_said
+
+    assert read(None) == (as_default, True)
+    assert read(option) == (as_told, False)
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> Schema:
+    """Of a table with German numbers."""
+    values = amounts()
+    path = written(
+        tmp_path,
+        "turnover;quota;rate;kind;day;y",
+        lambda n: (
+            f"{german(values[n])};{german(values[n] / 3000, 3)};{n % 90},5%;{'red' if n % 3 else 'blue'};"
+            f"{1 + n % 28:02d}.{1 + n % 12:02d}.2021;{german(values[n] * 3)}"
+        ),
+    )
+    return read_table(path, "y").schema
+
+
+def rows(tmp_path: Path, *lines: str, separator: str = ";") -> pd.DataFrame:
+    path = tmp_path / "new.csv"
+    path.write_text("\n".join(["turnover;quota;rate;kind;day".replace(";", separator), *lines]) + "\n")
+    return read_source(path).frame
+
+
+def test_new_rows_without_fractions_are_read_by_the_record(tmp_path: Path, schema: Schema) -> None:
+    frame = rows(tmp_path, "7.599;1;5%;red;01.02.2022", "12.000;2,125;6%;blue;02.02.2022")
+    assert differences(frame, schema) == []
+    lines = encode_features(frame, schema).decode().splitlines()
+    assert lines[1].startswith("7599.0,1.0,5.0,red,01.02.2022")
+    assert lines[2].startswith("12000.0,2.125,6.0,blue,02.02.2022")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "1234.5;1;5%;red;01.02.2022",
+            r"column 'turnover' holds numbers with the decimal sign ',' .* row 1 has '1234.5'",
+        ),
+        ("7.599;1.234;5%;red;01.02.2022", "column 'quota' holds numbers with the decimal sign ',' and none between"),
+        ("7.599;1;5;red;01.02.2022", "column 'rate' holds numbers with '%' in the model; row 1 has '5'"),
+        ("7.599 €;1;5%;red;01.02.2022", "column 'turnover' holds numbers without a unit in the model"),
+        ("7.599;1;5%;red;2022-02-01", "column 'day' holds dates like %d.%m.%Y in the model; row 1 has '2022-02-01'"),
+        ("many;1;5%;red;01.02.2022", "column 'turnover' holds numbers in the model; row 1 has 'many'"),
+    ],
+)
+def test_new_rows_that_contradict_the_record_are_refused_by_column(
+    tmp_path: Path, schema: Schema, line: str, said: str
+) -> None:
+    with pytest.raises(TableInvalid, match=said):
+        encode_features(rows(tmp_path, line), schema)
+
+
+def test_new_rows_with_another_decimal_sign_are_read_when_it_is_told(tmp_path: Path, schema: Schema) -> None:
+    line = '"1,234.50",1.234,5%,red,01.02.2022'
+    frame = rows(tmp_path, line, separator=",")
+    with pytest.raises(TableInvalid, match="column 'turnover'"):
+        encode_features(frame, schema)
+    assert encode_features(frame, schema, ".").decode().splitlines()[1].startswith("1234.5,1.234,5.0,red")
+
+
+def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Path, schema: Schema) -> None:
+    lines = [f"7.599;1;5%;{kind};01.02.2022" for kind in ("red", "green", "red", "blue", "red")]
+    assert "column 'kind': 1 cells are new to the model, such as 'green'" in differences(rows(tmp_path, *lines), schema)
+    with pytest.raises(TableInvalid, match="column 'kind' holds categories such as 'blue' in the model"):
+        encode_features(rows(tmp_path, *[line.replace("red", "rot").replace("blue", "x") for line in lines]), schema)

@@ -185,8 +185,7 @@ def peers(
     five seeds take about an hour.
     """
     from apc_automl.bench.homogenization import tell_on_stderr
-    from apc_automl.bench.peer_tables import PEER_TABLES
-    from apc_automl.bench.peers import measure_peers
+    from apc_automl.bench.peers import PEER_TABLES, measure_peers
     from apc_cli.for_applications import run_quietly
 
     unknown = [name for name in table or () if name not in PEER_TABLES]

@@ -1,24 +1,27 @@
 """`apc automl bench homogenization`: does throttling keep the swarms different, and what does it cost or gain?"""
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.resources import files
+from itertools import combinations
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from apc_automl.bench.confidence import Interval
 from apc_automl.bench.reference_runs import (
     FIRST_SEED,
     ROWS,
+    Interval,
     SwarmRun,
     bench_folder,
     run_settings,
     run_swarm_once,
     training_processes,
 )
-from apc_automl.bench.unthrottled import write_unthrottled
 from apc_automl.data.generated import Generator, write_samples
-from apc_automl.report.diversity import diversity_by_generation
+from apc_automl.training.recipes import Recipe
 from apc_cli.for_applications import echo
 from apc_contracts.contract.contract import load_contract
 
@@ -101,3 +104,51 @@ def _figures(run: SwarmRun, from_generation: int) -> Figures:
 def tell_on_stderr(line: str) -> None:
     """Print progress on stderr."""
     echo(line, file=sys.stderr, flush=True)
+
+
+def write_unthrottled(path: Path) -> Path:
+    """Write the packaged contract, changed by data alone: transfers from generation 1, from the leader, without a
+    cap. Raises ContractInvalid if that is no contract any more."""
+    document = json.loads((files("apc_contracts") / "data/apc-1.0.json").read_bytes())
+    document["name"] = "unthrottled"
+    document["transfer_windows"] = [
+        {"name": "open", "first_generation": 0, "is_open": True, "allows_cross_use_case": True}
+    ]
+    document["phases"]["REFINEMENT"]["transfer"]["guard"] = "sender_score > receiver_score"
+    document["phases"]["CONVERGENCE"]["transfer"]["guard"] = "top_k <= 10.0"
+    for edge in document["machines"]["inter_agent_coordination"]["edges"]:
+        if edge["event"] == "generation_window_open":
+            edge["guard"] = "generation >= 1.0"
+    path.write_text(json.dumps(document, indent=1))
+    load_contract(path)
+    return path
+
+
+def recipe_distance(one: Recipe, other: Recipe) -> float:
+    """Return 0 for the same method, up to 1 for methods that share nothing.
+
+    Half of it is the family: the same or another one. The other half is the share of settings, over those that either
+    recipe has, that differ or that only one of them has.
+    """
+    mine, others = _settings(one), _settings(other)
+    names = mine.keys() | others.keys()
+    absent = object()
+    differing = sum(mine.get(name, absent) != others.get(name, absent) for name in names)
+    return 0.5 * (one.family != other.family) + 0.5 * (differing / len(names) if names else 0.0)
+
+
+def diversity(recipes: Sequence[Recipe]) -> float:
+    """Return the mean distance between the recipes of one generation, 0..1; 0 for fewer than two."""
+    pairs = list(combinations(recipes, 2))
+    return fmean(recipe_distance(one, other) for one, other in pairs) if pairs else 0.0
+
+
+def diversity_by_generation(tried: Mapping[int, Mapping[str, Recipe]]) -> dict[int, float]:
+    """Map generation to diversity; `tried` maps generation to swarm to its recipe."""
+    return {generation: diversity(list(tried[generation].values())) for generation in sorted(tried)}
+
+
+def _settings(recipe: Recipe) -> dict[tuple[str, str], object]:
+    return {
+        (part, name): value for part in ("preprocessing", "parameters") for name, value in getattr(recipe, part).items()
+    }

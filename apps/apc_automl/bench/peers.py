@@ -1,29 +1,163 @@
 """`apc automl bench peers`: is the swarm as good as a random search of equal time, and as plain gradient boosting?"""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from apc_automl.bench.comparisons import Comparison, FinishedComparisons
-from apc_automl.bench.confidence import Interval
-from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from apc_automl.bench.reference_runs import (
     PROCESSES,
     VETO_WINDOW_MS,
+    Interval,
     bench_folder,
     run_swarm_once,
     training_processes,
 )
+from apc_automl.data.generated import TARGET, Generator, write_samples
 from apc_automl.run.form import RunForm
 from apc_automl.run.sizing import fit_to_budget
 from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
+from apc_automl.training.gates import DIGITS
 from apc_automl.training.material import Blob, Prepared, Study
-from apc_automl.training.preparing import prepare_table
-from apc_automl.training.workbench import Workbench
+from apc_automl.training.workbench import Workbench, prepare_table
+from apc_contracts.errors import InputUnusable
+
+ROWS = 1000
+"""Of each generated table."""
+PACKAGES = ("statsmodels", "vega_datasets", "palmerpenguins")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTable:
+    """A table, the package that carries it, and the file in it; without a file it is made by a function."""
+
+    name: str
+    target: str
+    package: str = ""
+    file: str = ""
+    make: Callable[[], Any] | None = None
+
+    def write(self, folder: Path, seed: int) -> Path:
+        """Write the table as CSV. Raises InputUnusable when the package is not installed."""
+        path = folder / f"{self.name}-{seed}.csv"
+        if not path.exists():
+            if self.package:
+                self._frame().to_csv(path, index=False, lineterminator="\n")
+            elif self.make is not None:
+                self.make().to_csv(path, index=False, lineterminator="\n")
+            else:
+                [path] = write_samples(folder, Generator(self.name), seed, 1, ROWS)
+        return path
+
+    def _frame(self) -> Any:
+        """Read the file without running the package: some of them load old libraries."""
+        import pandas as pd
+
+        found = find_spec(self.package)
+        if found is None or not found.submodule_search_locations:
+            raise InputUnusable(f"table {self.name!r}: pip install {' '.join(PACKAGES)}; or name others with --table")
+        path = Path(found.submodule_search_locations[0]) / self.file
+        return pd.read_json(path) if path.suffix == ".json" else pd.read_csv(path)
+
+
+def _carried(name: str) -> Callable[[], Any]:
+    def load() -> Any:
+        from sklearn import datasets
+
+        bunch = getattr(datasets, f"load_{name}")(as_frame=True)
+        names = getattr(bunch, "target_names", None)
+        labels = bunch.target if names is None or name == "digits" else bunch.target.map(dict(enumerate(names)))
+        return bunch.data.assign(**{TARGET: labels})
+
+    return load
+
+
+PEER_TABLES = {
+    table.name: table
+    for table in (
+        PeerTable("breast_cancer", TARGET, make=_carried("breast_cancer")),
+        PeerTable("wine", TARGET, make=_carried("wine")),
+        PeerTable("digits", TARGET, make=_carried("digits")),
+        PeerTable("diabetes", TARGET, make=_carried("diabetes")),
+        PeerTable("marriages", "rate_marriage", "statsmodels", "datasets/fair/fair.csv"),
+        PeerTable("travel", "choice", "statsmodels", "datasets/modechoice/modechoice.csv"),
+        PeerTable("doctor_visits", "mdvis", "statsmodels", "datasets/randhie/randhie.csv"),
+        PeerTable("cars", "Miles_per_Gallon", "vega_datasets", "_data/cars.json"),
+        PeerTable("weather", "weather", "vega_datasets", "_data/seattle-weather.csv"),
+        PeerTable("penguins", "species", "palmerpenguins", "data/penguins.csv"),
+        PeerTable("friedman", TARGET),
+        PeerTable("clusters", TARGET),
+    )
+}
+
+
+class Comparison(BaseModel):
+    """The losses of all three on the same untouched rows of one table and seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    table: str
+    seed: int
+    seconds: int
+    """For each search."""
+    losses: Mapping[str, float]
+    generations: int
+    candidates: int
+    """Methods that each swarm has compared in a generation."""
+    drawn: int
+    """Recipes that the random search has tried."""
+
+    @property
+    def ranks(self) -> dict[str, float]:
+        """Return 1 for the smallest loss; equal ones share their places, in as many digits as a run logs."""
+        from scipy.stats import rankdata
+
+        losses = [round(loss, DIGITS) for loss in self.losses.values()]
+        return dict(zip(self.losses, rankdata(losses).tolist(), strict=True))
+
+
+class FinishedComparisons:
+    """The comparisons in a file; without a file none is kept."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+
+    def read(self, seconds: int) -> dict[tuple[str, int], Comparison]:
+        """Return (table, seed) -> its comparison with searches of so many seconds.
+
+        Raises:
+            InputUnusable: a line is no comparison, or the file cannot be read.
+        """
+        if self._file is None or not self._file.exists():
+            return {}
+        found, number = {}, 0
+        try:
+            for line in self._file.read_text(encoding="utf-8").splitlines():
+                number += 1
+                one = Comparison.model_validate_json(line)
+                if one.seconds == seconds:
+                    found[one.table, one.seed] = one
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputUnusable(f"--results {self._file}: {error}") from error
+        except ValidationError as error:
+            raise InputUnusable(f"--results {self._file}, line {number}: this is no comparison") from error
+        return found
+
+    def add(self, one: Comparison) -> None:
+        """Append a comparison. Raises InputUnusable when the file cannot be written."""
+        if self._file is None:
+            return
+        try:
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(one.model_dump_json() + "\n")
+        except OSError as error:
+            raise InputUnusable(f"--results {self._file}: {error.strerror}") from error
+
 
 SWARM, RANDOM, PLAIN = "the swarm", "random search", "HistGradientBoosting"
 PEERS = (SWARM, RANDOM, PLAIN)

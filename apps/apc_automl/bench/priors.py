@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from apc_automl.bench.confidence import Interval
 from apc_automl.bench.reference_runs import (
     FIRST_SEED,
     ROWS,
+    Interval,
     bench_folder,
     run_settings,
     run_swarm_once,

@@ -1,10 +1,12 @@
-"""One run of the reference swarm in this process, read back from its log."""
+"""Runs of the reference swarm in this process, read back from their logs, and the means of a few of them."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 
 from apc_automl.data.generated import TARGET
@@ -103,3 +105,32 @@ async def run_swarm_once(
         if log.validations:
             loss = float(json.loads(await system.artifacts.get(log.validations[-1].evidence[0]))["loss"])
     return SwarmRun(log, recipes, outcomes, loss)
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its confidence interval by Student's t; with fewer than two values the interval is the mean."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """Return the mean and interval of independent runs. Raises ValueError without values."""
+        from scipy.stats import t
+
+        if not values:
+            raise ValueError("an interval needs at least one value")
+        mean = fmean(values)
+        if len(values) < 2:
+            return cls(mean, mean, mean, len(values))
+        reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+        return cls(mean, mean - reach, mean + reach, len(values))
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} [{self.low:.4f}, {self.high:.4f}]"

@@ -1,7 +1,11 @@
-"""Tables drawn from a generator: as many samples of one kind of data as an experiment wants."""
+"""Tables that nobody has to bring: the one used when none is named, and samples drawn from a generator."""
 
 from enum import StrEnum
 from pathlib import Path
+
+from sklearn.datasets import load_breast_cancer
+
+from apc_bus.folders import make_private_folder
 
 TARGET = "target"
 
@@ -51,3 +55,20 @@ def write_samples(folder: Path, generator: Generator, seed: int, samples: int, r
         frame.iloc[number * rows : (number + 1) * rows].to_csv(path, index=False, lineterminator="\n")
         paths.append(path)
     return paths
+
+
+DEFAULT_TARGET = "diagnosis"
+
+
+def write_default_table(folder: Path) -> Path:
+    """Write `breast-cancer.csv` (569 rows, 30 numeric columns, two classes) unless the folder has it."""
+    path = folder / "breast-cancer.csv"
+    if not path.exists():
+        bunch = load_breast_cancer(as_frame=True)
+        names = dict(enumerate(bunch.target_names))
+        frame = bunch.data.assign(**{DEFAULT_TARGET: bunch.target.map(names)})
+        make_private_folder(folder)
+        draft = path.with_suffix(".draft")
+        frame.to_csv(draft, index=False, lineterminator="\n")
+        draft.replace(path)
+    return path

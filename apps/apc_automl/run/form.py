@@ -115,7 +115,7 @@ class RunForm:
     def _table(self, data_dir: Path) -> tuple[Path, str]:
         if self.data is not None:
             return self.data, self.target or self._ask_for_target(self.data)
-        from apc_automl.data.default_data import DEFAULT_TARGET
+        from apc_automl.data.generated import DEFAULT_TARGET
 
         return self.sample(data_dir), self.target or DEFAULT_TARGET
 
@@ -128,7 +128,7 @@ class RunForm:
     @staticmethod
     def sample(data_dir: Path) -> Path:
         """Return the sample table; it is written when it is not there."""
-        from apc_automl.data.default_data import write_default_table
+        from apc_automl.data.generated import write_default_table
 
         return write_default_table(data_dir / "samples")
 

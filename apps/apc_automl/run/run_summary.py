@@ -6,10 +6,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from apc_automl.report.comparison import scores_of, worth_of
-from apc_automl.report.outcome import Judged, Outcome
+from apc_automl.report.outcome import Judged, Outcome, scores_of, worth_of
 from apc_automl.run.form import RunForm
-from apc_automl.run.wrapping import wrapped
+from apc_automl.run.status import wrapped
 from apc_bus.settings import BusSettings
 from apc_cli.for_applications import echo, print_json, program, to_json, write_bytes
 

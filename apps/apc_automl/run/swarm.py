@@ -13,18 +13,15 @@ from apc_automl.errors import Interrupted, NothingPassed
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.outcome_files import collect_outcome
 from apc_automl.report.run_events import follow_run
+from apc_automl.report.run_log import read_run
 from apc_automl.roles import MODULE, ROLES, make_agents
-from apc_automl.run.display import show_run
 from apc_automl.run.form import RunForm, environment_of
-from apc_automl.run.resuming import resumed
 from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of, replay_command
 from apc_automl.run.sizing import fit_to_budget, parallel_trainings
-from apc_automl.run.status import RunStatus
-from apc_automl.run.wrapping import wrapped
+from apc_automl.run.status import RunStatus, show_run, wrapped
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.priors import LoggedPast
-from apc_automl.training.preparing import check_table, prepare_table
-from apc_automl.training.workbench import Workbench
+from apc_automl.training.workbench import Workbench, check_table, prepare_table
 from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.concurrency import cancelled
 from apc_bus.settings import BusSettings, DatabaseSettings
@@ -222,3 +219,26 @@ def _workbench() -> Iterator[Workbench]:
         yield workbench
     finally:
         workbench.close()
+
+
+async def resumed(form: RunForm, settings: AutomlSettings) -> tuple[RunForm, AutomlSettings]:
+    """Return form and settings of a run that goes on from `form.resume`.
+
+    Unless the user names a seed it is that of RUN, and the next one if RUN has judged a final model: its untouched
+    rows have been looked at, so the table is split in another way.
+
+    Raises:
+        InputUnusable: the log does not know RUN, or RUN searched another table or another target.
+    """
+    async with open_log() as pool:
+        log = await read_run(pool, form.resume or "")
+    if not log.sizes:
+        raise InputUnusable(f"--resume {form.resume}: the log holds no model search of this name; `apc session list`")
+    if settings.task_id not in log.sizes["task_ids"]:
+        raise InputUnusable(
+            f"--resume {form.resume}: that run searched another table or another target; "
+            "name the same ones with --data and --target"
+        )
+    if form.seed is None:
+        form = replace(form, seed=log.seed + bool(log.validations))
+    return form, settings.model_copy(update={"resume": log.run_id, "seed": form.used_seed})

@@ -8,8 +8,9 @@ import rfc8785
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_profile import TableProfile
-from apc_automl.errors import TableInvalid
+from apc_automl.errors import TableInvalid, TrainingUnavailable
 from apc_automl.settings import AutomlSettings
+from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import (
     REST,
     SLICES,
@@ -19,18 +20,18 @@ from apc_automl.swarm.briefs import (
     brief_keys,
     brief_payload,
 )
-from apc_automl.swarm.every_row import take_final_models, train_when_promoted
 from apc_automl.swarm.members import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_automl.swarm.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_automl.swarm.priors import PastRuns, PastTrial, chance_to_win, choose_priors
+from apc_automl.training import work
 from apc_automl.training.material import Prepared
-from apc_automl.training.preparing import prepare_table
 from apc_automl.training.spaces import SWARMS, families_of
-from apc_automl.training.workbench import Workbench
+from apc_automl.training.workbench import Workbench, prepare_table
 from apc_bus.telemetry import get_logger
-from apc_contracts.packet import Packet
+from apc_contracts.packet import Packet, ProofBundle
 from apc_contracts.payloads.by_type import (
     ArbitrationPayload,
+    ArtifactPayload,
     DecisionPayload,
     IdeaPayload,
     SignalPayload,
@@ -183,3 +184,50 @@ def _facts(profile: dict[str, Any]) -> list[str]:
         f"{sizes['train']} rows to train, {sizes['held_out']} held out, {sizes['untouched'][0]} untouched a round",
         *profile["notes"][:MAXIMUM_NOTES],
     ]
+
+
+def take_final_models(agent: Agent, settings: AutomlSettings, workbench: Workbench) -> None:
+    """Let the librarian note the recipe of each final model by the ARTIFACT of EXECUTION that names it."""
+
+    @agent.on(PacketType.ARTIFACT)
+    async def note_final_model(artifact: Packet[ArtifactPayload], ctx: HandlerContext) -> None:
+        evidence = artifact.proof_bundle.evidence_refs if artifact.proof_bundle else ()
+        if ctx.session_id == settings.session_id and len(evidence) == 3:
+            ctx.state.setdefault("final_recipes", {})[str(artifact.packet_id)] = evidence[2]
+            await _train_on_every_row(settings, workbench, ctx)
+
+
+async def train_when_promoted(
+    session: SessionState, settings: AutomlSettings, workbench: Workbench, ctx: HandlerContext
+) -> None:
+    """Note which final model was promoted, and train its recipe on every row."""
+    if session.state == "PROMOTION" and session.subjects:
+        ctx.state["promoted"] = [str(subject) for subject in session.subjects]
+        await _train_on_every_row(settings, workbench, ctx)
+
+
+async def _train_on_every_row(settings: AutomlSettings, workbench: Workbench, ctx: HandlerContext) -> None:
+    """Train the promoted recipe on the whole table, once, in PROMOTION, and say so in an ARTIFACT.
+
+    A table that cannot be read any more costs this model alone: the promoted one stands.
+    """
+    recipes: dict[str, str] = ctx.state.get("final_recipes", {})
+    promoted = next((one for one in ctx.state.get("promoted", ()) if one in recipes), None)
+    if promoted is None or ctx.state.get("has_trained_all") or settings.data is None:
+        return
+    schema, recipe = [await ctx.artifacts.get(name) for name in (ctx.state["schema"], recipes[promoted])]
+    try:
+        path, seed = str(settings.data), settings.seed
+        model = await workbench.run(work.train_on_all, path, settings.problem, schema, recipe, seed, settings.options)
+    except (TableInvalid, TrainingUnavailable, KeyError) as error:
+        log.warning("not_trained_on_every_row", reason=str(error), session_id=ctx.session_id)
+        return
+    model_hash = await ctx.artifacts.put(model)
+    await ctx.emit(
+        role_payloads.all_rows_artifact(model_hash, ctx.artifacts.uri(model_hash)),
+        to=ORCHESTRATOR,
+        run_phase=RunPhase.PROMOTION,
+        confidence=0.0,
+        proof_bundle=ProofBundle(evidence_refs=(recipes[promoted],)),
+    )
+    ctx.state["has_trained_all"] = True

@@ -13,8 +13,9 @@ from typing import ParamSpec, TypeVar
 from apc_automl.errors import TrainingUnavailable
 from apc_automl.model.frames import Request
 from apc_automl.model.model_reader import ModelReader
+from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
-from apc_automl.training.material import Blob, Study
+from apc_automl.training.material import Blob, Prepared, Study
 from apc_bus.telemetry import get_logger
 
 ATTEMPTS = 4
@@ -124,3 +125,26 @@ def _end_with_parent() -> None:
     parent.join()
     # A pool's process holds both ends of its queue: otherwise it would outlive a killed parent.
     _exit(1)
+
+
+async def check_table(settings: AutomlSettings, workbench: Workbench) -> None:
+    """Read the table in the first process, before others start, so that a refusal does not wait for them.
+
+    Raises:
+        TableInvalid: nothing can be learned from it.
+    """
+    await workbench.run(work.check, str(settings.data), settings.target, settings.problem, settings.options)
+
+
+async def prepare_table(settings: AutomlSettings, workbench: Workbench) -> Prepared:
+    """Return the table of the settings, split and profiled. Raises TableInvalid."""
+    return await workbench.run(
+        work.prepare,
+        str(settings.data),
+        settings.target,
+        settings.problem,
+        settings.seed,
+        settings.maximum_rounds,
+        settings.maximum_rows,
+        settings.options,
+    )

@@ -8,7 +8,7 @@ import pytest
 from sklearn.datasets import load_diabetes, load_wine
 from threadpoolctl import threadpool_limits
 
-from apc_automl.data.default_data import DEFAULT_TARGET, write_default_table
+from apc_automl.data.generated import DEFAULT_TARGET, write_default_table
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.measuring import prepare

@@ -11,8 +11,7 @@ import pytest
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.loading import load_model
 from apc_automl.report.run_log import LoggedPacket, RunLog
-from apc_automl.run.predict import checked_promise
-from apc_automl.run.written_model import Record, WrittenModel
+from apc_automl.run.predict import Record, WrittenModel, checked_promise
 from apc_automl.swarm.members import SENTINEL
 from apc_automl.training.material import Blob
 from apc_cli.errors import InputUnusable, LogDiffers

@@ -5,10 +5,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from apc_automl.bench import peer_tables
-from apc_automl.bench.comparisons import Comparison, FinishedComparisons
-from apc_automl.bench.peer_tables import PEER_TABLES, PeerTable
-from apc_automl.bench.peers import PLAIN, RANDOM, SWARM, measure_peers, summarise
+from apc_automl.bench import peers
+from apc_automl.bench.peers import (
+    PEER_TABLES,
+    PLAIN,
+    RANDOM,
+    SWARM,
+    Comparison,
+    FinishedComparisons,
+    PeerTable,
+    measure_peers,
+    summarise,
+)
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.outsiders import judge_baseline, judge_plain, judge_recipe, search_at_random
 from apc_cli.errors import InputUnusable
@@ -40,7 +48,7 @@ def test_a_table_of_a_package_is_its_file(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_tables, "find_spec", lambda _: None)
+    monkeypatch.setattr(peers, "find_spec", lambda _: None)
     with pytest.raises(InputUnusable, match="pip install statsmodels vega_datasets palmerpenguins"):
         PEER_TABLES["penguins"].write(tmp_path, 1)
 

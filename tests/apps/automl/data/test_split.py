@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.data.split import Parts, split_rows
 from apc_automl.data.table import Table, read_table
 

@@ -12,8 +12,7 @@ import pytest
 from apc_automl.data.new_rows import differences
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.report.run_log import RunLog
-from apc_automl.run.predict import checked_promise, predict_table, verify_model
-from apc_automl.run.written_model import WrittenModel
+from apc_automl.run.predict import WrittenModel, checked_promise, predict_table, verify_model
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
 from apc_automl.training.recipes import Recipe

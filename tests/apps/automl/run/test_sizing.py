@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
 from apc_automl.run.sizing import (
     BETWEEN_SECONDS,

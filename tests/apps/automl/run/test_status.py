@@ -6,8 +6,7 @@ import pytest
 
 from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
 from apc_automl.report.run_log import TransferRecord
-from apc_automl.run.display import show_run
-from apc_automl.run.status import RunStatus
+from apc_automl.run.status import RunStatus, show_run
 
 DISCOVERY = "INDEPENDENT_DISCOVERY"
 SCORED = ModelMeasured("trees", 1, 0, 0.8, "forest", "accuracy 91.0%")

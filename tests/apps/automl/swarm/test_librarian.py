@@ -8,7 +8,7 @@ import pandas
 import pytest
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.model.model_file import load_model
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.members import LIBRARIAN

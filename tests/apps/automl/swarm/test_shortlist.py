@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from apc_automl.data.table_schema import Schema
+from apc_automl.swarm.builder import choose_method
 from apc_automl.swarm.notebook import Entry, Notebook
-from apc_automl.swarm.shortlist import choose_method
 from apc_automl.training.material import Study
 from apc_automl.training.measuring import FOLDS, score_folds
 from apc_automl.training.recipes import Recipe

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tests.support.waiting import until
 
-from apc_automl.data.default_data import DEFAULT_TARGET
+from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.errors import TableInvalid, TrainingUnavailable
 from apc_automl.training import work
 from apc_automl.training.material import Study

@@ -104,8 +104,8 @@ class _Writers(Collector):
             yield counter
         meaning = "1 = it consumes, and its database answers."
         ready = GaugeMetricFamily("apc_log_writer_ready", meaning, labels=["shard"])
-        for writer in writers:
-            ready.add_metric([str(writer.shard)], int(writer.is_ready))
+        for shard in sorted({writer.shard for writer in writers}):
+            ready.add_metric([str(shard)], int(any(one.is_ready for one in writers if one.shard == shard)))
         yield ready
 
 

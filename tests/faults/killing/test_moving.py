@@ -3,11 +3,10 @@
 import random
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
 
 import pytest
 from tests.faults.deployment import Deployment
-from tests.faults.killing.test_processes import has_handled
+from tests.faults.killing.test_processes import Record, has_handled
 from tests.support.traffic import until
 
 from apc_log.placement import move_shard, read_held_shards
@@ -49,7 +48,7 @@ async def go_on(deployment: Deployment) -> None:
 
 
 @pytest.mark.long
-async def test_a_shard_moves_to_and_fro_under_load(deployment: Deployment, record: Any) -> None:
+async def test_a_shard_moves_to_and_fro_under_load(deployment: Deployment, record: Record) -> None:
     """Matrix row 51: each move drains, fences by the next epoch and goes on; `log verify` finds nothing."""
     chance = random.Random(51)
     await deployment.open_session()
@@ -77,7 +76,9 @@ async def test_a_shard_moves_to_and_fro_under_load(deployment: Deployment, recor
 
 
 @pytest.mark.long
-async def test_the_shard_of_a_killed_orchestrator_is_taken_and_given_back(deployment: Deployment, record: Any) -> None:
+async def test_the_shard_of_a_killed_orchestrator_is_taken_and_given_back(
+    deployment: Deployment, record: Record
+) -> None:
     """Matrix row 52: kill -9 of the one whose shard it is; another one takes it, and gives it back when it returns."""
     chance = random.Random(52)
     await deployment.open_session()

@@ -16,6 +16,7 @@ from tests.support.traffic.equalities import Sent
 from apc_contracts.identity.ids import shard_of
 from apc_orchestrator import Orchestrator
 
+Apc = Callable[..., Awaitable[Any]]
 NAMES = ("gate-0", "gate-1")
 DIVIDED = {"orchestrators": 2}
 OPEN = "SELECT count(*) = $1 AND sum(open_deliveries) = 0 FROM apc_log.sessions"
@@ -35,7 +36,7 @@ def shards() -> int:
 
 
 @pytest.fixture
-def apc(house: House, tmp_path: Path, postgres_url: str) -> Callable[..., Awaitable[Any]]:
+def apc(house: House, tmp_path: Path, postgres_url: str) -> Apc:
     """Runs `apc` with this broker and database."""
     given = {
         "APC_AMQP_URL": house.settings.amqp_url.get_secret_value() if house.settings.amqp_url else "",
@@ -72,7 +73,7 @@ async def _ready(*gates: Orchestrator) -> bool:
     return all(gate.is_ready for gate in gates)
 
 
-async def test_a_shard_moves_under_load_and_nothing_is_lost_or_doubled(house: House, apc: Any) -> None:
+async def test_a_shard_moves_under_load_and_nothing_is_lost_or_doubled(house: House, apc: Apc) -> None:
     sent = Sent()
     workers = [ScriptedWorker(house.agents.bus, agent) for agent in house.agents.cast]
     async with AsyncExitStack() as stack:
@@ -126,7 +127,7 @@ async def test_a_shard_moves_under_load_and_nothing_is_lost_or_doubled(house: Ho
     assert await house.pool.fetchval(FENCED) == 0, "the one who left had ended everything"
 
 
-async def test_one_that_does_not_run_is_waited_for_while_the_shard_is_served(house: House, apc: Any) -> None:
+async def test_one_that_does_not_run_is_waited_for_while_the_shard_is_served(house: House, apc: Apc) -> None:
     async with house.persister(), house.gate(orchestrator="gate-0") as (gate, _):
         await until(holds(gate, 0, 1))
         await house.agents.register()

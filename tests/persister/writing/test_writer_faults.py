@@ -127,7 +127,7 @@ async def test_the_database_dies_and_comes_back(data: Path, memory_broker: InMem
             assert writer.counts.messages == BATCHES + 1, "nothing is done while the database is away"
             await start_embedded(data)
             await until(lambda: writer.counts.messages == 2 * BATCHES + 1)
-            assert persister.is_ready
+            await until(lambda: persister.is_ready)
         assert await bench.count("agent_packets") == packets
         assert await bench.numbers() == list(range(1, 4 * packets + 1))
         pool.terminate()

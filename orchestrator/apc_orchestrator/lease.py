@@ -140,12 +140,12 @@ class Places:
     """
 
     def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool) -> None:
-        self._settings = settings
         self._name = settings.orchestrator_name
         self._bus = bus
         self._pool = pool
         self._moved: dict[int, str] = {}
         self._turns = {shard: _Turn() for shard in settings.own_shards}
+        self._named = {shard: settings.orchestrator_of(shard) for shard in settings.own_shards}
 
     def is_elsewhere(self, shard: int) -> bool:
         """Return whether another orchestrator, whose shard it is, was there at the last look; from any thread."""
@@ -153,7 +153,7 @@ class Places:
 
     def orchestrator_of(self, shard: int) -> str | None:
         """Return whose shard it is; None = of the first that comes."""
-        return self._moved.get(shard) or self._settings.orchestrator_of(shard)
+        return self._moved.get(shard) or self._named[shard]
 
     def note_standby(self, shard: int, name: str) -> None:
         """Note that an orchestrator stands by for a shard that this process serves."""

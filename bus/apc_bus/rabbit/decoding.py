@@ -176,7 +176,10 @@ def _take_other(headers: dict[str, HeaderValue], name: str, kind: int, value: by
 
 
 def _texts(array: bytes) -> list[str]:
-    """Return the texts in an array. RabbitMQ passes over what else is in a CC, and routes by them: so they count."""
+    """Return the texts in an array. RabbitMQ passes over what else is in a CC, and routes by them: so they count.
+
+    Raises _Unreadable for one whose values do not end where it does.
+    """
     texts: list[str] = []
     position = 4
     while position < len(array):
@@ -184,6 +187,8 @@ def _texts(array: bytes) -> list[str]:
         position = _end_of(kind, array, start)
         if kind == _TEXT:
             texts.append(array[start + 4 : position].decode(errors="replace"))
+    if position != len(array):
+        raise _Unreadable
     return texts
 
 

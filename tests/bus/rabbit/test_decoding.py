@@ -144,6 +144,7 @@ def test_a_table_of_any_depth_is_passed_over(kind: bytes, depth: int) -> None:
         (with_properties(HEADERS | MESSAGE_ID | USER_ID, long(b"\x01\xffV"), short(b"m"), GUEST), "m"),
         (with_properties(HEADERS | MESSAGE_ID | USER_ID, long(b"\x01az"), short(b"m"), GUEST), "m"),
         (with_properties(HEADERS | MESSAGE_ID | USER_ID, long(b"\x01aA" + b"\0\0\0\x09V"), short(b"m"), GUEST), "m"),
+        (with_properties(HEADERS | USER_ID, long(b"\x01aA" + b"\0\0\0\x01S\0\0\0\0"), GUEST), ""),
         (with_properties(MESSAGE_ID | USER_ID, short(b"m"), GUEST, b"trailing"), "m"),
     ],
 )

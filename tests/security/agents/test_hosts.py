@@ -112,4 +112,4 @@ async def test_a_child_process_handles_the_packet_of_its_agent_alone(tmp_path: P
         for name in ("../a-1", ""):
             with pytest.raises(KeyError):
                 host.runs(name, Risky())  # type: ignore[arg-type]
-    assert asked == [("a-1", "process"), ("a-2", "loop")], "the agent itself takes what has no place"
+    assert asked == [("a-1", "process"), ("a-2", "loop")], "the agent itself takes it"

@@ -23,10 +23,8 @@ from apc_orchestrator.judging import verdicts
 __all__ = ["house", "idea"]
 
 KEY = "pr-4711"
-FOR_ALL = questions._VERDICTS.replace("AND sender_agent_id = $3", "AND $3 <> ''").replace(
-    "AND user_id = $4", "AND $4 <> ''"
-)
-"""The statement that takes whatever has the packet_id for the answer."""
+FOR_ALL = questions._REFUSALS.replace("AND user_id = $2", "AND $2 <> ''")
+"""The statement that takes whatever claimed the packet_id for the answer."""
 
 
 @message("order/1")
@@ -89,7 +87,7 @@ async def test_the_refusal_of_another_is_no_answer(
 ) -> None:
     """What takes no id is recorded with the id that it claimed."""
     if not is_guarded:
-        monkeypatch.setattr(questions, "_VERDICTS", FOR_ALL)
+        monkeypatch.setattr(questions, "_REFUSALS", FOR_ALL)
     forged = make_packet("librarian", idea, packet_id=named("start"), session_id=str(named("session")))
     await ready.publish(forged, user="agent.blue-1")
     await ready.quiet()

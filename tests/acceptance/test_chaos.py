@@ -56,6 +56,7 @@ def check(scorecard: dict[str, Any]) -> None:
     assert set(scorecard["deliveries"]) == {"ARCHIVED"}, scorecard
 
 
+@pytest.mark.long
 def test_in_one_process(apc: ApcCommand) -> None:
     check(run_under_chaos(apc))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.apc_command import ApcCommand, FinishedRun
 
-pytestmark = pytest.mark.timeout(590)
+pytestmark = [pytest.mark.timeout(590), pytest.mark.long]
 
 
 def test_a_trace_goes_on_where_it_ended(finished_run: FinishedRun) -> None:

@@ -370,6 +370,7 @@ async def test_an_exception_that_nobody_catches_is_no_explanation(tmp_path: Path
     assert watch(LastResort(tmp_path)).is_careful
 
 
+@pytest.mark.long
 def test_many_processes_make_the_file_at_once(tmp_path: Path) -> None:
     for folder in (tmp_path / str(number) for number in range(10)):
         waits, goes = os.pipe()

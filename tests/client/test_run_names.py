@@ -96,6 +96,7 @@ def test_what_cannot_be_used_is_said(run_id: str | None, metadata: dict[str, Any
     assert said in str(caught.value) and "\x1b" not in str(caught.value)
 
 
+@pytest.mark.long
 async def test_the_command_gives_a_run_its_names(tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     (tmp_path / "named_desk.py").write_text(

@@ -195,6 +195,7 @@ def test_a_fault_in_the_settings_of_the_door_of_a2a(
     assert all(word in str(refused.value) for word in words), refused.value
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["a port in use", "a key for the card that is none"])
 @pytest.mark.parametrize("command", [UP, SERVE], ids=["up", "serve"])
 def test_the_commands_say_it_before_anything_is_started(
@@ -228,11 +229,13 @@ async def test_without_a_fault_the_mcp_server_reaches_for_the_database(
         await serve_mcp(McpForm("127.0.0.1:0", AccountRole.READER, has_acts=False))
 
 
+@pytest.mark.long
 def test_without_a_fault_a_system_is_started(apc: ApcCommand) -> None:
     ended = apc(*UP, given={"APC_A2A_LISTEN": "127.0.0.1:0", **DATABASE})
     assert ended.returncode != 0 and "one process, in-process bus" in ended.stderr, ended
 
 
+@pytest.mark.long
 def test_a_door_without_tokens_says_so_and_waits_for_the_broker(apc: ApcCommand) -> None:
     """Tokens may be made later: the door takes them as the file has them."""
     with apc.start(*SERVE, given={"APC_A2A_LISTEN": "127.0.0.1:0", **SERVERS}) as door:

@@ -80,6 +80,7 @@ async def running(url: str, folder: Path, desk: Desk) -> AsyncIterator[tuple[Emb
             yield system, Client(system.connect(OPERATOR), system.pool, own.registration, 1, key=own.key)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 async def test_everything_follows_the_primary(pair: PostgresPair, tmp_path: Path) -> None:
     """The address leads to the old primary for a while, and connections to it stay: nobody stays there, none halts."""

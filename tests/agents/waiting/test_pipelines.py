@@ -122,6 +122,7 @@ def _changed(program: Program, number: int, how: str) -> Program:
     return (change(program[0]), *program[1:])
 
 
+@pytest.mark.long
 @settings(max_examples=EXAMPLES // 4)
 @given(changeable, st.integers(0, 10), st.sampled_from(["leave out", "add", "change"]), st.integers(0, 1_000))
 def test_a_handler_that_makes_other_calls_is_told_and_makes_no_effect(

@@ -102,6 +102,7 @@ def test_a_delivery_is_read_as_pamqp_reads_it(method: Basic.Deliver, sent: Basic
     assert types == {name: type(value) for name, value in (sent.headers or {}).items() if name in types}
 
 
+@pytest.mark.long
 @given(methods, properties, st.integers(0, 400), st.integers(0, 255))
 def test_a_damaged_header_is_read_as_pamqp_reads_it_or_marked(
     method: Basic.Deliver, sent: Basic.Properties, place: int, value: int

@@ -161,6 +161,7 @@ async def test_the_lag_is_what_waits_in_the_queue(amqp_url: str) -> None:
         await until(lambda: bus.health.consumers[0].lag == 0)
 
 
+@pytest.mark.long
 async def test_a_broker_that_answers_nothing_leaves_nobody_waiting(proxy: Proxy) -> None:
     async with connected(proxy.url, heartbeat=30, broker_timeout=1) as bus, bus.subscribe(log_queue(0)) as subscription:
         await bus.publish(to_log("before"))

@@ -95,6 +95,7 @@ async def test_a_handler_comes_back_after_a_restart(node: PrivateNode, bus: Rabb
         await until(lambda: not bus.health.problems)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_connections_closed_by_force(node: PrivateNode, bus: RabbitBus) -> None:
     seen: asyncio.Queue[str] = asyncio.Queue()
@@ -112,6 +113,7 @@ async def test_connections_closed_by_force(node: PrivateNode, bus: RabbitBus) ->
             pass
 
 
+@pytest.mark.long
 @pytest.mark.broker
 async def test_a_deleted_queue_is_consumed_again_when_it_is_back(node: PrivateNode, bus: RabbitBus) -> None:
     seen: asyncio.Queue[str] = asyncio.Queue()

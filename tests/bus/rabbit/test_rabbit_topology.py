@@ -68,6 +68,7 @@ async def test_only_what_was_applied_before_can_lack_a_queue(amqp_vhost_url: str
     await link.close()
 
 
+@pytest.mark.long
 async def test_a_change_of_n_needs_drained_queues(amqp_vhost_url: str) -> None:
     await apply_rabbit(amqp_vhost_url, build_topology(2))
     bus = await connected(amqp_vhost_url)
@@ -143,6 +144,7 @@ def test_an_agent_cannot_have_the_user_of_a_service(user: str) -> None:
         permissions(build_topology(1, [AgentQueues("mallory", "red", broker_user=user)]))
 
 
+@pytest.mark.long
 async def test_a_change_of_n_needs_empty_inboxes(amqp_vhost_url: str) -> None:
     """What waits there will be answered, by an agent with another number of shards."""
     await apply_rabbit(amqp_vhost_url, build_topology(2, [ALPHA]))
@@ -277,6 +279,7 @@ async def test_apply_adds_the_slots_to_a_topology_of_release_0_1_0(amqp_vhost_ur
     await bus.close()
 
 
+@pytest.mark.long
 async def test_three_shards_of_release_0_1_0_become_four(amqp_vhost_url: str) -> None:
     await apply_rabbit(amqp_vhost_url, of_release_0_1_0(3))
     settings = BusSettings(amqp_url=SecretStr(amqp_vhost_url), shards=4)

@@ -181,6 +181,7 @@ def test_no_two_variables_name_one_thing() -> None:
     assert {thing for thing, names in things.items() if len(names) > 1} == ITS_VALUE_AND_ITS_PLACE
 
 
+@pytest.mark.long
 def test_each_field_is_read() -> None:
     read = {node.attr for tree in _product().values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     unread = {variable_of(kind, field) for kind in all_settings() for field in kind.model_fields.keys() - read}

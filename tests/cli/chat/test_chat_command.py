@@ -52,6 +52,7 @@ def run_chat(tmp_path: Path, lines: Sequence[str], *arguments: str, **given: str
     )
 
 
+@pytest.mark.long
 def test_the_example_uses_tools_tasks_memory_and_compression(tmp_path: Path) -> None:
     lines = ["3 kg to Rome", "My name is Ada", "What is my name?", "2 kg to Paris", "the route to Oslo"]
     filling = ["Please keep this in mind for me: " + "grain and salt " * 30] * 12
@@ -122,6 +123,7 @@ def test_commands_show_and_change_the_context(tmp_path: Path) -> None:
     assert cleared and empty == []
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 def test_a_session_resumes_for_its_owner_alone(tmp_path: Path, postgres_url: str) -> None:
     place = {"APC_DATABASE_URL": postgres_url}

@@ -58,6 +58,7 @@ async def chatting(database_url: str, folder: Path) -> AsyncIterator[Chat]:
         await process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
 async def test_a_task_of_a_killed_chat_ends_once_in_the_next(postgres_url: str, tmp_path: Path) -> None:

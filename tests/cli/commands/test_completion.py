@@ -17,6 +17,7 @@ SHOWN = "source <(apc --show-completion)"
 COMPLETE = '_apc_completion apc; echo "${COMPREPLY[@]}"'
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("taken_up", [INSTALLED, SHOWN], ids=["installed", "shown"])
 def test_groups_and_their_commands_are_completed(tmp_path: Path, taken_up: str) -> None:
     typed = ("apc ''", "apc de", "apc dead-letter re")

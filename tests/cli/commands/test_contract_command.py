@@ -139,6 +139,7 @@ def test_a_team_in_the_place_of_a_file_is_told_how_it_is_given(apc: ApcCommand) 
     assert "give the file of the rules, such as refunds.yml, and the team with --team refunds:team" in tested.stderr
 
 
+@pytest.mark.long
 def test_new_writes_what_check_accepts_and_explain_explains(apc: ApcCommand) -> None:
     assert apc("contract", "new", "review", "--from", "task").returncode == 0
     written = (apc.folder / "review.json").read_bytes()
@@ -167,6 +168,7 @@ def test_explain_says_what_moves_research(apc: ApcCommand) -> None:
     assert "there are: " in by_name["nothing_of_the_kind"].stderr
 
 
+@pytest.mark.long
 def test_a_fact_that_the_file_does_not_declare(apc: ApcCommand) -> None:
     """The error says where its entry comes from; with the entry the check is usable, and explained."""
     apc("contract", "new", "mine", "--from", "task")
@@ -220,6 +222,7 @@ def test_new_stays_in_its_folder(apc: ApcCommand, name: str) -> None:
     assert not list(apc.folder.glob("**/*.json"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["approvals", "investigation", "spending", "plain"])
 def test_new_rules_of_each_kind_pass_their_tests(apc: ApcCommand, kind: str) -> None:
     made = apc("contract", "new", "mine", "--kind", kind)
@@ -334,6 +337,7 @@ def test_check_warns_of_roles_that_nobody_here_has(apc: ApcCommand) -> None:
     assert "nobody here knows" not in known.stdout
 
 
+@pytest.mark.long
 def test_rules_are_shown_and_compared(apc: ApcCommand) -> None:
     apc("contract", "new", "mine", "--kind", "spending")
     path = apc.folder / "mine.yml"

@@ -84,6 +84,7 @@ async def test_a_queue_that_is_missing(healthy: None, amqp_vhost_url: str) -> No
     assert finding.fix == "apc topology apply"
 
 
+@pytest.mark.long
 async def test_a_broker_without_any_topology(
     amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +218,7 @@ async def test_recorded_time_that_is_ahead(healthy: None, postgres_url: str) -> 
     assert "restart the orchestrator" in finding.fix
 
 
+@pytest.mark.long
 def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: str) -> None:
     healthy = apc("doctor", given={"APC_DATABASE_URL": postgres_url})
     assert healthy.returncode == 0, healthy.stderr
@@ -252,6 +254,7 @@ LOOKS = [
 ]
 
 
+@pytest.mark.long
 async def test_no_look_can_end_the_examination(healthy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (asyncpg.InternalClientError("got result for unknown protocol state"), KeyError("unforeseen")):
         for look, check in LOOKS:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +154,7 @@ def scenes(draw: st.DrawFn) -> Scene:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(scenes(), st.booleans())
 def test_the_record_gives_the_verdict_again(scene: Scene, is_offline: bool) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def transitions_walk_the_machine(walked: Walk) -> None:
     assert state == walked.session.state
 
 
+@pytest.mark.long
 @given(seeds)
 @settings(max_examples=60, deadline=None)
 def test_the_books_balance_after_every_input(seed: int) -> None:

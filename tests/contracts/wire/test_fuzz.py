@@ -75,6 +75,7 @@ def check(found: Counter[str], bodies: int) -> None:
     assert set(found) >= {"packet", "MALFORMED", "SCHEMA_INVALID", "TOO_DEEP"}, "not exercised"
 
 
+@pytest.mark.long
 def test_ten_thousand_bodies_are_judged(good: list[bytes]) -> None:
     check(fuzz(good, 100), 10_000)
 

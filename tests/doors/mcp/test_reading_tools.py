@@ -125,6 +125,7 @@ async def test_a_refusal_has_a_code_a_field_and_what_to_do(
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
+@pytest.mark.long
 async def test_one_caller_is_offered_what_its_role_may_do(told: WebBench) -> None:
     offered = {}
     for role in AccountRole:

@@ -36,6 +36,7 @@ def settings(postgres_url: str, tmp_path: Path) -> dict[str, str]:
     return {"APC_DATABASE_URL": postgres_url, "APC_DATA_DIR": str(tmp_path / "data")}
 
 
+@pytest.mark.long
 async def test_an_editor_reads_the_log_over_stdio(told: WebBench, settings: dict[str, str]) -> None:
     command = StdioServerParameters(
         command=sys.executable, args=["-m", "apc_cli", "serve", "mcp", "--role", "reader"], env=settings
@@ -81,6 +82,7 @@ def heard(process: subprocess.Popen[str], number: int) -> Any:
     raise AssertionError("the server has ended")
 
 
+@pytest.mark.long
 async def test_the_server_ends_with_its_client_and_on_sigterm(process: subprocess.Popen[str]) -> None:
     say(process, json.dumps(DISCOVER))
     assert heard(process, 1)["result"]["serverInfo"]["name"] == "apc-bus"
@@ -88,6 +90,7 @@ async def test_the_server_ends_with_its_client_and_on_sigterm(process: subproces
     assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.long
 async def test_the_end_of_input_ends_the_server(process: subprocess.Popen[str]) -> None:
     say(process, json.dumps(DISCOVER))
     heard(process, 1)

@@ -94,6 +94,7 @@ def refused_for(deployment: Deployment, sender: str) -> Counter[str]:
     return Counter(deployment.workers[sender].nacks.values())
 
 
+@pytest.mark.long
 async def test_a_stopped_agent_is_refused_more_and_holds_up_nobody(deployment: Deployment, record: Record) -> None:
     """Row 36: its process stands still; beyond its bound it is refused, the others go on, and it catches up."""
     settings = {"APC_CONTRACT": contract_file(deployment.folder, outstanding_deliveries=BOUND)}

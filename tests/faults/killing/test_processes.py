@@ -34,6 +34,7 @@ def has_handled(deployment: Deployment, count: int) -> Callable[[], Awaitable[bo
     return holds
 
 
+@pytest.mark.long
 async def test_a_rolling_restart_under_load(deployment: Deployment, record: Record) -> None:
     """Matrix row 46: SIGTERM of gate and log writer, each with a standby; all leave with 0, nothing is out of order."""
     chance = random.Random(46)

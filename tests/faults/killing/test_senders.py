@@ -103,11 +103,13 @@ async def kill_after_the_confirm(deployment: Deployment, seed: int, record: Reco
     record("SIGKILL of a sender after the confirm", deployment, repaired_at)
 
 
+@pytest.mark.long
 async def test_killed_before_the_confirm(deployment: Deployment, record: Record) -> None:
     """Matrix row 1: the outcome is unknown; sent again under the same ids, each is one row and one effect."""
     await kill_before_the_confirm(deployment, 0, record)
 
 
+@pytest.mark.long
 async def test_killed_after_the_confirm(deployment: Deployment, record: Record) -> None:
     """Matrix row 2: nobody sends again, and what was confirmed goes its way without its sender."""
     await kill_after_the_confirm(deployment, 0, record)

@@ -158,6 +158,7 @@ async def test_an_effect_waits_for_the_verdict_on_a_packet(house: House, is_refu
     assert await told(house, trigger) == ([] if is_refused else ["claimed 0", "made 0"])
 
 
+@pytest.mark.long
 async def test_a_handler_that_runs_again_elsewhere_waits_for_the_same_verdict(house: House) -> None:
     """Its packet then has another time and clock, and is known by its cause alone."""
     agent, ends, made = Agent("red-1", role=ROLE, swarm=AGENTS["red-1"][0]), list[Any](), list[int]()

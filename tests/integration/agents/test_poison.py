@@ -44,6 +44,7 @@ async def errors_to(house: House, agent: str, count: int) -> list[dict[str, Any]
     return [packet["payload"] | {"sender": packet["sender"]["agent_id"]} for packet in packets]
 
 
+@pytest.mark.long
 async def test_a_handler_that_always_raises_ends_one_packet_and_no_other(house: House) -> None:
     """Matrix row 20."""
     agent, runs = Agent("red-1", role="role", swarm="red"), Counter[str]()

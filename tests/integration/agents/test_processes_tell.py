@@ -111,6 +111,7 @@ def about(lines: Lines, event: str, packet_id: str) -> dict[str, Any]:
     return line
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_its_ids_are_in_the_lines_and_nothing_of_its_content(
     house: House, key: AgentKey, processes: Processes, tmp_path: Path

@@ -207,6 +207,7 @@ async def test_a_dead_letter_of_a_host_is_requeued_to_its_recipient(running: Hou
     await until(running.has_nothing_open)
 
 
+@pytest.mark.long
 async def test_the_neighbours_of_a_revoked_agent_go_on(running: House) -> None:
     await neighbour()
     await move_agent("blue-1", Place(HOST), PATIENCE)
@@ -221,6 +222,7 @@ async def test_the_neighbours_of_a_revoked_agent_go_on(running: House) -> None:
         await until(running.has_come_to("ARCHIVED", sent.packet_id, "blue-1"))
 
 
+@pytest.mark.long
 async def test_agents_and_teams_of_a_file_share_a_host(running: House, tmp_path: Path) -> None:
     (tmp_path / "crowd_of_hosts.py").write_text(CROWD)
     names = tmp_path / "names.txt"

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_packet, until
@@ -24,6 +25,7 @@ DONE = DecisionPayload(
 )
 
 
+@pytest.mark.long
 async def test_another_client_gets_what_a_killed_one_waited_for(
     house: House, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.traffic import make_idea, make_packet, until
 
 
+@pytest.mark.long
 async def test_a_packet_is_taken_back(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc, given = (
         ApcCommand(tmp_path),

@@ -10,6 +10,7 @@ from apc_cli.errors import ServiceAway
 from apc_cli.system.supervisor import run_supervised
 
 
+@pytest.mark.long
 async def test_a_log_writer_that_refuses_says_why(
     amqp_vhost_url: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ async def test_an_operator_starts_a_task_and_is_told_what_it_waits_for(
     assert "the opener's TASK_IR or MESSAGE" in said.stdout, said.stderr
 
 
+@pytest.mark.long
 async def test_a_client_starts_sessions_and_has_no_inbox(house: House, postgres_url: str, tmp_path: Path) -> None:
     """What a session tells its opener would wait in an inbox that nobody reads."""
     apc = ApcCommand(tmp_path)
@@ -103,6 +104,7 @@ team = Team("desk", agents=[lead], entry="lead", contract="strict.json")
 """
 
 
+@pytest.mark.long
 async def test_a_team_is_registered_with_its_contract(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}
@@ -167,6 +169,7 @@ async def test_an_operator_looks_at_a_session_and_moves_it(house: House, postgre
     assert ended["why_halted"] == "STOP by librarian"
 
 
+@pytest.mark.long
 async def test_commands_take_the_end_of_an_id_that_lists_print(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {"APC_AMQP_URL": house.settings.amqp_url.get_secret_value(), "APC_DATABASE_URL": postgres_url}

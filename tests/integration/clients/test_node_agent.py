@@ -174,6 +174,7 @@ async def test_it_says_the_rule_and_the_remedy_of_a_refusal(
     assert (said["rule"], said["remedy"], said["reason"]) == ("no-remarks", "Break the long lines.", sentence)
 
 
+@pytest.mark.long
 async def test_it_joins_and_answers_an_idea_with_a_claim(
     running: House, installed: Path, amqp_vhost_url: str, tmp_path: Path
 ) -> None:

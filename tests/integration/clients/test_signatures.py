@@ -99,6 +99,7 @@ async def test_a_captured_packet_is_of_no_use(running: House, key: AgentKey) -> 
     assert [tuple(row) for row in conflicts] == [(renamed.packet_id, "BAD_SIGNATURE")], "kept; it has taken no id"
 
 
+@pytest.mark.long
 async def test_an_operator_registers_the_key_of_a_worker(
     running: House, key: AgentKey, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -40,6 +40,7 @@ async def test_a_rejected_delivery(running: House) -> None:
     assert (await running.agents.bus.depth(DEAD_QUEUE)).messages == 0
 
 
+@pytest.mark.long
 async def test_a_delivery_that_nobody_fetches_in_time(running: House) -> None:
     sent = make_packet("red-1", make_idea(), ("blue-1",), parent=running.opening, ttl_ms=300)
     await running.agents.publish(sent)

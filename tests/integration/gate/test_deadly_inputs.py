@@ -74,6 +74,7 @@ class DeadlyGates:
                 await process.wait()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_an_input_that_kills_the_process_of_the_gate_is_set_aside_alone(
     house: House, amqp_vhost_url: str, postgres_url: str, tmp_path: Path

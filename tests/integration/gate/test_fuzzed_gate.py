@@ -91,6 +91,7 @@ async def judge_all(house: House, count: int, exercised: Callable[..., None]) ->
     } <= set(kinds)
 
 
+@pytest.mark.long
 async def test_a_thousand_hostile_bodies(house: House, exercised: Callable[..., None]) -> None:
     await judge_all(house, 1000, exercised)
 

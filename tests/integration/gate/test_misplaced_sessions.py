@@ -49,6 +49,7 @@ async def served(house: House, shards: int, monkeypatch: pytest.MonkeyPatch) -> 
         yield
 
 
+@pytest.mark.long
 async def test_a_paused_one_resumes_and_stops(moved: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """No deadline ends it while it is paused."""
     async with served(moved, 1, monkeypatch):
@@ -59,6 +60,7 @@ async def test_a_paused_one_resumes_and_stops(moved: House, monkeypatch: pytest.
         assert await signal_session(SESSION, Signal.STOP, None, None) in ("CLOSED", "HALTED")
 
 
+@pytest.mark.long
 async def test_its_dead_letters_are_requeued_and_discarded(moved: House, monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(moved, 1, monkeypatch):
         await moved.open_session()

@@ -73,6 +73,7 @@ async def _ready(*gates: Orchestrator) -> bool:
     return all(gate.is_ready for gate in gates)
 
 
+@pytest.mark.long
 async def test_a_shard_moves_under_load_and_nothing_is_lost_or_doubled(house: House, apc: Apc) -> None:
     sent = Sent()
     workers = [ScriptedWorker(house.agents.bus, agent) for agent in house.agents.cast]
@@ -127,6 +128,7 @@ async def test_a_shard_moves_under_load_and_nothing_is_lost_or_doubled(house: Ho
     assert await house.pool.fetchval(FENCED) == 0, "the one who left had ended everything"
 
 
+@pytest.mark.long
 async def test_one_that_does_not_run_is_waited_for_while_the_shard_is_served(house: House, apc: Apc) -> None:
     async with house.persister(), house.gate(orchestrator="gate-0") as (gate, _):
         await until(holds(gate, 0, 1))

@@ -78,6 +78,7 @@ async def test_what_takes_no_id_is_kept_with_its_bytes(running: House, propertie
     assert delivery.message.message_id == str(behind.packet_id), "the refused one was not delivered"
 
 
+@pytest.mark.long
 async def test_a_blind_copy_reaches_nobody(running: House) -> None:
     """The broker strips BCC, so the gate cannot refuse it: ingress leads to gate queues only."""
     sent = make_packet("red-1", make_idea(), ("sentinel",), parent=running.opening)

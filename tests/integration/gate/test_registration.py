@@ -69,6 +69,7 @@ async def test_a_shard_that_is_away_is_named_and_repeating_is_safe(
     assert rows == {"contract/own": [0, 1], "schema/note/1": [0, 1]}
 
 
+@pytest.mark.long
 async def test_the_commands(house: House, postgres_url: str, tmp_path: Path) -> None:
     apc = ApcCommand(tmp_path)
     given = {

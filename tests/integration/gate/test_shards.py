@@ -100,6 +100,7 @@ def offer(protocol_id: str, session_id: str, opening: Packet, score: float = 0.9
     return make_packet("red-1", payload, ("blue-1",), parent=opening, session_id=session_id, lineage=lineage)
 
 
+@pytest.mark.long
 async def test_what_one_shard_blocks_the_other_refuses_and_each_waits_for_its_own_acks(
     house: House, tmp_path: Path, postgres_url: str
 ) -> None:
@@ -249,6 +250,7 @@ async def delete_queues(url: str) -> None:
     await link.close()
 
 
+@pytest.mark.long
 async def test_a_broker_gets_the_number_of_the_open_sessions_back(
     house: House, tmp_path: Path, postgres_url: str
 ) -> None:

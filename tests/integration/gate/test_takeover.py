@@ -143,6 +143,7 @@ async def far_house(house: House, amqp_vhost_url: str) -> AsyncIterator[FarHouse
         yield FarHouse(house, proxy, far)
 
 
+@pytest.mark.long
 async def test_an_idle_gate_keeps_its_shard(house: House) -> None:
     """Nobody speaks, and the bus asks nothing: the fence must not take the broker's pauses for its death.
 
@@ -170,6 +171,7 @@ def _keeps_its_lease(gate: Orchestrator, duration: timedelta) -> Callable[[], bo
     return has_kept_it
 
 
+@pytest.mark.long
 async def test_a_cut_connection_is_opened_again(far_house: FarHouse) -> None:
     house = far_house.house
     async with house.persister(), AsyncExitStack() as resources:

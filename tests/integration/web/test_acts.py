@@ -20,6 +20,7 @@ from apc_web.route_services import Services
 REQUEUES = "SELECT count(*) FROM apc_log.packet_transitions WHERE event = 'requeued'"
 
 
+@pytest.mark.long
 async def test_an_operator_acts_over_http(house: House, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APC_AMQP_URL", house.settings.amqp_url.get_secret_value())
     pool = await open_reader(postgres_url, timedelta(seconds=10))

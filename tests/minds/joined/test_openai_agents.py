@@ -199,6 +199,7 @@ async def test_senders_without_a_clearance_lead_it_to_nothing() -> None:
             await client.send(Ask(text="pay O-7"))
 
 
+@pytest.mark.long
 async def test_an_unknown_act_that_the_sdk_shows_to_the_model_ends_the_turn() -> None:
     """By default the SDK tells the model that the tool failed."""
     desk = Desk()
@@ -213,6 +214,7 @@ async def test_an_unknown_act_that_the_sdk_shows_to_the_model_ends_the_turn() ->
     assert len(desk.model.asked) == 1, "an answer to the error would be kept"
 
 
+@pytest.mark.long
 async def test_a_run_goes_on_with_what_was_settled() -> None:
     desk = Desk()
     desk.fails = True

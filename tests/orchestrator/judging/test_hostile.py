@@ -85,6 +85,7 @@ async def test_a_revoked_operator_requeues_nothing(running: House, packet: Build
     assert reason == "requeue not from sentinel"
 
 
+@pytest.mark.long
 async def test_an_input_that_the_gate_fails_on_is_set_aside(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ async def test_unreadable_ones_refuse_the_message(running: House, packet: Build,
     assert nack.payload.acked_packet_id == answer.packet_id and headers.RECEIPTS in nack.payload.reason
 
 
+@pytest.mark.long
 async def test_those_of_an_input_that_was_set_aside_are_kept(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,7 @@ def own_number() -> str:
     return f"{os.getpid()}\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("left", [b"", b"no number\n", b"OURS", b"-1\n", b"\xff\0", b"9" * 30])
 async def test_files_that_a_fault_left_stop_no_start(folder: Path, left: bytes) -> None:
     await (await start_embedded(folder)).stop()
@@ -206,6 +207,7 @@ async def test_files_that_a_fault_left_stop_no_start(folder: Path, left: bytes) 
     assert not await answers(server.url)
 
 
+@pytest.mark.long
 async def test_the_number_of_a_dead_server_is_that_of_another_process(folder: Path) -> None:
     server = await start_embedded(folder)
     file = folder / "postgres" / "postmaster.pid"
@@ -235,6 +237,7 @@ async def test_a_server_without_its_socket_is_stopped_too(folder: Path) -> None:
     assert is_over(running)
 
 
+@pytest.mark.long
 async def test_a_used_server_without_its_socket_is_left_alone(folder: Path) -> None:
     async with another_user(folder) as (user, url):
         inside = await asyncpg.connect(url)
@@ -249,6 +252,7 @@ async def test_a_used_server_without_its_socket_is_left_alone(folder: Path) -> N
     assert is_over(running), "its last user stopped it"
 
 
+@pytest.mark.long
 async def test_a_server_without_its_socket_that_nobody_uses_is_started_again(folder: Path) -> None:
     async with another_user(folder) as (user, _):
         user.kill()
@@ -260,6 +264,7 @@ async def test_a_server_without_its_socket_that_nobody_uses_is_started_again(fol
     await server.stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_backend", [False, True], ids=["postmaster", "backend"])
 async def test_the_number_of_a_dead_server_is_that_of_another_server(folder: Path, is_backend: bool) -> None:
     other = await start_embedded(folder / "other")
@@ -277,6 +282,7 @@ async def test_the_number_of_a_dead_server_is_that_of_another_server(folder: Pat
     await server.stop()
 
 
+@pytest.mark.long
 async def test_a_copied_folder_has_another_server(folder: Path) -> None:
     await (await start_embedded(folder / "first")).stop()
     shutil.copytree(folder / "first", folder / "second")
@@ -310,6 +316,7 @@ async def test_a_frozen_server_runs_whatever_its_file_says(folder: Path, left: s
     assert is_over(frozen)
 
 
+@pytest.mark.long
 async def test_the_last_user_stops_it(folder: Path) -> None:
     server = await start_embedded(folder)
     process = await asyncio.create_subprocess_exec(
@@ -325,6 +332,7 @@ async def test_the_last_user_stops_it(folder: Path) -> None:
     assert not await answers(server.url)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="gives up a right of root")
 async def test_root_of_a_container_may_not_look_at_the_servers_process(folder: Path) -> None:
     """Without CAP_SYS_PTRACE, which containers do not have, the folder in which a process works cannot be read."""

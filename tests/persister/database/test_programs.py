@@ -89,6 +89,7 @@ def apc_of_root(home: Path, *command: str) -> "subprocess.CompletedProcess[str]"
     return as_user("root", "env", *words, sys.executable, "-m", "apc_cli", *command)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     os.geteuid() != 0 and (shutil.which("sudo") is None or subprocess.run(["sudo", "-n", "true"]).returncode != 0),
     reason="acts as root: needs it, or a sudo that asks nothing",
@@ -120,6 +121,7 @@ def test_the_commands_work_from_a_closed_folder(folder: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
+@pytest.mark.long
 @needs_root
 def test_two_installations_share_no_copy(
     folder: Path, wheel: Path, place: Path, account: pwd.struct_passwd, capfd: pytest.CaptureFixture[str]
@@ -134,6 +136,7 @@ def test_two_installations_share_no_copy(
     assert not os.listdir(place)
 
 
+@pytest.mark.long
 @needs_root
 def test_another_version_replaces_the_copy(
     wheel: Path, place: Path, account: pwd.struct_passwd, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +151,7 @@ def test_another_version_replaces_the_copy(
     assert len(os.listdir(place)) == 1
 
 
+@pytest.mark.long
 @needs_root
 @pytest.mark.parametrize(
     ("until", "is_replaced"),
@@ -209,6 +213,7 @@ def test_no_place_for_a_copy(
         programs_for(account, wheel)
 
 
+@pytest.mark.long
 @needs_root
 def test_a_copy_that_is_used_stays(wheel: Path, place: Path, account: pwd.struct_passwd) -> None:
     made = programs_for(account, wheel)

@@ -126,6 +126,7 @@ def test_proofs_are_those_of_the_definition(size: int, place: float) -> None:
     assert made_by(consistency_path(TILES, index + 1, size)) == proof_by_definition(index + 1, leaves)
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(size=SIZES, place=st.floats(0, 1, exclude_max=True), flip=st.integers(0, 255))
 def test_proofs_hold_and_altered_ones_do_not(size: int, place: float, flip: int) -> None:

@@ -34,6 +34,7 @@ async def guard_of(pool: asyncpg.Pool) -> GuardState:
         return await read_guard(connection)
 
 
+@pytest.mark.long
 async def test_without_a_superuser_triggers_are_left_and_it_is_said(
     managed_url: str, memory_broker: InMemoryBroker
 ) -> None:

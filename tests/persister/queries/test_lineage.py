@@ -83,6 +83,7 @@ AT_REST = st.sets(st.sampled_from(["run-a", "run-b"]))
 SUM_RUN = "SELECT apc_log.sum_run(run_id) FROM apc_log.run_changes WHERE run_id = $1 GROUP BY run_id"
 
 
+@pytest.mark.long
 def test_every_figure_is_what_counting_gives(postgres_url: str) -> None:
     """One log grows from example to example: each is compared whole, by run and by protocol.
 

@@ -108,6 +108,7 @@ async def own_postgres(folder: Path) -> AsyncIterator[EmbeddedPostgres]:
         await (await start_embedded(folder)).stop()
 
 
+@pytest.mark.long
 async def test_the_database_dies_and_comes_back(data: Path, memory_broker: InMemoryBroker) -> None:
     """Matrix row 14: no batch is acknowledged while it is away, nothing is lost, nobody has to help."""
     async with own_postgres(data) as server:
@@ -133,6 +134,7 @@ async def test_the_database_dies_and_comes_back(data: Path, memory_broker: InMem
         pool.terminate()
 
 
+@pytest.mark.long
 async def test_stopping_while_the_database_is_away(data: Path, memory_broker: InMemoryBroker) -> None:
     async with own_postgres(data) as server:
         pool = await open_pool(server.url, max_size=4)

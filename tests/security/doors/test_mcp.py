@@ -249,6 +249,7 @@ GARBAGE = [
 ]
 
 
+@pytest.mark.long
 async def test_garbage_on_standard_input_ends_nothing(process: subprocess.Popen[str]) -> None:
     """Nothing but messages is ever written to standard output (`heard` reads each line as JSON)."""
     for line in (*GARBAGE, "x" * (LARGEST_MESSAGE + 1), json.dumps({**INITIALIZE, "x": "y" * LARGEST_MESSAGE})):

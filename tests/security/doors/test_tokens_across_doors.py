@@ -105,6 +105,7 @@ async def doors(behind: Behind, tmp_path: Path) -> AsyncIterator[Doors]:
         yield Doors(urls, tokens, pool, files)
 
 
+@pytest.mark.long
 async def test_a_token_opens_its_own_door_alone(doors: Doors) -> None:
     """In any form in which somebody may present it; nothing is stored."""
     opens = {**{name: name for name in doors.urls}, "issuer": "a2a"}
@@ -142,6 +143,7 @@ async def test_a_digest_that_is_copied_to_the_file_of_another_door_opens_it_for_
     assert await doors.status("a2a", f"Bearer {doors.tokens['web']}") == 401
 
 
+@pytest.mark.long
 async def test_without_its_prefix_the_door_would_take_it(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = sha256(doors.tokens["web"].encode()).hexdigest()
     ours = {"ida": access.CallerTokens(tokens={"web": plain})}

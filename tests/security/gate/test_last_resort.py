@@ -22,6 +22,7 @@ JUDGED = "SELECT packet_id FROM apc_log.agent_packets WHERE sender_agent_id = 'r
 MANY = 25
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [RecursionError, MemoryError])
 async def test_an_error_that_nobody_classified_costs_one_input(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
@@ -53,6 +54,7 @@ async def test_an_error_that_nobody_classified_costs_one_input(
     assert judged[poison.packet_id] == 1 + ATTEMPTS, "with others, and then alone"
 
 
+@pytest.mark.long
 async def test_an_input_that_waits_for_its_session_is_judged_alone_all_the_same(
     running: House, packet: Build, idea: IdeaPayload, monkeypatch: pytest.MonkeyPatch
 ) -> None:

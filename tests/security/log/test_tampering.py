@@ -34,6 +34,7 @@ async def verify(connection: AnyConnection, long_log: LongLog) -> list[LogFindin
     return findings + await compare_derived(connection)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 5 * TAMPERINGS)
 async def test_each_tampering_is_found_with_its_place(postgres_url: str, pytestconfig: pytest.Config) -> None:
     pool = await open_pool(postgres_url, max_size=2)

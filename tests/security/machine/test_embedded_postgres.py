@@ -304,6 +304,7 @@ async def test_what_a_stranger_put_into_the_runtime_folder_is_not_handed_over(
     assert not planted.exists() or planted.stat().st_uid == server_user().pw_uid, "without the guard it is"
 
 
+@pytest.mark.long
 async def test_the_folders_above_stay_as_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = folder / "closed"
     closed.mkdir(0o700)

@@ -58,6 +58,7 @@ async def served(bench: WebBench, *, is_guarded: bool = True) -> AsyncIterator[h
         listening.close()
 
 
+@pytest.mark.long
 async def test_no_route_answers_without_the_token_of_this_start(bench: WebBench) -> None:
     async with served(bench, is_guarded=False) as client:
         assert (await client.get("/api/v1/runs")).status_code == 200, "the guard is what refuses"

@@ -308,6 +308,7 @@ async def test_a_new_password_ends_the_logins_of_the_old_one(door: Door, monkeyp
         assert await door.status(thief) == 200, "a login lasts where the change of its password is not seen"
 
 
+@pytest.mark.long
 async def test_browsers_are_told_to_use_tls_alone(door: Door) -> None:
     async def told(base: str, app: Any) -> str | None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=base) as client:

@@ -43,6 +43,7 @@ async def told_secrets(bench: WebBench) -> dict[str, str]:
     return {"message": str(message.packet_id), "done": str(sent[1].packet_id)}
 
 
+@pytest.mark.long
 async def test_a_viewer_reads_no_content_by_any_field(
     bench: WebBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

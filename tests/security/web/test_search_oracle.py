@@ -31,6 +31,7 @@ async def secretive(bench: WebBench) -> AsyncIterator[WebBench]:
         yield bench
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_guarded", [True, False])
 async def test_a_viewer_asks_nothing_about_bodies(
     secretive: WebBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_guarded: bool

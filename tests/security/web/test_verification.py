@@ -48,6 +48,7 @@ def _processes() -> list[str]:
     return [line for line in lines if "apc_web.verification_process" in line]
 
 
+@pytest.mark.long
 async def test_one_verification_runs_however_many_are_started(told: WebBench, verifier: LogVerifier) -> None:
     async with _client(told) as client:
         answers = await asyncio.gather(*(client.post(PATH, headers=BEARER) for _ in range(20)))

@@ -35,6 +35,7 @@ async def test_a_verification_that_still_starts_is_cancelled(
     assert ended.state == verifier.job.state == "cancelled"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_guarded", [False, True])
 async def test_a_row_as_long_as_a_book_hides_no_finding(
     told: WebBench, verifier: LogVerifier, is_guarded: bool

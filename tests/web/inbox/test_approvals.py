@@ -87,6 +87,7 @@ async def test_pages_of_answers_have_their_cursor(desk: Desk, asked: dict[str, A
     assert late["items"] == []
 
 
+@pytest.mark.long
 async def test_a_question_is_answered_with_fields(desk: Desk) -> None:
     async with desk.office.worker(refunding()):
         opening = await desk.house.open(open_task())

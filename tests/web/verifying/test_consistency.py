@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import orjson
+import pytest
 from tests.support.traffic.packets import make_packet
 from tests.web.conftest import WebBench
 
@@ -67,6 +68,7 @@ async def test_a_size_that_cannot_be_is_refused_and_one_that_was_never_signed_is
     assert missing["code"] == "NOT_FOUND"
 
 
+@pytest.mark.long
 async def test_a_server_without_the_key_says_so(told: WebBench) -> None:
     old = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
     await told.get(PATH, old=old)

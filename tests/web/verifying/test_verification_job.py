@@ -48,6 +48,7 @@ async def test_a_database_that_is_away_is_said(told: WebBench) -> None:
     assert job["words"].startswith("the database does not answer")
 
 
+@pytest.mark.long
 async def test_a_server_without_a_verifier_says_what_to_do(told: WebBench) -> None:
     assert (await told.get("/log/verify", status=409))["code"] == "NO_VERIFIER"
 

@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_it_needs_no_other_library(folder: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ALONE + BOTH_WAYS], cwd=folder, capture_output=True, text=True, timeout=100, check=False

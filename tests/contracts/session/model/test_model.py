@@ -293,6 +293,7 @@ class Sessions(TwoRuns):
 REACHED: set[str] = set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("examples", [140, pytest.param(2000, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
 def test_the_session_is_what_the_rules_say(examples: int) -> None:
     # Shrinking takes longer than reading the steps of a failure.

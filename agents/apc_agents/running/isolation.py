@@ -195,9 +195,11 @@ class ChildThread:
         """Handle a delivery; return what `Take` says of its end: None = acknowledge it."""
         try:
             started = await asyncio.wrap_future(self._started or self._start())
-        except Exception as failure:  # broker or database are away, or on_start has failed: it is tried again
+        except BaseException as failure:
             self._started = None
-            return GiveBack(reason_of(failure))
+            if not isinstance(failure, Exception):  # nobody waits any more
+                raise
+            return GiveBack(reason_of(failure))  # broker or database are away, or on_start has failed
         handled = asyncio.run_coroutine_threadsafe(_handled(started, delivery, is_urgent=is_urgent), started.loop)
         try:
             return await asyncio.wrap_future(handled)
@@ -224,16 +226,18 @@ class ChildThread:
         try:
             asyncio.run(self._serve(told))
         except BaseException as failure:
-            if told.done():
+            if not told.done():
+                if told.set_running_or_notify_cancel():
+                    told.set_exception(failure)
+            elif not told.cancelled():
                 _log.exception("thread_failed", agent_id=self._agent.agent_id)
-            else:
-                told.set_exception(failure)
 
     async def _serve(self, told: "concurrent.futures.Future[_Started]") -> None:
         stop = asyncio.Event()
         async with _worker_of(self._agent, self._settings, self._bus_settings) as (worker, ended):
-            told.set_result(_Started(asyncio.get_running_loop(), worker, ended, stop))
-            await stop.wait()
+            if told.set_running_or_notify_cancel():  # else nobody waits any more
+                told.set_result(_Started(asyncio.get_running_loop(), worker, ended, stop))
+                await stop.wait()
 
 
 # In a process: nothing that it does ends its host.

@@ -1,13 +1,16 @@
 """The watch on the event loop of a host, and threads beside it."""
 
+import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from uuid import UUID
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from apc_agents import Agent
 from apc_agents.running.isolation import ChildThread
@@ -63,4 +66,12 @@ async def test_a_thread_without_a_broker_gives_the_delivery_back_and_tries_again
     for _ in range(2):
         error = await child.handle(delivery, is_urgent=False)
         assert isinstance(error, GiveBack) and "127.0.0.1:1" in str(error)
-    await child.close()
+    with capture_logs() as said:
+        waiting = asyncio.create_task(child.handle(delivery, is_urgent=False))
+        await asyncio.sleep(0)
+        (thread,) = (one for one in threading.enumerate() if one.name == "agent desk")
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await child.close()
+        await asyncio.to_thread(thread.join)
+    assert "thread_failed" not in [line["event"] for line in said], "nobody waited for it"

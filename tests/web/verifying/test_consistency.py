@@ -13,8 +13,6 @@ from apc_contracts.vocabulary import Signal
 from apc_log.offline_verifier import check_file, parse_key, parse_note
 
 PATH = "/log/checkpoints/0/consistency"
-ALL_UNTIL = 20
-"""The entries before this one are all proven, and as many behind it."""
 
 
 async def test_a_later_log_extends_an_earlier_one(told: WebBench) -> None:
@@ -28,10 +26,11 @@ async def test_a_later_log_extends_an_earlier_one(told: WebBench) -> None:
     assert f"of {new} entries extends that of {old}" in "\n".join(said)
 
 
+@pytest.mark.long
 async def test_an_entry_of_any_kind_is_proven(told: WebBench) -> None:
     entries = (await told.get("/log/checkpoints"))["items"][0]["tree_size"]
     kinds = set()
-    for seq in (*range(1, ALL_UNTIL), *range(ALL_UNTIL, entries + 1, max(entries // ALL_UNTIL, 1))):
+    for seq in range(1, entries + 1):
         proof = await told.get(f"/log/entries/0/{seq}/proof")
         kinds.add(orjson.loads(proof["entry"])[0])
         check_file(iter([orjson.dumps(proof).decode()]), [parse_key(proof["key"])])

@@ -11,7 +11,10 @@ CREATE TABLE IF NOT EXISTS apc_guard.log_tables (
     new_in xid8, -- the maintenance that made it, until it ends
     is_guards_own boolean NOT NULL DEFAULT false -- the guard alone writes its rows
 );
--- The open maintenance: a row until its transaction ends. Nobody but maintain() can insert one.
+-- A segment of a table (0122_segments.sql): of which one, and its bounds as the catalog tells them.
+ALTER TABLE apc_guard.log_tables ADD COLUMN IF NOT EXISTS part_of regclass, ADD COLUMN IF NOT EXISTS bounds text;
+-- The open maintenance: a row until its transaction ends. Nobody but maintain() can insert one; and without an actor the guard
+-- itself, while it opens a segment: that is looked at when it is done, not at each of its steps.
 CREATE TABLE IF NOT EXISTS apc_guard.maintenance (
     transaction_id xid8 PRIMARY KEY DEFAULT pg_current_xact_id(),
     actor text NOT NULL,
@@ -44,7 +47,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- ENABLE ALWAYS: the triggers fire under session_replication_role = replica too, for superusers as well.
+-- ENABLE ALWAYS: the triggers fire under session_replication_role = replica too, for superusers as well. A divided table has no
+-- rows: each of its segments has triggers itself, because those that it would inherit go when it is detached.
 CREATE OR REPLACE FUNCTION apc_guard.protect(log_table regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -55,6 +59,7 @@ BEGIN
             ('refuse_row_change', 'UPDATE OR DELETE', 'ROW'),
             ('refuse_statement', 'UPDATE OR DELETE OR TRUNCATE', 'STATEMENT')
         ) AS listed(name, events, level)
+        WHERE level = 'STATEMENT' OR (SELECT relkind FROM pg_class WHERE oid = log_table) <> 'p'
     LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION '
                        'apc_guard.refuse_change()', wanted.name, wanted.events, log_table, wanted.level);
@@ -85,6 +90,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
                        ('refuse_foreign_insert', 2 + 4, 'refuse_foreign_insert'))
         AS wanted(trigger_name, type, function_name)
     WHERE listed.is_append_only AND (wanted.trigger_name <> 'refuse_foreign_insert' OR listed.is_guards_own)
+      AND (wanted.trigger_name <> 'refuse_row_change'
+           OR NOT EXISTS (SELECT FROM pg_class WHERE oid = listed.name AND relkind = 'p'))
       AND NOT EXISTS (
         SELECT FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
         WHERE tgrelid = listed.name AND tgname = wanted.trigger_name AND tgtype = wanted.type AND tgenabled = 'A'
@@ -105,7 +112,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT listed.name, 'shares rows with ' || inhrelid::regclass || ' by inheritance'
     FROM apc_guard.log_tables AS listed JOIN pg_inherits ON inhparent = listed.name
-    WHERE listed.is_append_only AND inhrelid NOT IN (SELECT name FROM apc_guard.log_tables)
+    WHERE listed.is_append_only
+      AND inhrelid NOT IN (SELECT name FROM apc_guard.log_tables WHERE part_of = inhparent)
+    UNION ALL
+    SELECT listed.name, format('is no segment of %s any more, for %s', listed.part_of, listed.bounds)
+    FROM apc_guard.log_tables AS listed
+    WHERE listed.part_of IS NOT NULL AND NOT EXISTS (
+        SELECT FROM pg_inherits JOIN pg_class ON oid = inhrelid
+        WHERE inhrelid = listed.name AND inhparent = listed.part_of AND NOT inhdetachpending
+          AND pg_get_expr(relpartbound, oid) = coalesce(listed.bounds, pg_get_expr(relpartbound, oid)))
     UNION ALL
     SELECT listed.name, 'can be inserted into by ' || coalesce(rolname, 'everybody')
     FROM apc_guard.log_tables AS listed
@@ -183,9 +198,9 @@ BEGIN
                    AND tgname = 'end_maintenance') THEN
         CREATE CONSTRAINT TRIGGER end_maintenance AFTER INSERT ON apc_guard.maintenance
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION apc_guard.end_maintenance();
+        ALTER TABLE apc_guard.maintenance ENABLE ALWAYS TRIGGER end_maintenance;
     END IF;
 END $$;
-ALTER TABLE apc_guard.maintenance ENABLE ALWAYS TRIGGER end_maintenance;
 
 -- Declares a table that this maintenance has made to be a projection beside the log: its rows may change.
 CREATE OR REPLACE FUNCTION apc_guard.exempt(projection regclass) RETURNS void
@@ -255,7 +270,7 @@ BEGIN
     GRANT SELECT ON ALL TABLES IN SCHEMA apc_log TO apc_reader, apc_writer;
     FOR item IN
         SELECT oid::regclass AS name, is_append_only FROM apc_guard.log_tables JOIN pg_class ON oid = name
-        WHERE NOT is_guards_own
+        WHERE NOT is_guards_own AND part_of IS NULL
     LOOP
         EXECUTE format('GRANT %s ON %s TO apc_writer',
                        CASE WHEN item.is_append_only THEN 'INSERT' ELSE 'INSERT, UPDATE' END, item.name);
@@ -282,7 +297,7 @@ BEGIN
     REVOKE INSERT ON apc_log.log_events FROM apc_writer;
     -- As cover(), which gives up where the server does not let us hand the tables over to apc_owner.
     GRANT SELECT ON ALL TABLES IN SCHEMA apc_log TO apc_reader, apc_writer;
-    FOR item IN SELECT name, is_append_only FROM apc_guard.log_tables WHERE NOT is_guards_own LOOP
+    FOR item IN SELECT name, is_append_only FROM apc_guard.log_tables WHERE NOT is_guards_own AND part_of IS NULL LOOP
         EXECUTE format('GRANT %s ON %s TO apc_writer',
                        CASE WHEN item.is_append_only THEN 'INSERT' ELSE 'INSERT, UPDATE' END, item.name);
     END LOOP;
@@ -291,9 +306,14 @@ EXCEPTION
         RAISE NOTICE 'roles were not granted their rights (%): connect as %', SQLERRM, current_user;
 END $$;
 
-CREATE OR REPLACE TRIGGER refuse_foreign_insert BEFORE INSERT ON apc_log.log_events
-    FOR EACH STATEMENT EXECUTE FUNCTION apc_guard.refuse_foreign_insert();
-ALTER TABLE apc_log.log_events ENABLE ALWAYS TRIGGER refuse_foreign_insert;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM apc_guard.faults() WHERE fault LIKE 'lacks trigger refuse_foreign_insert%') THEN
+        CREATE OR REPLACE TRIGGER refuse_foreign_insert BEFORE INSERT ON apc_log.log_events
+            FOR EACH STATEMENT EXECUTE FUNCTION apc_guard.refuse_foreign_insert();
+        ALTER TABLE apc_log.log_events ENABLE ALWAYS TRIGGER refuse_foreign_insert;
+    END IF;
+END $$;
 SELECT apc_guard.protect(name) FROM apc_guard.log_tables
 WHERE is_append_only AND name IN (SELECT log_table FROM apc_guard.faults());
 SELECT apc_guard.cover();

@@ -78,7 +78,7 @@ BEGIN
             PERFORM apc_guard.register(command.objid);
         END IF;
     END LOOP;
-    IF is_open THEN
+    IF is_open AND '' <> (SELECT actor FROM apc_guard.maintenance WHERE transaction_id = pg_current_xact_id()) THEN
         SELECT * INTO hole FROM apc_guard.faults() WHERE fault <> 'is not known to the guard' LIMIT 1;
         IF FOUND THEN
             PERFORM apc_guard.refuse_ddl(format('%s (%s %s)', TG_TAG, hole.log_table, hole.fault));
@@ -149,6 +149,7 @@ BEGIN
             ('apc_guard_rewrite', 'table_rewrite', '', 'on_rewrite')
         ) AS listed(name, event, filter, function)
     LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_event_trigger WHERE evtname = wanted.name);
         EXECUTE format('CREATE EVENT TRIGGER %I ON %s %s EXECUTE FUNCTION apc_guard.%I()',
                        wanted.name, wanted.event, wanted.filter, wanted.function);
         EXECUTE format('ALTER EVENT TRIGGER %I ENABLE ALWAYS', wanted.name);

@@ -17,6 +17,7 @@ from apc_bus.concurrency import Backoff, reason_of
 from apc_bus.database import DATABASE_AWAY, is_away
 from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection, read_ends
+from apc_persister.segments import open_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ _BOUND = "SELECT apc_log.bound_sessions($1, $2)"
 _FORGET_RANGES = (
     "UPDATE apc_log.shards SET bounded_seq = 0",
     "UPDATE apc_log.sessions SET first_seq = NULL, last_seq = NULL",
+    "DELETE FROM apc_log.unopened_sessions",
 )
 
 log = get_logger(__name__)
@@ -85,8 +87,12 @@ class Follower:
     Between two pieces it rests for as long as the last one took: the writers of a busy log come first.
     """
 
-    def __init__(self, pool: asyncpg.Pool, *, interval: timedelta = INTERVAL) -> None:
+    def __init__(
+        self, pool: asyncpg.Pool, *, interval: timedelta = INTERVAL, segment_entries: int | None = None
+    ) -> None:
+        """Prepare it; with `segment_entries` it opens segments of the log ahead of the writers, of at most so many."""
         self._pool = pool
+        self._segment_entries = segment_entries
         self._interval_s = interval.total_seconds()
         self._piece = PIECE
 
@@ -118,6 +124,8 @@ class Follower:
         began, is_behind = clock(), False
         failed: asyncpg.PostgresError | None = None
         async with self._pool.acquire() as connection:
+            if self._segment_entries is not None:
+                await open_ahead(connection, self._segment_entries)
             ends, places = await read_ends(connection), await _read_places(connection)
             for projection in PROJECTIONS:
                 for shard, end in ends.items():

@@ -159,7 +159,7 @@ class Persister:
             pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
         )
         self._sums = RunSums(pool)
-        self._follower = Follower(pool)
+        self._follower = Follower(pool, segment_entries=settings.segment_entries)
         publish_gauges(self.exporter)
         follow_writers(self)
 

@@ -24,16 +24,15 @@ from apc_persister.intake import (
     Head,
     Received,
     check_changes,
-    duplicate_id,
     unstorable,
     with_checked_changes,
 )
+from apc_persister.segments import Written, make_room, replace_repeats
 
 # The head of a shard in the database: taken under lock at the start of a transaction, moved at its end.
 
 _LOCK = """
-SELECT epoch, holder, batch_no, next_seq, bounded_seq, now() AS now
-FROM apc_log.shards WHERE shard = $1 FOR UPDATE
+SELECT epoch, holder, batch_no, next_seq, bounded_seq, now() AS now FROM apc_log.shards WHERE shard = $1 FOR UPDATE
 """
 _CREATE = """
 INSERT INTO apc_log.shards (shard, epoch, holder, batch_no, next_seq)
@@ -109,29 +108,6 @@ ENTRY_ERRORS = (
 
 HASHED_AT_ONCE = 100
 """Entries that are hashed without a thread: their hashes take less than waking one."""
-
-_KNOWN = """
-SELECT known.session_id, known.packet_id, known.packet_hash
-FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
-JOIN apc_log.packet_ids AS known USING (session_id, packet_id)
-"""
-
-
-async def replace_duplicates(connection: AnyConnection, placed: list[Placed]) -> None:
-    """Replace every packet whose id is in the log, or earlier in this list, by a conflict."""
-    packets = [(at, item.entry) for at, item in enumerate(placed) if isinstance(item.entry, PacketEntry)]
-    if not packets:
-        return
-    sessions = [packet.session_id for _, packet in packets]
-    ids = [packet.packet_id for _, packet in packets]
-    known = {(row[0], row[1]): row[2] for row in await connection.fetch(_KNOWN, sessions, ids)}
-    for at, packet in packets:
-        identity = (packet.session_id, packet.packet_id)
-        first_hash = known.get(identity)
-        if first_hash is None:
-            known[identity] = packet.packet_hash
-        else:
-            placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
 
 
 async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at: datetime) -> list[bytes]:
@@ -209,16 +185,7 @@ ON CONFLICT (session_id) DO UPDATE SET
     document = excluded.document, updated_at = excluded.updated_at
 """
 # Of sessions that entries name without a change of their state: packets refused after their end, for example.
-_WIDEN = """
-UPDATE apc_log.sessions SET
-    first_seq = CASE WHEN sessions.shard <> $1 THEN 0
-                     WHEN sessions.first_seq IS NULL
-                     THEN least(named.first, apc_log.first_named(sessions.session_id, $1))
-                     ELSE least(sessions.first_seq, named.first) END,
-    last_seq = greatest(sessions.last_seq, named.last)
-FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS named(session_id, first, last)
-WHERE sessions.session_id = named.session_id
-"""
+_WIDEN = "SELECT apc_log.widen_ranges($1, $2, $3, $4)"
 _TALLY = "SELECT apc_log.tally($1, $2, $3)"
 _TALLIED = frozenset({PacketType.TRANSFER, PacketType.EVAL})
 
@@ -249,7 +216,7 @@ def ranges_of(placed: Iterable[Placed]) -> Ranges:
 
 
 async def widen_ranges(connection: AnyConnection, shard: int, ranges: Ranges) -> None:
-    """Take entries into the ranges of sessions whose state they do not change; unknown sessions have none."""
+    """Take entries into the ranges of sessions whose state they do not change, and of those that have not begun."""
     if ranges:
         first, last = zip(*ranges.values(), strict=True)
         await connection.execute(_WIDEN, shard, list(ranges), first, last)
@@ -369,14 +336,15 @@ async def _attempt(
 ) -> Committed:
     async with connection.transaction():
         head, now = await lock_head(connection, shard)
-        first_seq = head.next_seq
+        first_seq, is_bounded = head.next_seq, head.bounded_seq == head.next_seq - 1
         intake = await begin_intake(connection, head, messages)
         taken = _take(intake, messages, now)
         if encryption is not None:
             await encryption.apply(connection, intake.placed)
         before = len(intake.placed)
         entries = [item.entry for item in intake.placed]
-        await replace_duplicates(connection, intake.placed)
+        segment_first = await make_room(connection, shard, head.next_seq - 1 + len(intake.sessions))
+        await replace_repeats(connection, Written(shard, first_seq, is_bounded, segment_first), intake.placed)
         if is_careful:
             leaves = await _write_carefully(connection, intake, now)
         else:

@@ -130,6 +130,9 @@ class LogWriterSettings(ServedShards, LogKeySettings):
     checkpoint_interval: Interval = timedelta(milliseconds=500)
     """Interval of the export of checkpoints. An administrator's change of entries that are newer than the last export
     cannot be detected."""
+    segment_entries: int = Field(default=4_194_304, ge=65_536, le=16_777_216)
+    """Most entries of a segment of the log. A segment takes what comes in about three hours, if that is no more than this;
+    one that is full can be archived."""
     database_heartbeat: Interval = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the persister after this time, so that a frozen
     persister does not hold the shard."""

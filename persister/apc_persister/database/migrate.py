@@ -20,7 +20,7 @@ from apc_persister.errors import SchemaRetired, SchemaUnknown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0121"
+SCHEMA_REVISION = "0122"
 """The revision that this release needs; the newest file of migrations/versions."""
 _FIRST_REVISION = "0101"
 _JOINED, _JOINED_AS = "0025", "0108"
@@ -98,7 +98,7 @@ async def migrate(url: str) -> None:
     if revision is not None and revision < _FIRST_REVISION:
         raise SchemaRetired(revision)
     if revision != SCHEMA_REVISION:  # alembic and sqlalchemy take a second to import
-        await asyncio.to_thread(_migrate_in_thread, url)
+        await asyncio.to_thread(upgrade_to, SCHEMA_REVISION, url)
         log.info("schema_migrated", found=revision, revision=SCHEMA_REVISION)
     await _complete_guard(url)
 
@@ -130,13 +130,13 @@ async def _complete_guard(url: str) -> None:
         await connection.close()
 
 
-def _migrate_in_thread(url: str) -> None:
-    """Migrate in a thread with its own loop: alembic's context is global to the process and not asynchronous."""
+def upgrade_to(revision: str, url: str) -> None:
+    """Run the scripts up to this revision, in a thread: alembic's context is the process's, and not asynchronous."""
     with _one_at_a_time:
-        asyncio.run(_run(url))
+        asyncio.run(_run(revision, url))
 
 
-async def _run(url: str) -> None:
+async def _run(revision: str, url: str) -> None:
     from sqlalchemy.ext.asyncio import create_async_engine
     from sqlalchemy.pool import NullPool
 
@@ -144,7 +144,7 @@ async def _run(url: str) -> None:
     engine = create_async_engine("postgresql+asyncpg://", async_creator=partial(_connect, url), poolclass=NullPool)
     try:
         async with engine.begin() as connection:
-            await connection.run_sync(_upgrade)
+            await connection.run_sync(_upgrade, revision)
     finally:
         await engine.dispose()
 
@@ -155,12 +155,16 @@ async def _connect(url: str) -> asyncpg.Connection:
     return connection
 
 
+_FOUND_ALREADY = (asyncpg.DuplicateTableError.sqlstate, asyncpg.DuplicateColumnError.sqlstate)
+
+
 def _tell_notice(_connection: object, notice: asyncpg.PostgresLogMessage) -> None:
-    """Log what the scripts could not do (roles, owners) and go on without."""
-    log.warning("schema_notice", notice=str(notice))
+    """Log what the scripts could not do (roles, owners) and go on without; not what they found as it should be."""
+    if notice.sqlstate not in _FOUND_ALREADY:
+        log.warning("schema_notice", notice=str(notice))
 
 
-def _upgrade(connection: "Connection") -> None:
+def _upgrade(connection: "Connection", revision: str) -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -168,7 +172,7 @@ def _upgrade(connection: "Connection") -> None:
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, SCHEMA_REVISION)
+    command.upgrade(config, revision)
 
 
 # What decides in the database which rows the log takes, besides the guard: constraints, defaults, triggers, policies.
@@ -180,31 +184,43 @@ FILE = "objects.txt"
 """In the folder of the migrations: what a fresh database of this release has, a line each, sorted."""
 _OBJECTS = """
 WITH log_table AS (
-    SELECT oid, relname, relrowsecurity FROM pg_class
+    SELECT oid, one.relname AS name, relrowsecurity, part_of.relname AS part_of FROM pg_class AS one
+    LEFT JOIN LATERAL (
+        SELECT above.relname FROM pg_inherits JOIN pg_class AS above ON above.oid = inhparent WHERE inhrelid = one.oid
+    ) AS part_of ON true
     WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p')
 )
-SELECT format('%s: constraint %s %s', relname, conname, pg_get_constraintdef(con.oid))
-FROM log_table JOIN pg_constraint AS con ON conrelid = log_table.oid WHERE contype <> 'n' -- PostgreSQL 18: NOT NULL
+SELECT name, part_of, format('constraint %s %s', conname, pg_get_constraintdef(con.oid))
+FROM log_table JOIN pg_constraint AS con ON conrelid = log_table.oid
+WHERE contype <> 'n' -- PostgreSQL 18: NOT NULL
+  AND (part_of IS NULL OR contype NOT IN ('p', 'u'))
 UNION ALL
-SELECT format('%s: column %s is not null', relname, attname)
+SELECT name, part_of, format('column %s is not null', attname)
 FROM log_table JOIN pg_attribute ON attrelid = log_table.oid WHERE attnum > 0 AND attnotnull AND NOT attisdropped
 UNION ALL
-SELECT format('%s: column %s has the value %s', relname, attname, pg_get_expr(adbin, adrelid))
+SELECT name, part_of, format('column %s has the value %s', attname, pg_get_expr(adbin, adrelid))
 FROM log_table JOIN pg_attrdef ON adrelid = log_table.oid JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum
 UNION ALL
-SELECT format('%s: index %s', relname, pg_get_indexdef(indexrelid))
+SELECT name, part_of, format('index %s', pg_get_indexdef(indexrelid))
 FROM log_table JOIN pg_index ON indrelid = log_table.oid
-WHERE (indisunique OR indexprs IS NOT NULL OR indpred IS NOT NULL)
+WHERE part_of IS NULL AND (indisunique OR indexprs IS NOT NULL OR indpred IS NOT NULL)
   AND NOT EXISTS (SELECT FROM pg_constraint WHERE conindid = indexrelid)
 UNION ALL
-SELECT format('%s: trigger %s', relname, pg_get_triggerdef(pg_trigger.oid))
+SELECT name, part_of, -- names of a segment's indexes say nothing; a primary key is a unique index
+       format('index%s %s', CASE WHEN indisunique THEN ' UNIQUE' END,
+              substring(pg_get_indexdef(indexrelid) FROM 'USING .*'))
+FROM log_table JOIN pg_index ON indrelid = log_table.oid
+WHERE part_of IS NOT NULL AND (indisunique OR indexprs IS NOT NULL OR indpred IS NOT NULL)
+UNION ALL
+SELECT name, part_of,
+       format('trigger %s', replace(pg_get_triggerdef(pg_trigger.oid), name, coalesce(part_of, name)))
 FROM log_table JOIN pg_trigger ON tgrelid = log_table.oid WHERE NOT tgisinternal
 UNION ALL
-SELECT format('%s: rule %s', relname, rulename) FROM log_table JOIN pg_rewrite ON ev_class = log_table.oid
+SELECT name, part_of, format('rule %s', rulename) FROM log_table JOIN pg_rewrite ON ev_class = log_table.oid
 UNION ALL
-SELECT format('%s: policy %s', relname, polname) FROM log_table JOIN pg_policy ON polrelid = log_table.oid
+SELECT name, part_of, format('policy %s', polname) FROM log_table JOIN pg_policy ON polrelid = log_table.oid
 UNION ALL
-SELECT format('%s: row level security', relname) FROM log_table WHERE relrowsecurity
+SELECT name, part_of, 'row level security' FROM log_table WHERE relrowsecurity
 """
 
 
@@ -216,16 +232,40 @@ class Additions:
     missing: tuple[str, ...]
 
 
-async def read_objects(connection: AnyConnection) -> set[str]:
-    """Return what decides which rows the log's tables take, a line each."""
+@dataclass(frozen=True, slots=True)
+class TableObjects:
+    """What decides which rows a table of the log takes."""
+
+    kind: str
+    """Its name; of a segment `segment of` the divided table: all segments of one are alike."""
+    objects: set[str]
+
+
+async def read_objects(connection: AnyConnection) -> dict[str, TableObjects]:
+    """Return what decides which rows the log's tables take, by their names."""
+    tables: dict[str, TableObjects] = {}
     async with connection.transaction(readonly=True):
         # Names outside of the search path come with their schema, whatever the user has set.
         await connection.execute("SET LOCAL search_path = pg_catalog")
-        return {" ".join(row[0].split()) for row in await connection.fetch(_OBJECTS)}
+        for name, part_of, found in await connection.fetch(_OBJECTS):
+            kind = name if part_of is None else f"segment of {part_of}"
+            tables.setdefault(name, TableObjects(kind, set())).objects.add(" ".join(found.split()))
+    return tables
 
 
 async def read_additions(connection: AnyConnection) -> Additions:
     """Compare a database of this release's schema with what its migrations make."""
     text = await asyncio.to_thread((migrations_folder() / FILE).read_text, encoding="utf-8")
-    expected, found = set(text.splitlines()), await read_objects(connection)
-    return Additions(tuple(sorted(found - expected)), tuple(sorted(expected - found)))
+    expected: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        kind, _, wanted = line.partition(": ")
+        expected.setdefault(kind, set()).add(wanted)
+    added, missing = set[str](), set[str]()
+    tables = await read_objects(connection)
+    for name, table in tables.items():
+        wanted_here = expected.get(table.kind, set())
+        added |= {f"{name}: {one}" for one in table.objects - wanted_here}
+        missing |= {f"{name}: {one}" for one in wanted_here - table.objects}
+    for kind in expected.keys() - {table.kind for table in tables.values()}:
+        missing |= {f"{kind}: {one}" for one in expected[kind]}
+    return Additions(tuple(sorted(added)), tuple(sorted(missing)))

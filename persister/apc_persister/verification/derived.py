@@ -139,6 +139,19 @@ WHERE refers_to IS DISTINCT FROM CASE
 ORDER BY shard, seq LIMIT $1
 """
 """The expressions of migrations/sql/0102_log.sql."""
+_UNIQUE: Mapping[str, str] = {
+    "packet_events": "session_id, packet_id, recipient, attempt, to_state",
+    "packet_lineage": "session_id, packet_id",
+    "coordination_events": "session_id, step, event",
+}
+"""What the indexes of a segment hold apart, and between segments the writer alone (apc_guard.divided)."""
+_REPEATED = """
+SELECT max(shard) AS shard, max(seq) AS seq FROM apc_log.{table} WHERE EXISTS (
+    SELECT FROM apc_log.segments JOIN apc_log.shards USING (shard)
+    WHERE first_seq > 1 AND first_seq < next_seq OR shard > 0
+)
+GROUP BY {columns} HAVING count(*) > 1 ORDER BY 1, 2 LIMIT $1
+"""
 # A log that no orchestrator has brought a contract (table contracts is empty) is played again under the available ones.
 _CONTRACTS = """
 SELECT coalesce(encode(contract_hash, 'hex'), 'NULL') AS name, 'the bytes do not have this hash' AS what
@@ -172,6 +185,10 @@ async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
         for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):
             message = "refers_to and defines are not what the bytes of the packet say"
             findings.append(LogFinding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
+        for table, columns in _UNIQUE.items():
+            for row in await _rows(connection, _REPEATED.format(table=table, columns=columns), table, findings):
+                message = f"another entry says the same: {columns} of {table}"
+                findings.append(LogFinding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
         for row in await _rows(connection, _CONTRACTS, "contracts", findings):
             findings.append(LogFinding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
     return findings

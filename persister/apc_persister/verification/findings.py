@@ -81,6 +81,7 @@ UNCOVERED: Mapping[str, str] = {
     "shards.bounded_seq": "how far the ranges of sessions follow the log; the ranges are compared",
     "trouble_minutes.*": "refusals and failures by minute: counted from the log after commit",
     "troubles.*": "refusals and failures, for lists: filled from the log after commit",
+    "unopened_sessions.*": "where sessions are named before they begin, for the writer's check of repeated entries",
 }
 """table.column, or table.*, of schema apc_log -> what it is."""
 

@@ -54,7 +54,7 @@ async def test_no_row_changes_by_a_detour(bench: LogBench) -> None:
     await bench.write()
     for change in (
         "UPDATE apc_log.agent_packets SET user_id = 'x'",
-        "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids "
+        "INSERT INTO apc_log.packet_ids_0_1 SELECT * FROM apc_log.packet_ids "
         "ON CONFLICT (session_id, packet_id) DO UPDATE SET seq = 9",
         "MERGE INTO apc_log.packet_events e USING (SELECT 1 AS one) s ON true WHEN MATCHED THEN DELETE",
         "WITH gone AS (DELETE FROM apc_log.agent_packets RETURNING 1) SELECT count(*) FROM gone",

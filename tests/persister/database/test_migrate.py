@@ -4,90 +4,33 @@ import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator
+from io import BytesIO
 
 import asyncpg
 import pytest
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from tests.support.log import LogBench, ScriptedGate, lifecycle, packet_entry, session_row
 from tests.support.servers import PostgresServer
 
-from apc_persister.database.migrate import SCHEMA_REVISION, migrate, migrations_folder, schema_version
+from apc_bus.in_memory import InMemoryBroker
+from apc_bus.settings import PersisterSettings
+from apc_bus.topology import build_topology
+from apc_persister.database.guard import read_guard
+from apc_persister.database.migrate import (
+    SCHEMA_REVISION,
+    Additions,
+    migrate,
+    migrations_folder,
+    read_additions,
+    schema_version,
+    upgrade_to,
+)
 from apc_persister.errors import SchemaRetired, SchemaUnknown
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
 
-SINCE_0108 = (
-    "DROP INDEX apc_log.agent_packets_refused, apc_log.packet_conflicts_session",
-    "DROP TABLE apc_app.schedules",
-)
-SINCE_0110 = (
-    "DROP FUNCTION apc_log.sum_runs, apc_log.sum_run",
-    "DROP VIEW apc_log.unsummed_runs, apc_log.uses_of_runs, apc_log.counted_verdicts",
-    "DROP TABLE apc_log.protocol_tasks, apc_log.protocol_runs, apc_log.run_changes",
-    "DROP TABLE apc_log.protocol_sums, apc_log.summed_uses",
-    "DROP INDEX apc_log.transfer_rulings_protocol, apc_log.transfer_rulings_run",
-    "CREATE INDEX transfer_rulings_run ON apc_log.transfer_rulings (run_id, shard, seq)",
-    "CREATE INDEX transfer_rulings_uses ON apc_log.transfer_rulings (protocol_id, run_id, task_id)",
-)
-_OF_AGENTS = "agent_tasks agent_effects agent_task_events agent_task_effects schedules schedule_turns agent_state_store"
-SINCE_0117 = (
-    "DROP FUNCTION apc_log.place_shard",
-    "DROP TABLE apc_log.shard_places",
-    # As if this maintenance had made the table: columns of one that is guarded do not go.
-    "UPDATE apc_guard.log_tables SET new_in = pg_current_xact_id() WHERE relname = 'shard_epochs'",
-    "ALTER TABLE apc_log.shard_epochs DROP COLUMN orchestrator",
-    "DROP FUNCTION apc_log.packet_states(text, uuid, text[], integer, bigint, bigint)",
-    "DROP FUNCTION apc_log.bound_sessions, apc_log.first_named",
-    "ALTER TABLE apc_log.sessions DROP COLUMN first_seq, DROP COLUMN last_seq",
-    "ALTER TABLE apc_log.shards DROP COLUMN bounded_seq",
-    "DROP INDEX apc_log.sessions_opener",
-    "DROP TABLE apc_app.a2a_push",
-    "DROP INDEX apc_log.registry_events_host",
-    "DROP TABLE apc_log.agent_presence",
-)
-SINCE_0116 = (
-    *SINCE_0117,
-    "DROP INDEX apc_log.registry_events_agent",
-    *(
-        f"ALTER POLICY agents ON apc_app.{table} USING ((SELECT apc_app.writing_agent()) IN ('', {column}))"
-        for table, column in (*((one, "agent_id") for one in _OF_AGENTS.split()), ("conversation_history", "made_by"))
-    ),
-    "DROP FUNCTION apc_app.runs_here",
-)
-SINCE_0111 = (
-    *SINCE_0116,
-    "DROP FUNCTION apc_log.count_days",
-    "DROP TABLE apc_log.packet_minutes, apc_log.agent_days, apc_log.agent_latencies",
-    "DROP POLICY settlers ON apc_app.agent_effects",
-    "DROP INDEX apc_log.log_events_acknowledged",
-    "DROP FUNCTION apc_guard.record_acknowledgement, apc_log.note_troubles, apc_log.note_answers",
-    "DROP VIEW apc_log.trouble_rows, apc_log.answer_rows",
-    "DROP TABLE apc_log.troubles, apc_log.trouble_minutes, apc_log.answers",
-    "DROP FUNCTION apc_log.exception_in",
-    "DROP FUNCTION apc_log.write_cards, apc_log.write_card, apc_log.index_packets",
-    "DROP VIEW apc_log.packet_words, apc_log.packet_names, apc_log.run_figures",
-    "CREATE OR REPLACE VIEW apc_log.packets AS SELECT shard, seq, session_id, packet_id, packet_type, verdict,"
-    " judged_at, convert_from(body_stored, 'UTF8')::jsonb AS packet FROM apc_log.agent_packets",
-    "DROP TABLE apc_log.followed, apc_log.packet_search, apc_log.run_cards",
-    "DROP FUNCTION apc_log.key_in, apc_log.document_in, apc_log.said_in, apc_log.words_of, apc_log.end_of",
-    "DROP FUNCTION apc_log.divided, apc_log.name_in, apc_log.tags_in",
-    "DROP INDEX apc_log.packet_lineage_measured, apc_log.packet_lineage_measured_parents",
-    "DROP TABLE apc_app.schedule_turns",
-    "DROP FUNCTION apc_app.remove_marked CASCADE",
-    *(
-        f"ALTER TABLE apc_app.{table} DROP COLUMN is_removed"
-        for table in ("agent_state_store", "conversation_history", "agent_tasks", "agent_effects", "schedules")
-    ),
-    "DROP POLICY agents ON apc_app.agent_task_events",
-    "DROP POLICY agents ON apc_app.agent_task_effects",
-    "ALTER TABLE apc_app.agent_tasks DROP CONSTRAINT agent_tasks_pkey CASCADE, ADD PRIMARY KEY (task_id)",
-    "ALTER TABLE apc_app.agent_task_events DROP COLUMN agent_id, ADD PRIMARY KEY (task_id, number),"
-    " ADD FOREIGN KEY (task_id) REFERENCES apc_app.agent_tasks ON DELETE CASCADE",
-    "ALTER TABLE apc_app.agent_task_effects DROP COLUMN agent_id, ADD PRIMARY KEY (task_id, name),"
-    " ADD FOREIGN KEY (task_id) REFERENCES apc_app.agent_tasks ON DELETE CASCADE",
-    "CREATE POLICY agents ON apc_app.agent_task_events USING (true)",
-    "CREATE POLICY agents ON apc_app.agent_task_effects USING (true)",
-    "GRANT UPDATE, DELETE ON ALL TABLES IN SCHEMA apc_app TO apc_agent",
-)
 RULING = """
 INSERT INTO apc_log.transfer_rulings (shard, seq, judged_at, session_id, packet_id, run_id, task_id, protocol_id,
     parent_protocol_ids, refusal_code, is_accepted, cross_use_case, transfer_mode)
@@ -157,31 +100,30 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
         await migrate(postgres_url)
 
 
-async def test_a_schema_from_before_the_first_release(postgres_url: str) -> None:
+async def test_a_schema_from_before_the_first_release(postgres_url: str, empty_url: str) -> None:
     """The last of those revisions has the schema of 0108 but for two indexes; no migration is left of the others."""
-    indexes = await _indexes(postgres_url)
-    await _drop(postgres_url, *SINCE_0111, *SINCE_0108, *SINCE_0110)
-    assert await _indexes(postgres_url) != indexes
+    await asyncio.to_thread(upgrade_to, "0108", empty_url)
+    await _maintain(empty_url, "DROP INDEX apc_log.agent_packets_refused, apc_log.packet_conflicts_session")
+    await _set_revision(empty_url, "0025")
 
-    await _set_revision(postgres_url, "0025")
-    await migrate(postgres_url)
-    assert await schema_version(postgres_url) == SCHEMA_REVISION
-    assert await _indexes(postgres_url) == indexes
+    await migrate(empty_url)
 
-    await _set_revision(postgres_url, "0024")
+    assert await schema_version(empty_url) == SCHEMA_REVISION
+    assert await _indexes(empty_url) == await _indexes(postgres_url)
+    await _set_revision(empty_url, "0024")
     with pytest.raises(SchemaRetired, match="0024, from before the first release"):
-        await migrate(postgres_url)
-    assert await schema_version(postgres_url) == "0024"
+        await migrate(empty_url)
+    assert await schema_version(empty_url) == "0024"
 
 
-async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
+async def test_a_schema_of_the_first_release(empty_url: str) -> None:
     """Its revision 0109 made the two indexes; today's makes the schedules, which such a database has not."""
-    await _drop(postgres_url, *SINCE_0111, "DROP TABLE apc_app.schedules", *SINCE_0110)
-    await _set_revision(postgres_url, "0109")
+    await asyncio.to_thread(upgrade_to, "0109", empty_url)
+    await _maintain(empty_url, "DROP TABLE apc_app.schedules")
 
-    await migrate(postgres_url)
+    await migrate(empty_url)
 
-    connection = await asyncpg.connect(postgres_url)
+    connection = await asyncpg.connect(empty_url)
     assert await connection.fetchval("SELECT to_regclass('apc_app.schedules')") is not None
     for role, table in (("apc_agent", "schedules"), ("apc_state_reader", "agent_tasks")):
         may = "SELECT has_table_privilege($1, $2, 'SELECT')"
@@ -189,13 +131,12 @@ async def test_a_schema_of_the_first_release(postgres_url: str) -> None:
     await connection.close()
 
 
-async def test_where_protocols_were_used_follows_from_the_rulings(postgres_url: str) -> None:
-    await _drop(postgres_url, *SINCE_0111, *SINCE_0110)
-    connection = await asyncpg.connect(postgres_url)
+async def test_where_protocols_were_used_follows_from_the_rulings(empty_url: str) -> None:
+    await asyncio.to_thread(upgrade_to, "0110", empty_url)
+    connection = await asyncpg.connect(empty_url)
     await connection.executemany(RULING, [(1, "task-1", None), (2, "task-1", None), (3, "task-2", "THROTTLE_SCORE")])
-    await _set_revision(postgres_url, "0110")
 
-    await migrate(postgres_url)
+    await migrate(empty_url)
 
     tasks = await connection.fetch("SELECT * FROM apc_log.protocol_tasks ORDER BY task_id")
     assert [*map(tuple, tasks)] == [("p", "run", "task-1", "", 0), ("p", "run", "task-2", "THROTTLE_SCORE", 0)]
@@ -207,9 +148,9 @@ async def test_where_protocols_were_used_follows_from_the_rulings(postgres_url: 
     await connection.close()
 
 
-async def test_tasks_of_an_older_release_are_kept(postgres_url: str) -> None:
-    await _drop(postgres_url, *SINCE_0111)
-    connection = await asyncpg.connect(postgres_url)
+async def test_tasks_of_an_older_release_are_kept(empty_url: str) -> None:
+    await asyncio.to_thread(upgrade_to, "0111", empty_url)
+    connection = await asyncpg.connect(empty_url)
     task = await connection.fetchval(
         "INSERT INTO apc_app.agent_tasks (task_id, agent_id, session_id, spec)"
         " VALUES (gen_random_uuid(), 'a-1', 's-1', '{}') RETURNING task_id"
@@ -217,9 +158,8 @@ async def test_tasks_of_an_older_release_are_kept(postgres_url: str) -> None:
     add_event = "INSERT INTO apc_app.agent_task_events (task_id, number, packet_id, document) VALUES ($1, 1, $1, '{}')"
     await connection.execute(add_event, task)
     await connection.execute("INSERT INTO apc_app.agent_task_effects (task_id, name) VALUES ($1, 'pay')", task)
-    await _set_revision(postgres_url, "0111")
 
-    await migrate(postgres_url)
+    await migrate(empty_url)
 
     for table in ("agent_task_events", "agent_task_effects"):
         assert await connection.fetchval(f"SELECT agent_id FROM apc_app.{table}") == "a-1"
@@ -227,6 +167,79 @@ async def test_tasks_of_an_older_release_are_kept(postgres_url: str) -> None:
     for table in ("agent_tasks", "agent_task_events", "agent_task_effects"):
         assert await connection.fetchval(f"SELECT count(*) FROM apc_app.{table}") == 0
     await connection.close()
+
+
+_TABLES_OF_THE_LOG = """
+SELECT relname FROM pg_class
+WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+  AND relname NOT IN ('unopened_sessions', 'log_events') ORDER BY relname
+"""
+_COLUMNS = """
+SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute
+WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+"""
+
+
+async def _copy_log(source: asyncpg.Connection, target: asyncpg.Connection) -> None:
+    """Copy the rows of every table of the log into a database of an older schema."""
+    for (table,) in await source.fetch(_TABLES_OF_THE_LOG):
+        columns = await target.fetchval(_COLUMNS, f"apc_log.{table}")
+        held = BytesIO()
+        await source.copy_from_query(f"SELECT {columns} FROM apc_log.{table}", output=held)
+        held.seek(0)
+        names = [name.strip('"') for name in columns.split(", ")]
+        await target.copy_to_table(table, schema_name="apc_log", source=held, columns=names)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+async def test_a_filled_log_is_divided(pool: asyncpg.Pool, postgres_url: str, empty_url: str, shards: int) -> None:
+    """The log of one shard stays where it is, those of several are copied: every entry is there and proven."""
+    broker = InMemoryBroker(build_topology(shards))
+    bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
+    bench.settings = PersisterSettings(shards=shards)
+    for shard in range(shards):
+        gate = ScriptedGate(bench.gate.bus, shard)
+        await gate.open()
+        for number in range(40):
+            packet = packet_entry(session_id=f"s-{shard}-{number}")
+            early = packet_entry(session_id=f"early-{shard}-{number}", refusal_code="NOT_FOUND")
+            await gate.log([early, packet, *lifecycle(packet)], [session_row(f"s-{shard}-{number}")])
+    await bench.write()
+    await asyncio.to_thread(upgrade_to, "0121", empty_url)
+    source, target = await asyncpg.connect(postgres_url), await asyncpg.connect(empty_url)
+    await _copy_log(source, target)
+    counted = "SELECT count(*), sum(seq), count(DISTINCT shard) FROM apc_log.{}"
+    tables = ("agent_packets", "packet_events", "packet_ids", "packets", "packet_state")
+    before = [await target.fetchrow(counted.format(table)) for table in tables[:3]]
+
+    await migrate(empty_url)
+
+    assert [await target.fetchrow(counted.format(table)) for table in tables[:3]] == before
+    assert await target.fetchval("SELECT count(*) FROM apc_log.packets") == 80 * shards
+    assert await target.fetchval("SELECT count(*) FROM apc_log.unopened_sessions WHERE first_seq > 0") == 40 * shards
+    assert [*map(tuple, await target.fetch("SELECT shard, first_seq, last_seq, state FROM apc_log.segments"))] == [
+        (shard, 1, 65536, "open") for shard in range(shards)
+    ]
+    assert (await read_guard(target)).is_full
+    assert (await read_additions(target)) == Additions((), ())
+    key = load_signer(PersisterSettings())
+    for shard in range(shards):
+        report = await verify_shard(target, shard, key.public_key(shard))
+        assert list(report.findings) == []
+        assert report.entries >= 200
+    await source.close()
+    await target.close()
+
+
+async def test_a_view_of_somebody_else_is_named(empty_url: str) -> None:
+    await asyncio.to_thread(upgrade_to, "0121", empty_url)
+    connection = await asyncpg.connect(empty_url)
+    await connection.execute("CREATE VIEW public.mine AS SELECT count(*) FROM apc_log.packets")
+    with pytest.raises(asyncpg.DependentObjectsStillExistError, match="mine reads a table of the log"):
+        await migrate(empty_url)
+    await connection.execute("DROP VIEW public.mine")
+    await connection.close()
+    await migrate(empty_url)
 
 
 def test_the_revision_is_the_newest_script() -> None:
@@ -258,18 +271,18 @@ async def _set_revision(url: str, revision: str) -> None:
 
 async def _indexes(url: str) -> set[str]:
     connection = await asyncpg.connect(url)
-    rows = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE schemaname = 'apc_log'")
+    rows = await connection.fetch(
+        "SELECT substring(indexdef FROM ' ON .*') FROM pg_indexes WHERE schemaname = 'apc_log'"
+    )
     await connection.close()
     return {row[0] for row in rows}
 
 
-async def _drop(url: str, *statements: str) -> None:
-    """Undo in recorded maintenance what newer revisions made."""
+async def _maintain(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url)
     async with connection.transaction():
-        await connection.execute("SELECT apc_guard.maintain('a test goes back to an older schema')")
-        for statement in statements:
-            await connection.execute(statement)
+        await connection.execute("SELECT apc_guard.maintain('a test makes an older schema')")
+        await connection.execute(statement)
     await connection.close()
 
 

@@ -32,7 +32,8 @@ SCHEMA = """
 SELECT relname, attname, replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz')
        || CASE WHEN attnotnull THEN '' ELSE '?' END
 FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
-WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
+WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+  AND attnum > 0 AND NOT attisdropped
 """
 COLUMN = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (yes|hash|no) \| [^|]+ \|$", re.MULTILINE)
 VECTORS = re.search(r"```vectors\n(.*?)```", DOCUMENT, re.DOTALL)

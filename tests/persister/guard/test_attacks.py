@@ -34,7 +34,7 @@ BY_WRITER = {
     "become owner": "SET ROLE apc_owner",
     "copy from program": "COPY apc_log.agent_packets FROM PROGRAM 'true'",
     "lock out": "BEGIN; LOCK TABLE apc_log.agent_packets IN ACCESS EXCLUSIVE MODE",
-    "overwrite by upsert": "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids "
+    "overwrite by upsert": "INSERT INTO apc_log.packet_ids_0_1 SELECT * FROM apc_log.packet_ids "
     "ON CONFLICT (session_id, packet_id) DO UPDATE SET seq = 9",
     "remove a head": "DELETE FROM apc_log.shards",
     "maintain": "SELECT apc_guard.maintain('x')",
@@ -52,6 +52,7 @@ BY_READER = {
     "delete": DELETE,
     "truncate": TRUNCATE,
     "insert": "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids",
+    "open segments": "SELECT apc_guard.open_segments(0, 1, 65536)",
     "move a head": "UPDATE apc_log.shards SET next_seq = 1",
     "change a projection": "UPDATE apc_log.sessions SET state = 'x'",
     "maintain": "SELECT apc_guard.maintain('x')",
@@ -79,10 +80,10 @@ BY_OWNER = {
     "overwrite by upsert": BY_WRITER["overwrite by upsert"],
     "delete in a query": "WITH gone AS (DELETE FROM apc_log.agent_packets RETURNING 1) SELECT count(*) FROM gone",
     "disable triggers": DISABLE,
-    "enable as replica only": "ALTER TABLE apc_log.agent_packets ENABLE REPLICA TRIGGER refuse_row_change",
-    "drop a trigger": "DROP TRIGGER refuse_row_change ON apc_log.agent_packets",
-    "rename a trigger": "ALTER TRIGGER refuse_row_change ON apc_log.agent_packets RENAME TO gone",
-    "replace a trigger": "CREATE OR REPLACE TRIGGER refuse_row_change BEFORE UPDATE ON apc_log.agent_packets "
+    "enable as replica only": "ALTER TABLE apc_log.agent_packets_0_1 ENABLE REPLICA TRIGGER refuse_row_change",
+    "drop a trigger": "DROP TRIGGER refuse_row_change ON apc_log.agent_packets_0_1",
+    "rename a trigger": "ALTER TRIGGER refuse_row_change ON apc_log.agent_packets_0_1 RENAME TO gone",
+    "replace a trigger": "CREATE OR REPLACE TRIGGER refuse_row_change BEFORE UPDATE ON apc_log.agent_packets_0_1 "
     "FOR EACH ROW WHEN (false) EXECUTE FUNCTION apc_guard.refuse_change()",
     "drop a table": DROP,
     "drop the schema": "DROP SCHEMA apc_log CASCADE",
@@ -107,8 +108,22 @@ BY_OWNER = {
     "EXECUTE FUNCTION suppress_redundant_updates_trigger()",
     "make a policy": "CREATE POLICY p ON apc_log.agent_packets USING (false)",
     "hide rows": "ALTER TABLE apc_log.agent_packets ENABLE ROW LEVEL SECURITY",
-    "make it unlogged": "ALTER TABLE apc_log.agent_packets SET UNLOGGED",
-    "inherit": "CREATE TABLE pg_temp.child () INHERITS (apc_log.agent_packets)",
+    "make it unlogged": "ALTER TABLE apc_log.agent_packets_0_1 SET UNLOGGED",
+    "update a segment": "UPDATE apc_log.agent_packets_0_1 SET user_id = 'x'",
+    "truncate a segment": "TRUNCATE apc_log.agent_packets_0_1",
+    "disable the triggers of a segment": "ALTER TABLE apc_log.agent_packets_0_1 DISABLE TRIGGER ALL",
+    "drop a segment": "DROP TABLE apc_log.agent_packets_0_1",
+    "detach a segment": "ALTER TABLE apc_log.agent_packets DETACH PARTITION apc_log.agent_packets_0_1",
+    "attach a table": "CREATE TABLE apc_log.more (LIKE apc_log.agent_packets INCLUDING ALL); "
+    "ALTER TABLE apc_log.agent_packets ATTACH PARTITION apc_log.more FOR VALUES FROM (9, 1) TO (9, 2)",
+    "attach the rest": "CREATE TABLE apc_log.more PARTITION OF apc_log.agent_packets DEFAULT",
+    "move the end of a segment": "ALTER TABLE apc_log.agent_packets DETACH PARTITION apc_log.agent_packets_0_1; "
+    "ALTER TABLE apc_log.agent_packets ATTACH PARTITION apc_log.agent_packets_0_1 "
+    "FOR VALUES FROM (0, 1) TO (0, 999999)",
+    "list a segment elsewhere": "UPDATE apc_guard.segments SET state = 'released'",
+    "forget a segment": "DELETE FROM apc_guard.segments",
+    "open a segment by hand": "SELECT apc_guard.open_segment(0, 1048577, 1114112)",
+    "inherit": "CREATE TABLE pg_temp.child () INHERITS (apc_log.registry_events)",
     "make a table in the log": "CREATE TABLE apc_log.more (a integer)",
     "select into the log": "SELECT 1 AS a INTO apc_log.more",
     "comment": "COMMENT ON TABLE apc_log.agent_packets IS 'x'",
@@ -165,6 +180,17 @@ IN_MAINTENANCE = (
     "make a trigger",
     "hide rows",
     "make it unlogged",
+    "update a segment",
+    "truncate a segment",
+    "disable the triggers of a segment",
+    "drop a segment",
+    "detach a segment",
+    "attach a table",
+    "attach the rest",
+    "move the end of a segment",
+    "list a segment elsewhere",
+    "forget a segment",
+    "open a segment by hand",
     "inherit",
     "in a block",
     "replace the refusal",
@@ -184,6 +210,8 @@ MAY_SUPERUSER = (
     "drop a trigger",
     "drop a table",
     "rewrite a column",
+    "drop a segment",
+    "detach a segment",
 )
 
 

@@ -11,7 +11,8 @@ from apc_log.heads import AnyConnection
 _COLUMNS = """
 SELECT relname AS table_name, attname AS column_name, format_type(atttypid, NULL) AS type, attgenerated <> '' AS derived
 FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
-WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r' AND attnum > 0 AND NOT attisdropped
+WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+  AND attnum > 0 AND NOT attisdropped
 ORDER BY relname, attnum
 """
 _CONSTRAINTS = "SELECT conname FROM pg_constraint WHERE conrelid = $1::regclass AND contype IN ('p', 'u', 'c')"

@@ -1,6 +1,7 @@
 """Log batches by hand, for the tests and benchmarks of everything that writes or reads the log."""
 
 from tests.support.log.bench import LogBench, lift_guard
+from tests.support.log.dividing import divide
 from tests.support.log.entries import coordination, hop, lifecycle, packet_entry, session_row
 from tests.support.log.gate import ScriptedGate
 from tests.support.log.killing import freeze_embedded, kill_embedded
@@ -15,6 +16,7 @@ __all__ = [
     "bytes_of_tables",
     "coordination",
     "disable_guards",
+    "divide",
     "freeze_embedded",
     "hop",
     "kill_embedded",

@@ -6,7 +6,7 @@ from apc_log.heads import AnyConnection
 
 _TABLES = """
 SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-WHERE relkind IN ('r', 'p', 'm') AND nspname !~ '^pg_(catalog|toast)' AND nspname <> 'information_schema'
+WHERE relkind IN ('r', 'm') AND nspname !~ '^pg_(catalog|toast)' AND nspname <> 'information_schema'
 """
 
 

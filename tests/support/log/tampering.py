@@ -8,8 +8,9 @@ async def disable_guards(pool: asyncpg.Pool) -> None:
     async with pool.acquire() as connection:
         for (name,) in await connection.fetch("SELECT evtname FROM pg_event_trigger"):
             await connection.execute(f"ALTER EVENT TRIGGER {name} DISABLE")
-        tables = (
-            "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r'"
-        )
+        tables = """
+        SELECT oid::regclass::text FROM pg_class
+        WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p')
+        """
         for (name,) in await connection.fetch(tables):
             await connection.execute(f"ALTER TABLE {name} DISABLE TRIGGER ALL")

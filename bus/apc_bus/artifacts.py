@@ -13,11 +13,11 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import obstore
@@ -137,13 +137,13 @@ class ArtifactStore:
         self._patience = patience
         self._uploads = uploads
         self._login = login
-        self._folder = _local_folder(location)
+        self._folder = local_folder(location)
         self._root = self._folder.as_uri() if self._folder else str(location).rstrip("/")
         try:
             if self._folder:
                 make_private_folder(self._folder)
             self._store: ObjectStore = (
-                LocalStore(prefix=self._folder) if self._folder else _remote(str(location), allow_http)
+                LocalStore(prefix=self._folder) if self._folder else open_remote(str(location), allow_http)
             )
         except (BaseError, OSError, ValueError) as error:
             raise ArtifactError(
@@ -257,7 +257,7 @@ class ArtifactStore:
     async def _refuse_irregular(self, artifact_hash: str) -> None:
         """Refuse what is no regular file: a pipe, for instance, may never give a byte, or never end."""
         if self._folder is not None and not await asyncio.to_thread(
-            _is_plain, self._folder / object_key(artifact_hash)
+            is_plain_file, self._folder / object_key(artifact_hash)
         ):
             raise ArtifactCorrupt(f"artifact {artifact_hash} is no regular file")
 
@@ -329,8 +329,15 @@ def open_artifacts(settings: BusSettings) -> ArtifactStore:
     )
 
 
-def _remote(url: str, allow_http: bool) -> ObjectStore:
-    return from_url(url, client_options={**_TIMEOUTS, "allow_http": allow_http}, retry_config=_RETRIES)
+def open_remote(url: str, allow_http: bool, headers: Mapping[str, str] | None = None, **options: Any) -> ObjectStore:
+    """Return the object store at a URL, with time-outs and retries of seconds.
+
+    `headers` go with every request; `options` are those of the kind of store. Raises BaseError or ValueError.
+    """
+    client: ClientConfig = {**_TIMEOUTS, "allow_http": allow_http}
+    if headers:
+        client["default_headers"] = dict(headers)
+    return from_url(url, client_options=client, retry_config=_RETRIES, **options)
 
 
 def _check(artifact_hash: str, actual: str) -> None:
@@ -339,7 +346,13 @@ def _check(artifact_hash: str, actual: str) -> None:
 
 
 def _failed(what: str, error: Exception) -> ArtifactError:
-    return ArtifactError(f"cannot {what}: {_reason(error)}{_remedy(error)}")
+    return ArtifactError(f"cannot {what}: {store_problem(error, 'APC_ARTIFACTS')}")
+
+
+def store_problem(error: Exception, prefix: str) -> str:
+    """Return what a store says without the request's whole history, and what to check in the settings PREFIX_URL and
+    PREFIX_ALLOW_HTTP."""
+    return f"{_reason(error)}{_remedy(error, prefix)}"
 
 
 def _reason(error: Exception) -> str:
@@ -349,20 +362,21 @@ def _reason(error: Exception) -> str:
     return " ".join(_REQUEST.sub("", str(error).partition("\n\nDebug source")[0]).split()).rstrip(":")
 
 
-def _remedy(error: Exception) -> str:
+def _remedy(error: Exception, prefix: str) -> str:
     text = str(error)
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and what the bucket allows"
     if _NO_BUCKET in text:
-        return "; check the bucket in APC_ARTIFACTS_URL"
+        return f"; check the bucket in {prefix}_URL"
     if "builder error" in text:
-        return "; an http:// endpoint wants APC_ARTIFACTS_ALLOW_HTTP=true"
+        return f"; an http:// endpoint wants {prefix}_ALLOW_HTTP=true"
     if "S3 error" in text:
         return "; check AWS_ENDPOINT_URL, and whether the store is up"
     return ""
 
 
-def _local_folder(location: str | Path) -> Path | None:
+def local_folder(location: str | Path) -> Path | None:
+    """Return the folder that a location names by its path or a `file://` URL; None of another place."""
     text = str(location)
     if text.startswith("file://"):
         return Path(text.removeprefix("file://"))
@@ -387,7 +401,7 @@ async def _hash(data: bytes) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _is_plain(path: Path) -> bool:
+def is_plain_file(path: Path) -> bool:
     """Return whether the path is a regular file or does not exist; a link is neither."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)

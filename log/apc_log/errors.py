@@ -3,6 +3,9 @@
 ApcError
   LogError                the log failed; apc_persister.errors has those of writing and proving
     BundleUnreadable      a file that is no bundle of a run
+    ArchiveError          the archive cannot be used
+      ArchiveUnavailable  a segment, or an object of it, cannot be read: ARCHIVE_UNAVAILABLE
+      ArchiveDiffers      an object is not the one that was archived
   BodyUnreadable          an encrypted body and the available keys do not fit
   SearchUnusable          there is nothing to search for, or too much
 """
@@ -24,3 +27,31 @@ class BodyUnreadable(ApcError):
 
 class SearchUnusable(ApcError):
     """What is asked cannot be searched for."""
+
+
+class ArchiveError(LogError):
+    """The archive of the log cannot be used."""
+
+
+class ArchiveUnavailable(ArchiveError):
+    """A segment of the archive, or an object of it, cannot be read: what it holds is not left out, but an error."""
+
+    code = "ARCHIVE_UNAVAILABLE"
+
+    def __init__(self, segment: str, name: str | None, problem: str) -> None:
+        """Name the segment by its place, the object if it is about one, and the problem."""
+        super().__init__(f"{self.code}: {segment}{f'/{name}' if name else ''}: {problem}")
+        self.segment = segment
+        self.name = name
+        self.problem = problem
+
+
+class ArchiveDiffers(ArchiveError):
+    """An object of the archive is not the one that was archived: other bytes, an older version, another segment's."""
+
+    def __init__(self, segment: str, name: str, problem: str) -> None:
+        """Name the segment by its place, the object, and the problem."""
+        super().__init__(f"{segment}/{name}: {problem}")
+        self.segment = segment
+        self.name = name
+        self.problem = problem

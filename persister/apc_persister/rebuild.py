@@ -20,9 +20,9 @@ from apc_contracts.session.session import Session
 from apc_contracts.wire.parsing import read_packet
 from apc_log.batch import SessionUpdate
 from apc_log.heads import AnyConnection
+from apc_log.merkle import Tree
 from apc_log.queries.replay import ContractBook, PostgresRecords
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_leaves
 from apc_persister.evidence.tree import load_tree
 from apc_persister.follower import empty_projections

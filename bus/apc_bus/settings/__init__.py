@@ -2,7 +2,7 @@
 
 from apc_bus.settings.agents import LanguageSettings, LLMSettings, RelevanceSettings, SigningSettings, SituationSettings
 from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings
-from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings
+from apc_bus.settings.database import ArchiveSettings, DatabaseSettings, EncryptionSettings, LogKeySettings
 from apc_bus.settings.services import (
     SERVICES,
     A2ASettings,
@@ -22,6 +22,7 @@ __all__ = [
     "SERVICES",
     "A2ASettings",
     "ApcSettings",
+    "ArchiveSettings",
     "ArtifactSettings",
     "BrokerSettings",
     "BusSettings",

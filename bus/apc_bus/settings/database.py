@@ -112,6 +112,27 @@ class LogKeySettings(DeploymentSettings):
         return value
 
 
+class ArchiveSettings(DeploymentSettings):
+    """Where segments of the log are archived."""
+
+    archive_url: str | None = None
+    """Archive of the log: a folder, `file:///…` or `s3://bucket/prefix`; none = nothing is archived. Endpoint, region
+    and keys of `s3://` come from the environment, as AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and so on. Give
+    the archiver keys that cannot delete, and readers keys that cannot write."""
+    archive_allow_http: bool = False
+    """Allow `s3://` over plain HTTP: for a server without TLS on this machine."""
+    archive_cache_bytes: int = Field(default=4 << 30, ge=1 << 20)
+    """Maximum size of `<data_dir>/archive-cache`, which holds objects of an `s3://` archive that were read; a single
+    larger one is held while it is read."""
+
+    @field_validator("archive_url")
+    @classmethod
+    def _check_archive_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_scheme(value, ("file", "s3"), or_folder=True)
+        return value
+
+
 class LogWriterSettings(ServedShards, LogKeySettings):
     """Limits of the persister, and where it exports checkpoints."""
 

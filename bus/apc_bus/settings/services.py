@@ -24,7 +24,13 @@ from apc_bus.settings.agents import (
     TaskSettings,
 )
 from apc_bus.settings.broker import ArtifactSettings, BrokerSettings, ChaosSettings, DeliverySettings
-from apc_bus.settings.database import DatabaseSettings, EncryptionSettings, LogKeySettings, LogWriterSettings
+from apc_bus.settings.database import (
+    ArchiveSettings,
+    DatabaseSettings,
+    EncryptionSettings,
+    LogKeySettings,
+    LogWriterSettings,
+)
 from apc_bus.settings.sources import PREFIX, ApcSettings, DeploymentSettings, ServedShards, check_scheme, variable_of
 from apc_contracts.identity.ids import SLOTS
 
@@ -248,12 +254,13 @@ Readers = Mapping[str, tuple[type[ApcSettings], ...]]
 
 _OURS: Readers = {
     "orchestrator": (OrchestratorSettings, BusSettings, DatabaseSettings, TraceSettings),
-    "persister": (PersisterSettings, BusSettings, DatabaseSettings, TraceSettings),
+    "persister": (PersisterSettings, BusSettings, DatabaseSettings, ArchiveSettings, TraceSettings),
     "worker": (WorkerSettings, BusSettings, DatabaseSettings, TraceSettings),
     "agents": (SituationSettings, RelevanceSettings, LanguageSettings),
     "llm": (LLMSettings,),
     "console": (
         A2ASettings,
+        ArchiveSettings,
         ConsoleSettings,
         BusSettings,
         DatabaseSettings,

@@ -33,9 +33,9 @@ from apc_cli.errors import InputUnusable
 from apc_cli.health import serve_health
 from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
 from apc_contracts.vocabulary import HOST_PATTERN
+from apc_log.merkle import TILE_WIDTH
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
-from apc_persister.evidence.merkle import TILE_WIDTH
 from apc_persister.evidence.tree import Tiles
 from apc_web.access import AccountRole
 from apc_web.http import listen_address, make_server, open_listeners

@@ -11,10 +11,10 @@ from itertools import count
 from apc_bus.crash_points import crash_point
 from apc_log.entries import KINDS
 from apc_log.heads import AnyConnection
+from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Tile, Tree, fold, split_hashes
 from apc_log.offline_verifier import CheckFailed, parse_note
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence.checkpoint import Signer
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Tile, Tree, fold, split_hashes
 from apc_persister.evidence.rows import Leaves, leaves_of, prepare_reader, read_rows
 from apc_persister.verification.chunks import check_note
 

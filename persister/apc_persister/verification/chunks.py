@@ -18,8 +18,8 @@ import asyncpg
 
 from apc_bus.database import connect
 from apc_log.heads import AnyConnection
+from apc_log.merkle import TILE_WIDTH, fold
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, SignedNote, parse_note
-from apc_persister.evidence.merkle import TILE_WIDTH, fold
 from apc_persister.evidence.rows import Leaves, leaves_of, prepare_reader, read_rows
 
 Keys = tuple[PublicKey, ...]

@@ -11,8 +11,8 @@ import asyncpg
 
 from apc_log.entries import KINDS
 from apc_log.heads import AnyConnection
+from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Tree
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Tree
 from apc_persister.evidence.rows import list_shards, prepare_reader, read_leaves
 from apc_persister.evidence.tree import RECORDED_KINDS, Tiles, load_tree
 from apc_persister.verification.findings import LogFinding, Report

@@ -10,9 +10,9 @@ from itertools import pairwise
 import asyncpg
 
 from apc_log.heads import AnyConnection
+from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
 from apc_log.offline_verifier import Checkpoint, PublicKey
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.merkle import HASH_SIZE, TILE_WIDTH, Frontier, Tile, Tree, fold, split_hashes
 from apc_persister.evidence.tree import Tiles
 from apc_persister.verification.chunks import Chunk, Helpers, Keys, StoredCheckpoint, read_here
 from apc_persister.verification.findings import LogFinding, Report

@@ -8,8 +8,8 @@ import pytest
 from tests.persister.evidence.conftest import WrittenLog
 from tests.support.log import disable_guards
 
+from apc_log.merkle import Tree
 from apc_log.offline_verifier import leaf_hash
-from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_entries, read_leaves
 from apc_persister.verification import chunks
 

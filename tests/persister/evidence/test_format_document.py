@@ -11,6 +11,7 @@ from tests.persister.evidence import independent_verifier
 import apc_log.session_loading
 from apc_bus.settings import PersisterSettings
 from apc_log.entries import BYTES_COLUMN, KINDS
+from apc_log.merkle import Tree
 from apc_log.offline_verifier import (
     COLUMNS,
     SignedNote,
@@ -22,7 +23,6 @@ from apc_log.offline_verifier import (
     root_by_inclusion,
 )
 from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.merkle import Tree
 from apc_persister.verification.findings import UNCOVERED
 
 REFERENCE = Path(__file__).parents[3] / "docs/reference"

@@ -22,10 +22,10 @@ from apc_bus.rabbit import apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology
 from apc_log.batch import Entry
+from apc_log.merkle import Tree
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import LogStopped, PreviousKeyUnusable, TreeBroken
 from apc_persister.evidence.checkpoint import Signer, ensure_key, load_signer
-from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_leaves
 from apc_persister.verification.verify import Report, verify_shard
 

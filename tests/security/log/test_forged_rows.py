@@ -15,11 +15,11 @@ from apc_bus.settings import PersisterSettings
 from apc_cli.doctor import Status
 from apc_cli.doctor.log import look_at_evidence
 from apc_log.entries import KINDS
+from apc_log.merkle import Tree
 from apc_log.offline_verifier import leaf_hash
 from apc_persister.errors import EntryForeign, TreeBroken
 from apc_persister.evidence import tree
 from apc_persister.evidence.checkpoint import load_signer
-from apc_persister.evidence.merkle import Tree
 from apc_persister.evidence.rows import prepare_reader, read_entries
 from apc_persister.evidence.tree import TreeSigner, load_tree
 from apc_persister.verification import verify

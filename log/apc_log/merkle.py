@@ -35,6 +35,16 @@ def fold(hashes: Sequence[bytes]) -> bytes:
     return row[0]
 
 
+def fold_bytes(hashes: bytes) -> bytes:
+    """Return the root over these hashes, one after the other, at least one; as `fold`, and faster."""
+    width = 2 * HASH_SIZE
+    while len(hashes) > HASH_SIZE:
+        even = len(hashes) // width * width
+        pairs = [sha256(b"\x01" + hashes[at : at + width]).digest() for at in range(0, even, width)]
+        hashes = b"".join((*pairs, hashes[even:]))
+    return hashes
+
+
 def split_hashes(hashes: bytes) -> list[bytes]:
     """Return the hashes of 32 bytes that a tile is made of."""
     return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]

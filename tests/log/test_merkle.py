@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apc_log.merkle import EMPTY_ROOT, Frontier, Tree, fold
 from apc_log.offline_verifier import CheckFailed, check_consistency, leaf_hash, node_hash, root_by_inclusion
-from apc_persister.evidence.merkle import EMPTY_ROOT, Frontier, Tree, fold
 from apc_persister.evidence.tree import Tiles, consistency_path, inclusion_path
 
 # The eight leaves and their roots that every implementation of Certificate Transparency is tested with.

@@ -1,0 +1,370 @@
+"""Archives segments of the log: reads the entries, compares them with the tree, writes them, and reads them back.
+
+Crash-safe: what was written stays, and the next run writes the same bytes again. An object of other bytes stops it.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import orjson
+
+from apc_bus.crash_points import crash_point
+from apc_log.archive import (
+    BESIDE,
+    BLOCK,
+    LEAVES,
+    MANIFEST,
+    OBJECTS,
+    OF_ENTRIES,
+    ROW_GROUP,
+    SCHEMAS,
+    SORTED_BY,
+    Archive,
+    Manifest,
+    SegmentObject,
+    check_range,
+    place_of,
+    table_of,
+)
+from apc_log.cold import check_segment, count_entries, open_duckdb
+from apc_log.entries import stored_entry
+from apc_log.errors import ArchiveDiffers, ArchiveError
+from apc_log.heads import AnyConnection
+from apc_log.merkle import HASH_SIZE, fold_bytes
+from apc_log.offline_verifier import COLUMNS, leaf_hash
+from apc_persister.errors import TreeBroken
+from apc_persister.evidence.rows import prepare_reader, read_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_TILES = """
+SELECT index, hashes FROM apc_log.log_tiles WHERE shard = $1 AND level = 0 AND index BETWEEN $2 AND $3 ORDER BY index
+"""
+_COVERING = """
+SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 AND tree_size >= $2 ORDER BY tree_size LIMIT 1
+"""
+_CHECKPOINTS = """
+SELECT tree_size, root_hash, note, recorded_at FROM apc_log.log_checkpoints
+WHERE shard = $1 AND tree_size BETWEEN $2 AND $3 ORDER BY tree_size
+"""
+_NAMES = """
+SELECT seq, refers_to, defines FROM apc_log.agent_packets
+WHERE shard = $1 AND seq BETWEEN $2 AND $3 AND (refers_to IS NOT NULL OR defines IS NOT NULL)
+"""
+_IDS = """
+SELECT ids.packet_id, ids.session_id, ids.packet_hash, ids.payload_hash, ids.seq
+FROM apc_log.agent_packets AS packet JOIN apc_log.packet_ids AS ids
+  ON ids.session_id = packet.session_id AND ids.packet_id = packet.packet_id
+ AND ids.shard = packet.shard AND ids.seq = packet.seq
+WHERE packet.shard = $1 AND packet.seq BETWEEN $2 AND $3 AND ids.shard = $1 AND ids.seq BETWEEN $2 AND $3
+"""
+_TILE_WIDTH = 256
+_ZSTD_LEVEL = 3
+_UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
+
+Rows = dict[str, list[tuple[Any, ...]]]
+"""Table -> its rows, in the order of its columns."""
+
+
+async def archive_segment(
+    connection: AnyConnection, archive: Archive, shard: int, first: int, last: int, *, folder: Path | None = None
+) -> Manifest:
+    """Write entries `first` to `last` of a shard into the archive, read them back, and return their manifest.
+
+    A segment that is in the archive already is read back and compared with the tree. `folder` is for files while the
+    segment is made, by default the system's; they take as much space as the segment.
+
+    Raises:
+        TreeBroken: an entry differs from its leaf in the tree, or no signed checkpoint covers the segment yet.
+        ArchiveDiffers: an object was written before with other bytes, or is not read back as it was written.
+        ArchiveUnavailable: the archive does not answer.
+        ArchiveError: DuckDB or pyarrow is not installed.
+        ValueError: the range has no whole blocks.
+    """
+    check_range(first, last)
+    _check_extra()
+    with tempfile.TemporaryDirectory(prefix="apc-archive-", dir=folder) as work:
+        if not await archive.has_manifest(shard, first):
+            segment = _Segment(archive, shard, first, last, Path(work))
+            await segment.write(connection)
+            crash_point("archiver.after_manifest")
+        manifest = await archive.read_manifest(shard, first)
+        if manifest.last != last:
+            raise ArchiveDiffers(manifest.place, MANIFEST, f"the segment ends at {manifest.last} instead of {last}")
+        await _read_back(connection, archive.with_cache(Path(work) / "read"), manifest)
+    crash_point("archiver.after_reading_back")
+    return manifest
+
+
+def _check_extra() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ArchiveError("archiving needs DuckDB and pyarrow: pip install 'apc-bus[archive]'") from error
+
+
+async def _read_back(connection: AnyConnection, archive: Archive, manifest: Manifest) -> None:
+    """Compare what the store gives with the tiles of the tree. Raises ArchiveDiffers or TreeBroken."""
+    checked = await check_segment(archive, manifest)
+    for finding in checked.findings:
+        raise ArchiveDiffers(manifest.place, finding.name or MANIFEST, finding.message)
+    for start in range(manifest.first, manifest.last + 1, BLOCK):
+        tiles = await _tiles(connection, manifest.shard, start, start + BLOCK - 1)
+        at = (start - manifest.first) * HASH_SIZE
+        if tiles != checked.leaves[at : at + len(tiles)]:
+            raise ArchiveDiffers(manifest.place, LEAVES, f"the leaves from entry {start} on are not those of the tree")
+
+
+async def _tiles(connection: AnyConnection, shard: int, first: int, last: int) -> bytes:
+    """Return the leaf hashes of entries `first` to `last` by the stored tiles. Raises TreeBroken: one is missing."""
+    low, high = (first - 1) // _TILE_WIDTH, (last - 1) // _TILE_WIDTH
+    rows = await connection.fetch(_TILES, shard, low, high)
+    for index, row in zip(count(low), rows, strict=False):
+        if row["index"] != index or len(row["hashes"]) != _TILE_WIDTH * HASH_SIZE:
+            raise TreeBroken(shard, f"tile 0/{index} is missing")
+    if len(rows) != high - low + 1:
+        raise TreeBroken(shard, f"tile 0/{low + len(rows)} is missing")
+    return b"".join(row["hashes"] for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What the database says of 2^16 entries."""
+
+    shard: int
+    first: int
+    rows: Sequence[asyncpg.Record]
+    tiles: bytes
+    names: Mapping[int, tuple[Any, Any]]
+    ids: Sequence[asyncpg.Record]
+
+    def work_out(self) -> tuple[Rows, bytes]:
+        """Return the rows of the tables, and the leaves, which are those of the tiles. Raises TreeBroken."""
+        rows: Rows = {table: [] for table in OF_ENTRIES}
+        leaves = [b""] * BLOCK
+        for seq, text, raw in self.rows:
+            try:
+                entry = stored_entry(text, raw)
+                table, row = _row_of(entry, raw, self.names.get(seq, (None, None)))
+            except _UNREADABLE as error:
+                raise TreeBroken(self.shard, f"entry {seq} cannot be read") from error
+            if leaves[seq - self.first]:
+                raise TreeBroken(self.shard, f"entry {seq} stands twice")
+            leaves[seq - self.first] = leaf_hash(entry)
+            rows[table].append(row)
+        joined = b"".join(leaves)
+        if joined != self.tiles:
+            wanted = (self.tiles[at : at + HASH_SIZE] for at in range(0, len(self.tiles), HASH_SIZE))
+            seq = next(seq for seq, leaf, tile in zip(count(self.first), leaves, wanted, strict=False) if leaf != tile)
+            raise TreeBroken(self.shard, f"entry {seq} is missing, or differs from its leaf in the tree")
+        if len(self.ids) != len(rows["packet"]):
+            raise TreeBroken(
+                self.shard, f"packet_ids lacks packets of entries {self.first} to {self.first + BLOCK - 1}"
+            )
+        rows["ids"] = [tuple(row) for row in self.ids]
+        return rows, joined
+
+
+async def _read_block(connection: AnyConnection, shard: int, first: int) -> _Block:
+    last = first + BLOCK - 1
+    names = await connection.fetch(_NAMES, shard, first, last)
+    return _Block(
+        shard,
+        first,
+        await read_rows(connection, shard, first, last),
+        await _tiles(connection, shard, first, last),
+        {row["seq"]: (row["refers_to"], row["defines"]) for row in names},
+        await connection.fetch(_IDS, shard, first, last),
+    )
+
+
+async def _blocks(connection: AnyConnection, shard: int, first: int, last: int) -> AsyncGenerator[_Block, None]:
+    """Yield the blocks in order; the next one arrives while one is worked on."""
+    arriving: asyncio.Task[_Block] | None = None
+    try:
+        for start in [*range(first, last + 1, BLOCK), None]:
+            block = await arriving if arriving is not None else None
+            arriving = None if start is None else asyncio.create_task(_read_block(connection, shard, start))
+            if block is not None:
+                yield block
+    finally:
+        if arriving is not None:
+            arriving.cancel()
+            await asyncio.wait({arriving})
+
+
+def _places(kind: str, version: int) -> tuple[int | None, ...]:
+    """Return where the columns of a table stand in an entry; None where they do not."""
+    columns = COLUMNS[kind, version]
+    places = {"entry_kind": 0, "seq": 3} | {name: place for place, name in enumerate(columns, 4)}
+    return tuple(places.get(name) for name in SCHEMAS[table_of(kind)] if name not in BESIDE)
+
+
+_PLACES = {(kind, version): (table_of(kind), _places(kind, version)) for kind, version in COLUMNS}
+
+
+def _row_of(entry: bytes, raw: bytes | None, names: tuple[Any, Any]) -> tuple[str, tuple[Any, ...]]:
+    values = orjson.loads(entry)
+    table, places = _PLACES[values[0], values[1]]
+    said = [None if place is None else values[place] for place in places]
+    beside = {"packet": (*names, entry, raw), "other": (entry, raw)}
+    return table, (*said, *beside.get(table, (entry,)))
+
+
+class _Segment:
+    """One segment that is being written."""
+
+    def __init__(self, archive: Archive, shard: int, first: int, last: int, folder: Path) -> None:
+        self._archive = archive
+        self._shard = shard
+        self._first = first
+        self._last = last
+        self._folder = folder
+        self._place = place_of(archive.origin(shard), first)
+
+    async def write(self, connection: AnyConnection) -> None:
+        """Write the objects, then the manifest."""
+        note = await connection.fetchval(_COVERING, self._shard, self._last)
+        if note is None:
+            raise TreeBroken(self._shard, f"no checkpoint covers entry {self._last} yet")
+        await prepare_reader(connection)
+        subtrees = await self._gather(connection)
+        counts, tallies = await asyncio.to_thread(self._sort)
+        objects: list[SegmentObject] = []
+        for name in OBJECTS:
+            objects.append(await self._archive.put(self._place, name, self._folder / name))
+            crash_point("archiver.after_object")
+        origin = self._archive.origin(self._shard)
+        manifest = Manifest(origin, self._first, self._last, subtrees, note, tuple(objects), counts, tallies)
+        await self._archive.put(self._place, MANIFEST, manifest.text)
+
+    async def _gather(self, connection: AnyConnection) -> tuple[bytes, ...]:
+        """Write the rows of the tables into files as they come; return the root of each block."""
+        subtrees: list[bytes] = []
+        writers = {table: _writer(self._folder / f"{table}.rows", table) for table in SCHEMAS}
+        blocks = _blocks(connection, self._shard, self._first, self._last)
+        try:
+            with (self._folder / LEAVES).open("wb") as file:
+                async with aclosing(blocks):
+                    async for block in blocks:
+                        rows, leaves = await asyncio.to_thread(block.work_out)
+                        await asyncio.to_thread(_write_rows, writers, rows)
+                        file.write(leaves)
+                        subtrees.append(await asyncio.to_thread(fold_bytes, leaves))
+            notes = await connection.fetch(_CHECKPOINTS, self._shard, self._first, self._last)
+            _write_rows(writers, {"checkpoints": [tuple(row) for row in notes]})
+        finally:
+            for writer in writers.values():
+                writer.close()
+        return tuple(subtrees)
+
+    def _sort(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+        """Write the objects of Parquet in their order; return entries by kind, and tallies."""
+        with open_duckdb(self._folder / "sorting") as connection:
+            for table, columns in SORTED_BY.items():
+                connection.read_parquet(str(self._folder / f"{table}.rows")).create_view(table)
+                found = connection.sql(f"SELECT * FROM {table} ORDER BY {', '.join(columns)}")
+                _write_sorted(self._folder / f"{table}.parquet", table, found.to_arrow_reader(ROW_GROUP))
+            counted = count_entries(connection)
+        for table in SCHEMAS:
+            (self._folder / f"{table}.rows").unlink()
+        return counted
+
+
+# Parquet.
+
+
+def _schema(table: str) -> "pa.Schema":
+    import pyarrow as pa
+
+    types: Mapping[str, Any] = {
+        "text": pa.string(),
+        "texts": pa.list_(pa.string()),
+        "uuid": pa.binary(16),
+        "bytes": pa.binary(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "flag": pa.bool_(),
+        "time": pa.timestamp("us"),
+    }
+    return pa.schema([(name, types[kind]) for name, kind in SCHEMAS[table].items()])
+
+
+def _writer(path: Path, table: str, level: int = 1) -> "pq.ParquetWriter":
+    import pyarrow.parquet as pq
+
+    often = [name for name in SCHEMAS[table] if SCHEMAS[table][name] in ("text", "texts") and name not in BESIDE]
+    return pq.ParquetWriter(
+        path,
+        _schema(table),
+        compression="zstd",
+        compression_level=level,
+        use_dictionary=often,
+        data_page_size=1 << 18,
+        store_schema=False,
+    )
+
+
+def _write_rows(writers: Mapping[str, "pq.ParquetWriter"], rows: Rows) -> None:
+    import pyarrow as pa
+
+    for table, found in rows.items():
+        if found:
+            schema = _schema(table)
+            columns = zip(*found, strict=True)
+            arrays = [_array(values, schema.field(name)) for values, name in zip(columns, SCHEMAS[table], strict=True)]
+            writers[table].write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+def _array(values: Iterable[Any], column: "pa.Field[Any]") -> "pa.Array[Any]":
+    import pyarrow as pa
+
+    if column.type == pa.binary(16):
+        values = [_id(value) for value in values]
+    elif column.type == pa.timestamp("us"):
+        values = [value if value is None or isinstance(value, str) else _text(value) for value in values]
+        texts = pa.array([None if value is None else value[:26] for value in values], pa.string())
+        return texts.cast(column.type)
+    elif column.name == "entry":
+        return pa.array(values, pa.binary()).cast(pa.string())
+    return pa.array(values, column.type)
+
+
+def _id(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    raw: bytes = bytes.fromhex(value.replace("-", "")) if isinstance(value, str) else value.bytes
+    return raw
+
+
+def _text(value: datetime) -> str:
+    return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
+
+
+def _write_sorted(path: Path, table: str, batches: Iterable["pa.RecordBatch"]) -> None:
+    """Write rows in groups of ROW_GROUP, however they arrive: the same rows give the same bytes."""
+    import pyarrow as pa
+
+    schema = _schema(table)
+    waiting: list[pa.Table] = []
+    rows = 0
+    with _writer(path, table, _ZSTD_LEVEL) as writer:
+        for batch in batches:
+            waiting.append(pa.Table.from_batches([batch]).cast(schema))
+            rows += len(batch)
+            while rows >= ROW_GROUP:
+                joined = pa.concat_tables(waiting)
+                writer.write_table(joined.slice(0, ROW_GROUP).combine_chunks())
+                waiting, rows = [joined.slice(ROW_GROUP)], rows - ROW_GROUP
+        if rows:
+            writer.write_table(pa.concat_tables(waiting).combine_chunks())

@@ -24,7 +24,7 @@ from apc_bus.artifacts import is_plain_file, local_folder, open_remote, store_pr
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import ArchiveSettings
 from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
-from apc_log.merkle import HASH_SIZE, fold, fold_bytes
+from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import CheckFailed, SignedNote, parse_note
 
 FORMAT, VERSION = "apc-log-segment", 1
@@ -33,6 +33,8 @@ BLOCK = 1 << 16
 TABLES = ("packet", "hop", "lineage", "other", "ids", "checkpoints")
 """The objects of Parquet, without `.parquet`."""
 LEAVES, MANIFEST = "leaves", "manifest.json"
+KEPT = frozenset({"checkpoints.parquet", LEAVES})
+"""What stays when a segment expires, beside its manifest."""
 OBJECTS = (*(f"{table}.parquet" for table in TABLES), LEAVES)
 """What a manifest lists, in the order in which it is written; the manifest comes last."""
 ROW_GROUP = 20_000
@@ -120,6 +122,10 @@ class Manifest:
     """Entries by kind."""
     tallies: Mapping[str, Mapping[str, int]]
     """Packets by type and verdict, hops by the state that they lead to, lineage blocks by mode."""
+    log_entries: tuple[str, ...] = ()
+    """The entries of kind `log` of the segment, as they are canonical: they stay when its rows expire."""
+    beyond: tuple[bytes, ...] = ()
+    """The roots of the subtrees that lead from the segment's end to the size of the checkpoint."""
 
     @property
     def shard(self) -> int:
@@ -166,6 +172,8 @@ class Manifest:
                 "counts": self.counts,
                 "tallies": self.tallies,
                 "tallies_sha256": self.tallies_sha256,
+                "log_entries": self.log_entries,
+                "beyond": [root.hex() for root in self.beyond],
             }
         )
 
@@ -211,6 +219,8 @@ def _read_manifest(document: dict[str, Any]) -> Manifest:
         tuple(SegmentObject(**one) for one in document["objects"]),
         document["counts"],
         document["tallies"],
+        tuple(document["log_entries"]),
+        tuple(bytes.fromhex(root) for root in document["beyond"]),
     )
 
 
@@ -227,6 +237,8 @@ def _problem_of(manifest: Manifest, origin: str, first: int, text: bytes) -> str
     checkpoint = manifest.note.checkpoint
     if checkpoint.origin != origin or checkpoint.size < manifest.last:
         return f"its checkpoint, of {checkpoint.size} entries of {checkpoint.origin}, does not cover the segment"
+    if len(manifest.beyond) != len(widths_between(manifest.last, checkpoint.size)):
+        return "it does not lead from its end to its checkpoint"
     if sum(manifest.counts.values()) != manifest.last - manifest.first + 1:
         return "its counts are not those of its range"
     return None if manifest.text == text else "it does not agree with itself, or is not in its one spelling"

@@ -45,6 +45,16 @@ def fold_bytes(hashes: bytes) -> bytes:
     return hashes
 
 
+def widths_between(low: int, high: int) -> list[int]:
+    """Return the widths of the subtrees that lead a tree from size `low` to `high`, in the order of their leaves."""
+    widths: list[int] = []
+    while low < high:
+        width = 1 << (high - low).bit_length() - 1
+        widths.append(min(width, low & -low) if low else width)
+        low += widths[-1]
+    return widths
+
+
 def split_hashes(hashes: bytes) -> list[bytes]:
     """Return the hashes of 32 bytes that a tile is made of."""
     return [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)]
@@ -123,12 +133,16 @@ class Frontier:
 
     def append_tile(self, root: bytes) -> None:
         """Add the next 256 leaves by the root over them; the size must be a multiple of 256."""
-        carry, stack = self.size // TILE_WIDTH, self.stack
+        self.append_subtree(root, TILE_WIDTH)
+
+    def append_subtree(self, root: bytes, width: int) -> None:
+        """Add the next `width` leaves by the root over them: a power of two, of which the size is a multiple."""
+        carry, stack = self.size // width, self.stack
         while carry & 1:
             root = node_hash(stack.pop(), root)
             carry >>= 1
         stack.append(root)
-        self.size += TILE_WIDTH
+        self.size += width
 
     @property
     def root(self) -> bytes:

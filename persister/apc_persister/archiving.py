@@ -34,14 +34,14 @@ from apc_log.archive import (
     place_of,
     table_of,
 )
-from apc_log.cold import check_segment, count_entries, open_duckdb
+from apc_log.cold import check_segment, count_entries, open_duckdb, read_log_entries
 from apc_log.entries import stored_entry
 from apc_log.errors import ArchiveDiffers, ArchiveError
 from apc_log.heads import AnyConnection
-from apc_log.merkle import HASH_SIZE, fold_bytes
-from apc_log.offline_verifier import COLUMNS, leaf_hash
+from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
+from apc_log.offline_verifier import COLUMNS, leaf_hash, parse_note
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.rows import prepare_reader, read_rows
+from apc_persister.evidence.rows import prepare_reader, read_leaves, read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -239,14 +239,29 @@ class _Segment:
             raise TreeBroken(self._shard, f"no checkpoint covers entry {self._last} yet")
         await prepare_reader(connection)
         subtrees = await self._gather(connection)
-        counts, tallies = await asyncio.to_thread(self._sort)
+        beyond = await self._lead_to(connection, parse_note(note).checkpoint.size)
+        counts, tallies, log_entries = await asyncio.to_thread(self._sort)
         objects: list[SegmentObject] = []
         for name in OBJECTS:
             objects.append(await self._archive.put(self._place, name, self._folder / name))
             crash_point("archiver.after_object")
         origin = self._archive.origin(self._shard)
-        manifest = Manifest(origin, self._first, self._last, subtrees, note, tuple(objects), counts, tallies)
+        manifest = Manifest(
+            *(origin, self._first, self._last, subtrees, note, tuple(objects)),
+            *(counts, tallies, log_entries, beyond),
+        )
         await self._archive.put(self._place, MANIFEST, manifest.text)
+
+    async def _lead_to(self, connection: AnyConnection, size: int) -> tuple[bytes, ...]:
+        """Return the roots of the subtrees between the segment's end and the tree of this size. Raises TreeBroken."""
+        leaves = (await read_leaves(connection, self._shard, self._last + 1, size)).hashes if size > self._last else []
+        if not all(leaves):
+            raise TreeBroken(self._shard, f"entry {self._last + 1 + leaves.index(b'')} is missing")
+        roots, at = [], 0
+        for width in widths_between(self._last, size):
+            roots.append(fold(leaves[at : at + width]))
+            at += width
+        return tuple(roots)
 
     async def _gather(self, connection: AnyConnection) -> tuple[bytes, ...]:
         """Write the rows of the tables into files as they come; return the root of each block."""
@@ -268,17 +283,18 @@ class _Segment:
                 writer.close()
         return tuple(subtrees)
 
-    def _sort(self) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-        """Write the objects of Parquet in their order; return entries by kind, and tallies."""
+    def _sort(self) -> tuple[dict[str, int], dict[str, dict[str, int]], tuple[str, ...]]:
+        """Write the objects of Parquet in their order; return entries by kind, tallies, and the entries of kind log."""
         with open_duckdb(self._folder / "sorting") as connection:
             for table, columns in SORTED_BY.items():
                 connection.read_parquet(str(self._folder / f"{table}.rows")).create_view(table)
                 found = connection.sql(f"SELECT * FROM {table} ORDER BY {', '.join(columns)}")
                 _write_sorted(self._folder / f"{table}.parquet", table, found.to_arrow_reader(ROW_GROUP))
-            counted = count_entries(connection)
+            counts, tallies = count_entries(connection)
+            log_entries = read_log_entries(connection)
         for table in SCHEMAS:
             (self._folder / f"{table}.rows").unlink()
-        return counted
+        return counts, tallies, log_entries
 
 
 # Parquet.

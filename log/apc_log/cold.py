@@ -1,39 +1,31 @@
-"""Reads and verifies the archive of the log with DuckDB: no database takes part."""
+"""Reads the archive of the log with DuckDB: records as the tables of the database give them, and proofs."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from hashlib import sha256
+from base64 import b64encode
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from apc_log.archive import (
-    BESIDE,
-    BLOCK,
-    KEPT,
-    LEAVES,
-    MANIFEST,
-    OBJECTS,
-    OF_ENTRIES,
-    SCHEMAS,
-    Archive,
-    Manifest,
-    place_of,
-    table_of,
-)
-from apc_log.entries import BYTES_COLUMN
-from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
-from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Frontier, fold_bytes, widths_between
+import orjson
+
+from apc_log.archive import BLOCK, OF_ENTRIES, SCHEMAS, Archive, Manifest, place_of
+from apc_log.body_encryption import is_sealed
+from apc_log.entries import BYTES_COLUMN, FLOATS, HASHES, JSON, TIME_LISTS, TIMES
+from apc_log.errors import ArchiveError, ArchiveUnavailable
+from apc_log.merkle import HASH_SIZE, fold, fold_bytes
 from apc_log.offline_verifier import (
     COLUMNS,
+    PROOF,
+    VERSIONS,
     CheckFailed,
-    Checkpoint,
     PublicKey,
     leaf_hash,
-    parse_entry,
+    node_hash,
     parse_note,
+    root_by_inclusion,
 )
 
 if TYPE_CHECKING:
@@ -41,10 +33,6 @@ if TYPE_CHECKING:
 
 MEMORY = "512MB"
 """What DuckDB takes at most; sorts go to files beyond it."""
-_AHEAD = 2
-"""Segments that are verified at once."""
-_MOST_NAMED = 20
-"""Findings of one kind in one object that are listed one by one."""
 
 
 @contextmanager
@@ -65,220 +53,6 @@ def open_duckdb(folder: Path | None = None, memory: str = MEMORY) -> Iterator["D
         yield connection
 
 
-# Verification: what a segment holds follows from the tree, and the tree from checkpoints that were kept.
-
-
-@dataclass(frozen=True, slots=True)
-class ColdFinding:
-    """Something in the archive that does not fit."""
-
-    segment: str
-    """Its place in the archive."""
-    name: str | None
-    """The object; None where it is about the segment, or about one that is not there."""
-    seq: int
-    """The first entry that it can be about."""
-    message: str
-
-    def __str__(self) -> str:
-        """Return place and message in one line."""
-        return f"{self.segment}{f'/{self.name}' if self.name else ''}: {self.message}"
-
-
-@dataclass(slots=True)
-class CheckedSegment:
-    """What a segment's objects say by themselves."""
-
-    manifest: Manifest
-    leaves: bytes = b""
-    """The leaf hashes that follow from the entries, or those of `leaves` where the rows' objects are gone."""
-    findings: list[ColdFinding] = field(default_factory=list)
-    newest: str | None = None
-    """The note of the newest stored checkpoint within it."""
-
-    def add(self, name: str | None, seq: int, message: str) -> None:
-        """Take a finding in."""
-        self.findings.append(ColdFinding(self.manifest.place, name, seq, message))
-
-
-def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
-    """Verify the objects of a segment against each other and its manifest; blocks.
-
-    Every entry gives its leaf, the leaves give the root; bodies and columns are those of the entries.
-    """
-    checked = CheckedSegment(manifest)
-    stored = files[LEAVES].read_bytes()
-    with open_duckdb() as connection:
-        for table in SCHEMAS:
-            connection.read_parquet(str(files[f"{table}.parquet"])).create_view(table)
-        _check_leaves(connection, checked, stored)
-        for table in OF_ENTRIES:
-            _check_columns(connection, checked, table)
-        _check_ids(connection, checked)
-        _check_counts(connection, checked)
-        _check_log_entries(checked, read_log_entries(connection))
-        checked.newest = _newest_note(connection)
-    return checked
-
-
-def read_log_entries(connection: "DuckDBPyConnection") -> tuple[str, ...]:
-    """Return the entries of kind `log` of a segment, in order."""
-    rows = connection.execute("SELECT entry FROM other WHERE entry_kind = 'log' ORDER BY seq").fetchall()
-    return tuple(entry for (entry,) in rows)
-
-
-def _newest_note(connection: "DuckDBPyConnection") -> str | None:
-    row = connection.execute("SELECT note FROM checkpoints ORDER BY tree_size DESC LIMIT 1").fetchone()
-    return None if row is None else row[0]
-
-
-def _check_log_entries(checked: CheckedSegment, found: Sequence[str] | None) -> None:
-    """Compare the log entries of the manifest with the rows, and with their leaves where the rows are gone."""
-    manifest = checked.manifest
-    if found is not None and found != manifest.log_entries:
-        checked.add(MANIFEST, manifest.first, "its log entries are not those of the segment")
-    for text in manifest.log_entries:
-        try:
-            entry = parse_entry(text.encode())
-        except CheckFailed as error:
-            checked.add(MANIFEST, manifest.first, f"a log entry cannot be read: {error}")
-            continue
-        at = (entry.seq - manifest.first) * HASH_SIZE
-        if entry.kind != "log" or at < 0 or checked.leaves[at : at + HASH_SIZE] != leaf_hash(text.encode()):
-            checked.add(MANIFEST, entry.seq, f"log entry {entry.seq} differs from its leaf")
-
-
-def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment, stored: bytes) -> None:
-    """Compare the leaves that follow from the entries with `leaves`, and these with the subtrees of the manifest."""
-    manifest = checked.manifest
-    first, count = manifest.first, manifest.last - manifest.first + 1
-    leaves, strays, twice = [b""] * count, [], []
-    for table in OF_ENTRIES:
-        rows = connection.sql(f"SELECT seq - {first} AS at, encode(entry) AS entry FROM {table}").to_arrow_reader(BLOCK)
-        for batch in rows:
-            for at, entry in zip(batch["at"].to_pylist(), batch["entry"].to_pylist(), strict=True):
-                if at is None or not 0 <= at < count:
-                    strays.append(at)
-                elif leaves[at]:
-                    twice.append(at)
-                else:
-                    leaves[at] = sha256(b"\x00" + entry).digest()
-    found = b"".join(leaves)
-    if found != stored or strays or twice:
-        places = [at for at in range(count) if leaves[at] != stored[at * HASH_SIZE : (at + 1) * HASH_SIZE]]
-        for at in places[:_MOST_NAMED]:
-            what = "differs from its leaf" if leaves[at] else "is missing"
-            checked.add(None, first + at, f"entry {first + at} {what}")
-        for at in twice[:_MOST_NAMED]:
-            checked.add(None, first + at, f"entry {first + at} stands twice")
-        if strays:
-            checked.add(None, first, f"{len(strays)} entries are not of this segment")
-    checked.leaves = stored
-    _check_subtrees(checked, stored)
-
-
-def _check_subtrees(checked: CheckedSegment, leaves: bytes) -> None:
-    manifest, width = checked.manifest, BLOCK * HASH_SIZE
-    if len(leaves) != len(manifest.subtrees) * width:
-        checked.add(LEAVES, manifest.first, f"{len(leaves)} bytes are not the leaves of the segment")
-        return
-    for number, root in enumerate(manifest.subtrees):
-        if fold_bytes(leaves[number * width : (number + 1) * width]) != root:
-            seq = manifest.first + number * BLOCK
-            checked.add(LEAVES, seq, f"the leaves of entries {seq} to {seq + BLOCK - 1} do not fold to the subtree")
-
-
-def _same(column: str, kind: str, said: str) -> str:
-    """Return the condition that a column of a kind is what its entry says."""
-    match kind:
-        case "uuid":
-            return f"lower(hex({column})) IS NOT DISTINCT FROM replace({said}, '-', '')"
-        case "int" | "flag":
-            return f"{column}::VARCHAR IS NOT DISTINCT FROM {said}"
-        case "float":
-            return f"{column} IS NOT DISTINCT FROM {said}::DOUBLE"
-        case "time":
-            return f"{column} IS NOT DISTINCT FROM left({said}, 26)::TIMESTAMP"
-        case _:
-            return f"{column} IS NOT DISTINCT FROM {said}"
-
-
-def _check_columns(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str) -> None:
-    """Compare the columns by which rows are found with the entries: a row with other ones would not be found."""
-    known = []
-    for (kind, version), columns in COLUMNS.items():
-        if table_of(kind) == table:
-            begins = f"starts_with(entry, '[\"{kind}\",{version},{checked.manifest.shard},')"
-            known.append(begins)
-            _check_version(connection, checked, kind, columns, begins)
-    unknown = f"SELECT seq FROM {table} WHERE NOT ({' OR '.join(known)})"
-    _report(connection, checked, table, unknown, "entry {} is of no known kind and version, or of another shard")
-
-
-def _check_version(
-    connection: "DuckDBPyConnection", checked: CheckedSegment, kind: str, columns: Sequence[str], begins: str
-) -> None:
-    """Compare the columns and the bytes of entries of one kind and version; each is parsed once for it."""
-    table = table_of(kind)
-    places = {"seq": 3} | {name: place for place, name in enumerate(columns, 4)}
-    paths: list[str] = []
-    lists: list[str] = []
-    conditions: list[str] = []
-
-    def said(place: int) -> str:
-        paths.append(f"'$[{place}]'")
-        return f"said[{len(paths)}]"
-
-    for name, typed in SCHEMAS[table].items():
-        if name == "entry_kind":
-            conditions.append(f"entry_kind = '{kind}'")
-        elif name in BESIDE:
-            continue
-        elif name not in places:
-            conditions.append(f"{name} IS NULL")
-        elif typed == "texts":
-            lists.append(f"json_extract_string(entry, '$[{places[name]}][*]') AS said_{name}")
-            conditions.append(f"{name} IS NOT DISTINCT FROM said_{name}")
-        else:
-            conditions.append(_same(name, typed, said(places[name])))
-    is_right = " AND ".join(conditions)
-    body = "true"
-    if kind in BYTES_COLUMN:
-        body = f"sha256(body) IS NOT DISTINCT FROM {said(places[BYTES_COLUMN[kind][1]])}"
-    elif "body" in SCHEMAS[table]:
-        body = "body IS NULL"
-    read = ", ".join(["*", f"json_extract_string(entry, [{', '.join(paths)}]) AS said", *lists])
-    statement = f"""
-    WITH parsed AS MATERIALIZED (SELECT {read} FROM {table} WHERE {begins}),
-    compared AS (SELECT seq, {is_right} AS is_found, {body} AS is_whole FROM parsed)
-    SELECT seq, is_found FROM compared WHERE NOT (is_found AND is_whole) ORDER BY seq LIMIT {_MOST_NAMED}
-    """
-    for seq, is_found in connection.execute(statement).fetchall():
-        message = (
-            f"the bytes beside entry {seq} are not those that it was made of"
-            if is_found
-            else f"the columns of entry {seq} are not what it says"
-        )
-        checked.add(f"{table}.parquet", seq or 0, message)
-
-
-def _report(
-    connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, statement: str, message: str
-) -> None:
-    for (seq,) in connection.execute(f"{statement} ORDER BY seq LIMIT {_MOST_NAMED}").fetchall():
-        checked.add(f"{table}.parquet", seq or 0, message.format(seq))
-
-
-def _check_ids(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
-    place = 4 + COLUMNS["packet", 1].index("packet_hash")
-    statement = f"""
-    SELECT coalesce(packet.seq, ids.seq) AS seq FROM packet FULL JOIN ids USING (seq)
-    WHERE packet.packet_id IS DISTINCT FROM ids.packet_id OR packet.session_id IS DISTINCT FROM ids.session_id
-       OR lower(hex(ids.packet_hash)) IS DISTINCT FROM json_extract_string(packet.entry, '$[{place}]')
-    """
-    _report(connection, checked, "ids", statement, "the id of entry {} is not that of its packet")
-
-
 TALLIES = {
     "packets": "SELECT packet_type || '/' || verdict, count(*) FROM packet GROUP BY 1",
     "hops": "SELECT to_state, count(*) FROM hop GROUP BY 1",
@@ -297,272 +71,472 @@ def count_entries(connection: "DuckDBPyConnection") -> tuple[dict[str, int], dic
     return counts, {name: dict(connection.execute(statement).fetchall()) for name, statement in TALLIES.items()}
 
 
-def _check_counts(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
-    counts, tallies = count_entries(connection)
-    if (counts, tallies) != (checked.manifest.counts, checked.manifest.tallies):
-        checked.add(MANIFEST, checked.manifest.first, "its counts or tallies are not those of the entries")
+def read_log_entries(connection: "DuckDBPyConnection") -> tuple[str, ...]:
+    """Return the entries of kind `log` of a segment, in order."""
+    rows = connection.execute("SELECT entry FROM other WHERE entry_kind = 'log' ORDER BY seq").fetchall()
+    return tuple(entry for (entry,) in rows)
 
 
-async def check_segment(archive: Archive, manifest: Manifest) -> CheckedSegment:
-    """Verify the objects of a segment against each other and its manifest.
+# Reading: records as the tables of the database give them, from the entries of archived segments.
+
+Record = dict[str, Any]
+"""Column -> value, as asyncpg gives a row of the entry's table: ids, times, hashes; JSON columns as text."""
+_UUIDS = frozenset({"packet_id", "root_packet_id", "parent_packet_id", "cause_packet_id", "change_id"})
+_FILTERS: Mapping[str, str] = {
+    "run_id": "run_id = ?",
+    "session_id": "session_id = ?",
+    "task_id": "task_id = ?",
+    "packet_id": "packet_id = ?",
+    "packet_type": "packet_type = ?",
+    "run_phase": "run_phase = ?",
+    "trace_id": "root_packet_id = ?",
+    "sender": "sender_agent_id = ?",
+    "recipient": "list_contains(recipients, ?)",
+    "verdict": "verdict = ?",
+    "refusal_code": "refusal_code = ?",
+    "generation": "generation = ?",
+    "round": "round = ?",
+}
+"""Filter of `apc packet trace` and of the console -> clause over `packet.parquet`."""
+
+
+def record_of(entry: str | bytes, body: bytes | None = None) -> Record:
+    """Return an entry as the row of its table that it was made of.
+
+    `kind` is that of the entry, as `entry_kind`; `body` are the bytes of a packet, `raw` those of a conflict.
 
     Raises:
-        ArchiveUnavailable, ArchiveDiffers: an object is missing or has other bytes.
+        CheckFailed: it is no entry of a known kind and version.
     """
-    async with archive.fetched(manifest, *OBJECTS) as files:
-        return await asyncio.to_thread(check_files, manifest, files)
+    try:
+        kind, version, shard, seq, *values = orjson.loads(entry)
+        columns = COLUMNS[kind, version]
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
+    record: Record = {"entry_kind": kind, "shard": shard, "seq": seq}
+    for name, value in zip(columns, values, strict=True):
+        record[name] = _value(name, value)
+    if kind in BYTES_COLUMN:
+        record["body" if kind == "packet" else "raw"] = body
+    return record
 
 
-@dataclass(slots=True)
-class ColdReport:
-    """What `verify_cold` found in the archive of a shard."""
-
-    origin: str
-    segments: int = 0
-    expired: int = 0
-    """Segments of which leaves and checkpoints are left alone, as entries of the log say."""
-    entries: int = 0
-    """Entries that were recomputed."""
-    size: int = 0
-    """Entries that the segments hold from the first on, without a gap."""
-    root: bytes = b""
-    """The root over them."""
-    compared: int = 0
-    """Kept checkpoints that were compared."""
-    proven: int = 0
-    """Size of the largest kept checkpoint that fits: up to it nothing was changed, whoever has the log's key."""
-    findings: list[ColdFinding] = field(default_factory=list)
+def _value(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name in _UUIDS:
+        return UUID(value)
+    if name in TIMES:
+        return datetime.fromisoformat(value)
+    if name in TIME_LISTS:
+        return [datetime.fromisoformat(one) for one in value]
+    if name in HASHES:
+        return bytes.fromhex(value)
+    if name in JSON:
+        return orjson.dumps(value).decode()
+    return float(value) if name in FLOATS else value
 
 
-async def verify_cold(
-    archive: Archive,
-    key: PublicKey,
-    *,
-    older: Iterable[PublicKey] = (),
-    checkpoints: Iterable[Checkpoint] = (),
-    expired: Collection[int] = (),
-    progress: Callable[[int], None] = lambda entries: None,
-) -> ColdReport:
-    """Verify the archive of the shard of a key from its objects alone.
+class ColdLog:
+    """Reads archived segments of a log; made by `open_cold`. Its methods may run side by side.
 
-    The segments tile 1..n, each entry gives its leaf, the leaves fold to every kept checkpoint and to the signed one of
-    each manifest, objects have the digests that manifests name. What expired must be told by an entry of the log.
+    Each method answers from all of the segments that it was opened for, or raises.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDiffers: at opening, an object is missing, or has other bytes.
+    """
+
+    def __init__(self, archive: Archive, manifests: Sequence[Manifest], connection: "DuckDBPyConnection") -> None:
+        self._archive = archive
+        self._manifests = sorted(manifests, key=lambda one: (one.shard, one.first))
+        self._connection = connection
+        self._stack = AsyncExitStack()
+        self._ready: dict[str, bool] = {}
+        self._lock = asyncio.Lock()
+
+    async def packets(
+        self,
+        *,
+        after: tuple[int, int] | None = None,
+        newest: bool = False,
+        limit: int = 100,
+        **filters: Any,
+    ) -> list[Record]:
+        """Return packets that match every filter, in the order of the log, or against it, behind `after`.
+
+        Filters are those of `apc packet trace`, and sender, recipient, verdict, refusal_code, generation and round (the
+        verdict and code as they were on arrival); None = any. Raises TypeError for a name that is no filter.
+        """
+        if unknown := filters.keys() - _FILTERS.keys():
+            raise TypeError(f"no such filter: {', '.join(sorted(unknown))}")
+        given = {name: value for name, value in filters.items() if value is not None}
+        clauses, values = [_FILTERS[name] for name in given], [_sent(value) for value in given.values()]
+        order = "DESC" if newest else "ASC"
+        if after is not None:
+            clauses.append(f"(shard, seq) {'<' if newest else '>'} (?, ?)")
+            values += after
+        where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
+        if "packet_id" in given:
+            places = await self._rows(
+                "ids", "SELECT shard, seq FROM ids WHERE packet_id = ?", [_sent(given["packet_id"])]
+            )
+            if not places:
+                return []
+            where += f" AND (shard, seq) IN ({', '.join(f'({shard}, {seq})' for shard, seq in places)})"
+        # Places first: bodies are read of the page alone.
+        statement = f"SELECT shard, seq FROM packet {where} ORDER BY shard {order}, seq {order} LIMIT {int(limit)}"
+        places = await self._rows("packet", statement, values)
+        found: dict[tuple[int, int], Record] = {}
+        for shard in {shard for shard, _ in places}:
+            numbers = [seq for one, seq in places if one == shard]
+            statement = f"""
+            SELECT entry, body FROM packet
+            WHERE shard = {shard} AND seq BETWEEN {min(numbers)} AND {max(numbers)} AND seq IN ?
+            """
+            for row in await self._rows("packet", statement, [numbers]):
+                record = record_of(*row)
+                found[record["shard"], record["seq"]] = record
+        return [found[shard, seq] for shard, seq in places]
+
+    async def find_packet(self, packet_id: UUID) -> list[Record]:
+        """Return session_id, shard, seq, packet_hash and payload_hash of every packet with this id."""
+        names = ("session_id", "shard", "seq", "packet_hash", "payload_hash")
+        statement = f"SELECT {', '.join(names)} FROM ids WHERE packet_id = ? ORDER BY shard, seq"
+        rows = await self._rows("ids", statement, [packet_id.bytes])
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    async def hops(
+        self,
+        *,
+        session_ids: Collection[str] | None = None,
+        packets: Collection[tuple[str, UUID]] | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return hops of whole sessions, or of these packets by session and id, in the order of the log."""
+        if packets is not None:
+            return await self._of_packets("hop", packets)
+        return await self._of_sessions("hop", "true", session_ids or (), after, limit)
+
+    async def lineage(self, packets: Collection[tuple[str, UUID]]) -> list[Record]:
+        """Return the lineage blocks of these packets, in the order of the log."""
+        return await self._of_packets("lineage", packets)
+
+    async def transfers(self, protocol_id: str) -> list[Record]:
+        """Return the lineage blocks that carry a protocol, in the order of the log."""
+        statement = "SELECT entry FROM lineage WHERE protocol_id = ? ORDER BY shard, seq"
+        return [record_of(*row) for row in await self._rows("lineage", statement, [protocol_id])]
+
+    async def moves(
+        self, session_ids: Collection[str], *, after: tuple[int, int] | None = None, limit: int | None = None
+    ) -> list[Record]:
+        """Return the transitions and barriers of these sessions, in the order of the log."""
+        return await self._of_sessions("other", "entry_kind = 'coordination'", session_ids, after, limit)
+
+    async def conflicts(
+        self,
+        *,
+        session_ids: Collection[str] | None = None,
+        packet_id: UUID | None = None,
+        after: tuple[int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return the inputs that took no id of these sessions, or of any with this packet id, in order."""
+        clause = "entry_kind = 'conflict'"
+        if packet_id is not None:
+            clause += f" AND packet_id = unhex('{packet_id.hex}')"
+        return await self._of_sessions("other", clause, session_ids, after, limit)
+
+    async def replayed(self, session_id: str) -> AsyncIterator[list[Record]]:
+        """Yield the packets, hops and transitions of a session in the order of the log, some 10,000 at a time."""
+        names = ("packet", "hop", "other")
+        parts = [f"SELECT shard, seq, entry, body FROM {name} WHERE session_id = $1" for name in ("packet", "other")]
+        parts[1] += " AND entry_kind = 'coordination'"
+        parts.append("SELECT shard, seq, entry, NULL FROM hop WHERE session_id = $1")
+        union = " UNION ALL ".join(parts)
+        behind: tuple[int, int] = (-1, 0)
+        while True:
+            statement = f"""
+            SELECT shard, seq, entry, body FROM ({union}) WHERE (shard, seq) > ($2, $3)
+            ORDER BY shard, seq LIMIT {_REPLAYED}
+            """
+            for name in names:
+                await self._prepare(name)
+            rows = await self._rows("packet", statement, [session_id, *behind])
+            if rows:
+                yield [record_of(entry, body) for _, _, entry, body in rows]
+                behind = rows[-1][0], rows[-1][1]
+            if len(rows) < _REPLAYED:
+                return
+
+    async def children(self, session_id: str, above: Collection[UUID], *, limit: int = 500) -> list[Record]:
+        """Return the packets that stand under these, as `apc packet tree` shows them: under their cause, else their
+        parent. Each has `above` and `edge`."""
+        statement = f"""
+        SELECT entry, body FROM packet WHERE session_id = ? AND coalesce(cause_packet_id, parent_packet_id) IN ?
+        ORDER BY shard, seq LIMIT {int(limit)}
+        """
+        if not above:
+            return []
+        rows = await self._rows("packet", statement, [session_id, [one.bytes for one in above]])
+        found = [record_of(*row) for row in rows]
+        for record in found:
+            cause = record["cause_packet_id"]
+            record["edge"] = "parent" if cause is None else "cause"
+            record["above"] = record["parent_packet_id"] if cause is None else cause
+        return found
+
+    async def resting_on(self, session_id: str, parents: Collection[UUID], names: Collection[str]) -> list[Record]:
+        """Return the packets of a session whose parent is one of these, or that refer to one of the names
+        (`packet:ID`, hashes of artifacts, claims). Each has `refers_to` and `defines`."""
+        statement = """
+        SELECT entry, body, refers_to, defines FROM packet
+        WHERE session_id = ? AND (parent_packet_id IN ? OR list_has_any(refers_to, ?)) ORDER BY shard, seq
+        """
+        given = [session_id, [one.bytes for one in parents] or [b""], list(names)]
+        return await self._with_names(statement, given)
+
+    async def with_names(self, session_id: str, packet_ids: Collection[UUID]) -> list[Record]:
+        """Return these packets of a session, with `refers_to` and `defines`, in the order of the log."""
+        statement = """
+        SELECT entry, body, refers_to, defines FROM packet WHERE session_id = ? AND packet_id IN ? ORDER BY shard, seq
+        """
+        return await self._with_names(statement, [session_id, [one.bytes for one in packet_ids] or [b""]])
+
+    async def _with_names(self, statement: str, given: Sequence[Any]) -> list[Record]:
+        rows = await self._rows("packet", statement, given)
+        return [
+            record_of(entry, body) | {"refers_to": refers, "defines": defines} for entry, body, refers, defines in rows
+        ]
+
+    async def search(
+        self, text: str, *, after: tuple[int, int] | None = None, limit: int = 100, **filters: Any
+    ) -> list[Record]:
+        """Return packets whose readable body holds a text, whatever its case; filters as for `packets`."""
+        found: list[Record] = []
+        while len(found) < limit:
+            page = await self.packets(after=after, limit=_SEARCHED, **filters)
+            found += [one for one in page if text.lower() in _readable(one["body"])]
+            if len(page) < _SEARCHED:
+                break
+            after = page[-1]["shard"], page[-1]["seq"]
+        return found[:limit]
+
+    async def entries(self, shard: int, numbers: Collection[int]) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (seq, canonical bytes, bytes beside it) of these entries of a shard, for proofs and exports."""
+        found: list[tuple[int, bytes, bytes | None]] = []
+        for table in OF_ENTRIES:
+            body = "body" if "body" in SCHEMAS[table] else "NULL"
+            statement = f"SELECT seq, encode(entry), {body} FROM {table} WHERE shard = ? AND seq IN ?"
+            found += await self._rows(table, statement, [shard, list(numbers) or [0]])
+        return sorted(found)
+
+    async def tally(self, name: str) -> dict[str, int]:
+        """Return a tally summed over the segments, from their manifests: `packets`, `hops` or `transfers`."""
+        total: dict[str, int] = {}
+        for manifest in self._manifests:
+            for key, count in manifest.tallies[name].items():
+                total[key] = total.get(key, 0) + count
+        return total
+
+    async def _of_packets(self, table: str, packets: Collection[tuple[str, UUID]]) -> list[Record]:
+        if not packets:
+            return []
+        sessions, ids = {session for session, _ in packets}, [one.bytes for _, one in packets]
+        statement = f"SELECT entry FROM {table} WHERE session_id IN ? AND packet_id IN ? ORDER BY shard, seq"
+        wanted = set(packets)
+        found = [record_of(*row) for row in await self._rows(table, statement, [list(sessions), ids])]
+        return [record for record in found if (record["session_id"], record["packet_id"]) in wanted]
+
+    async def _of_sessions(
+        self,
+        table: str,
+        clause: str,
+        session_ids: Collection[str] | None,
+        after: tuple[int, int] | None,
+        limit: int | None,
+    ) -> list[Record]:
+        values: list[Any] = []
+        if session_ids is not None:
+            clause += " AND session_id IN ?"
+            values.append(list(session_ids) or [""])
+        if after is not None:
+            clause += " AND (shard, seq) > (?, ?)"
+            values += after
+        body = "body" if "body" in SCHEMAS[table] else "NULL"
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        statement = f"SELECT entry, {body} FROM {table} WHERE {clause} ORDER BY shard, seq{most}"
+        return [record_of(*row) for row in await self._rows(table, statement, values)]
+
+    async def _rows(self, table: str, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        await self._prepare(table)
+        cursor = self._connection.cursor()
+        try:
+            return await asyncio.to_thread(lambda: cursor.execute(statement, list(values)).fetchall())
+        finally:
+            cursor.close()
+
+    async def _prepare(self, table: str) -> None:
+        """Fetch the objects of a table when it is first asked for; all of them, or ArchiveUnavailable."""
+        async with self._lock:
+            if table in self._ready:
+                return
+            shards: dict[int, list[str]] = {}
+            for manifest in self._manifests:
+                files = await self._stack.enter_async_context(self._archive.fetched(manifest, f"{table}.parquet"))
+                shards.setdefault(manifest.shard, []).append(str(files[f"{table}.parquet"]))
+            parts = [f"SELECT {shard} AS shard, * FROM read_parquet({files!r})" for shard, files in shards.items()]
+            if not parts:
+                columns = ", ".join(f"NULL::{_DUCKDB[kind]} AS {name}" for name, kind in SCHEMAS[table].items())
+                parts = [f"SELECT 0 AS shard, {columns} WHERE false"]
+            self._connection.execute(f"CREATE VIEW {table} AS {' UNION ALL '.join(parts)}")
+            self._ready[table] = True
+
+    async def close(self) -> None:
+        """Let go of the files."""
+        await self._stack.aclose()
+
+
+_DUCKDB = {
+    **{"text": "VARCHAR", "texts": "VARCHAR[]", "uuid": "BLOB", "bytes": "BLOB", "int": "BIGINT", "float": "DOUBLE"},
+    **{"flag": "BOOLEAN", "time": "TIMESTAMP"},
+}
+_REPLAYED = 10_000
+_SEARCHED = 2_000
+
+
+@asynccontextmanager
+async def open_cold(archive: Archive, manifests: Sequence[Manifest]) -> AsyncIterator[ColdLog]:
+    """Give a reader of these segments. Expired ones have no rows: leave them out.
+
+    ```python
+    async def find_run(archive: Archive, manifests: Sequence[Manifest], run_id: str) -> list[Record]:
+        async with open_cold(archive, manifests) as cold:
+            return await cold.packets(run_id=run_id)
+    ```
+
+    Raises:
+        ArchiveError: DuckDB is not installed.
+    """
+    with open_duckdb() as connection:
+        cold = ColdLog(archive, manifests, connection)
+        try:
+            yield cold
+        finally:
+            await cold.close()
+
+
+def _place(record: Record) -> str:
+    return f"({record['shard']}, {record['seq']})"
+
+
+def _sent(value: Any) -> Any:
+    return value.bytes if isinstance(value, UUID) else value
+
+
+def _readable(body: bytes) -> str:
+    return "" if is_sealed(body) else body.decode(errors="replace").lower()
+
+
+# Proofs from the archive alone: the path of an entry to a checkpoint that was kept.
+
+
+async def prove_cold(archive: Archive, key: PublicKey, seq: int, note: str | None = None) -> dict[str, Any]:
+    """Return the proof that entry `seq` is in the log of the key's shard, for `apc log check`; no database takes part.
 
     Args:
         archive: the archive, opened with the log's name.
-        key: who signs checkpoints, under the origin of the shard.
-        older: keys that the shard's log had before.
-        checkpoints: those that were kept elsewhere, their signatures checked already.
-        expired: first entries of segments whose expiry stands in entries that are not archived yet.
-        progress: told the number of entries after each segment.
+        key: who signed the checkpoint, under the origin of the shard.
+        seq: the entry.
+        note: a checkpoint that was kept, within the archived range; None = the one of the newest segment.
 
     Raises:
-        ArchiveUnavailable: the archive does not answer.
-        ArchiveError: DuckDB is not installed.
+        ArchiveUnavailable, ArchiveDiffers: an object is missing, or is not the one that was archived.
+        ArchiveError: there is no such entry in the archive, or the checkpoint covers more than it.
+        CheckFailed: the checkpoint cannot be trusted, or the segments do not fold to it.
     """
-    with open_duckdb():
-        pass
-    verification = _Verification((key, *older), checkpoints, expired)
     shard = int(key.name.rpartition("/")[2])
-    coming: deque[asyncio.Task[_Read]] = deque()
-    try:
-        for first in [*await archive.segments(shard), None]:
-            if first is not None:
-                coming.append(asyncio.create_task(_read_segment(archive, shard, first)))
-            while coming and (len(coming) == _AHEAD or first is None):
-                progress(await verification.take(await coming.popleft()))
-    finally:
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
-    return verification.finish()
+    manifests = [await archive.read_manifest(shard, first) for first in await archive.segments(shard)]
+    if not manifests or seq > manifests[-1].last:
+        raise ArchiveError(f"the archive has no entry {seq} of shard {shard}")
+    held = manifests[-1].checkpoint if note is None else note
+    head = parse_note(held).check(key)
+    tree = _ColdTree(archive, manifests, head.size)
+    path = await tree.path(seq - 1)
+    manifest = tree.manifest_of(seq)
+    async with open_cold(archive, [manifest]) as cold:
+        found = await cold.entries(shard, [seq])
+    if not found or root_by_inclusion(seq - 1, head.size, leaf_hash(found[0][1]), path) != head.root:
+        raise CheckFailed(f"entry {seq} of {manifest.place} does not fold to the checkpoint of {head.size} entries")
+    _, entry, body = found[0]
+    proof: dict[str, Any] = {"format": PROOF, "version": VERSIONS[PROOF], "checkpoint": held, "key": str(key)}
+    proof |= {"entry": entry.decode(), "path": [step.hex() for step in path]}
+    if entry.startswith(b'["packet"') and body is not None:
+        proof["body"] = b64encode(body).decode()
+    return proof
 
 
-@dataclass(slots=True)
-class _Read:
-    """What was read of a segment, without those before it."""
+class _ColdTree:
+    """The tree of a size, from the subtrees of manifests and the leaves of single blocks."""
 
-    first: int
-    checked: CheckedSegment | None = None
-    """None without a manifest."""
-    is_whole: bool = False
-    """Every object was verified."""
-    findings: list[ColdFinding] = field(default_factory=list)
-    gone: list[ColdFinding] = field(default_factory=list)
-    """Objects that are missing, which an expiry may explain."""
+    def __init__(self, archive: Archive, manifests: Sequence[Manifest], size: int) -> None:
+        self._archive = archive
+        self._manifests = manifests
+        self._size = size
+        self._subtrees: list[bytes] = []
+        for manifest in manifests:
+            if manifest.first != len(self._subtrees) * BLOCK + 1:
+                missing = len(self._subtrees) * BLOCK + 1
+                raise ArchiveUnavailable(place_of(manifest.origin, missing), None, "there is no segment here")
+            self._subtrees += manifest.subtrees
+        self._last = manifests[-1].last
+        if size - self._last >= BLOCK:
+            raise ArchiveError(f"the archive goes to entry {self._last}, and the checkpoint to {size}")
+        if size > self._last and size != manifests[-1].note.checkpoint.size:
+            raise ArchiveError(f"the archive goes to entry {self._last}, and the checkpoint to {size}")
+        self._leaves: dict[int, bytes] = {}
 
+    def manifest_of(self, seq: int) -> Manifest:
+        """Return the manifest of the segment that holds an entry."""
+        return next(one for one in self._manifests if one.first <= seq <= one.last)
 
-async def _read_segment(archive: Archive, shard: int, first: int) -> _Read:
-    read = _Read(first)
-    try:
-        manifest = await archive.read_manifest(shard, first)
-        read.checked = CheckedSegment(manifest)
-        read.checked = await check_segment(archive, manifest)
-        read.is_whole = True
-    except (ArchiveUnavailable, ArchiveDiffers) as error:
-        finding = ColdFinding(error.segment, error.name, first, error.problem)
-        is_gone = isinstance(error, ArchiveUnavailable) and error.name not in KEPT and error.name != MANIFEST
-        (read.gone if is_gone else read.findings).append(finding)
-        if read.checked is not None:
-            await _read_leaves(archive, read, read.checked)
-    return read
-
-
-async def _read_leaves(archive: Archive, read: _Read, checked: CheckedSegment) -> None:
-    """Read what is left of a segment of which an object is missing or changed."""
-    try:
-        async with archive.fetched(checked.manifest, LEAVES) as files:
-            checked.leaves = await asyncio.to_thread(files[LEAVES].read_bytes)
-    except (ArchiveUnavailable, ArchiveDiffers) as error:
-        if LEAVES not in {one.name for one in read.findings}:
-            read.findings.append(ColdFinding(error.segment, error.name, read.first, error.problem))
-        return
-    await asyncio.to_thread(_check_subtrees, checked, checked.leaves)
-    _check_log_entries(checked, None)
-
-
-class _Verification:
-    """Segments of a shard, one after the other."""
-
-    def __init__(self, keys: Sequence[PublicKey], checkpoints: Iterable[Checkpoint], expired: Collection[int]) -> None:
-        self._keys = keys
-        self._kept: dict[int, set[bytes]] = {}
-        for checkpoint in checkpoints:
-            if checkpoint.origin in {one.name for one in keys}:
-                self._kept.setdefault(checkpoint.size, set()).add(checkpoint.root)
-        self._frontier: Frontier | None = Frontier()
-        """None from a gap on: nothing can be folded behind it."""
-        self._next = 1
-        self._good = 0
-        self._expired = set(expired)
-        self._gone: dict[int, list[ColdFinding]] = {}
-        self._manifests: dict[int, Manifest] = {}
-        self.report = ColdReport(keys[0].name)
-
-    async def take(self, read: _Read) -> int:
-        """Take the next segment in; return how many entries of it were recomputed."""
-        self._check_turn(read.first)
-        self.report.findings += read.findings
-        if read.gone:
-            self._gone[read.first] = read.gone
-        checked = read.checked
-        if checked is None:
-            self._frontier = None
-            return 0
-        manifest = checked.manifest
-        self._manifests[read.first] = manifest
-        self._next = manifest.last + 1
-        self.report.segments += 1
-        self.report.findings += checked.findings
-        await asyncio.to_thread(self._fold, checked)
-        self._read_log(checked)
-        entries = manifest.last - manifest.first + 1 if read.is_whole else 0
-        self.report.entries += entries
-        return entries
-
-    def _check_turn(self, first: int) -> None:
-        if first > self._next:
-            place = place_of(self.report.origin, self._next)
-            self._say(place, None, self._next, f"there is no segment of entries {self._next} to {first - 1}")
-            self._frontier = None
-        elif first < self._next:
-            place = place_of(self.report.origin, first)
-            self._say(place, None, first, f"the segment before it goes to entry {self._next - 1}")
-            self._frontier = None
-
-    def _fold(self, checked: CheckedSegment) -> None:
-        """Grow the tree by a segment, and compare it with every checkpoint on the way."""
-        manifest, frontier = checked.manifest, self._frontier
-        if frontier is None:
-            return
-        newest = self._signed(manifest, checked.newest, "checkpoints.parquet")
-        sizes = {size for size in self._kept if manifest.first <= size <= manifest.last}
-        if newest is not None and manifest.first <= newest.size <= manifest.last:
-            sizes.add(newest.size)
-        is_whole = len(checked.leaves) == (manifest.last - manifest.first + 1) * HASH_SIZE
-        for size in sorted(sizes) if is_whole else ():
-            _grow(frontier, manifest, checked.leaves, size)
-            self._compare(manifest, size, frontier.root, newest)
-        _grow(frontier, manifest, checked.leaves, manifest.last)
-        self.report.size, self.report.root = frontier.size, frontier.root
-        covering = self._signed(manifest, manifest.checkpoint, MANIFEST)
-        if covering is not None:
-            ahead = Frontier(frontier.size, list(frontier.stack))
-            for width, root in zip(widths_between(manifest.last, covering.size), manifest.beyond, strict=True):
-                ahead.append_subtree(root, width)
-            self._compare(manifest, covering.size, ahead.root, covering)
-
-    def _signed(self, manifest: Manifest, note: str | None, name: str) -> Checkpoint | None:
-        """Return what a note says, once its signature holds."""
-        if note is None:
-            return None
-        problem: CheckFailed | None = None
-        for key in self._keys:
-            try:
-                return parse_note(note).check(key)
-            except CheckFailed as error:
-                problem = problem or error
-        self._say(manifest.place, name, manifest.first, f"its checkpoint cannot be trusted: {problem}")
-        return None
-
-    def _compare(self, manifest: Manifest, size: int, root: bytes, signed: Checkpoint | None) -> None:
-        kept = self._kept.get(size)
-        is_kept = kept is None or kept == {root}
-        is_signed = signed is None or signed.size != size or signed.root == root
-        if is_kept and is_signed:
-            self._good = size
-            if kept is not None:
-                self.report.proven = size
-        else:
-            which = "a kept checkpoint" if not is_kept else "the signed checkpoint"
-            message = (
-                f"{which} of {size} entries is not that of the leaves: an entry from {self._good + 1} on was changed"
-            )
-            self._say(manifest.place, LEAVES, self._good + 1, message)
-        self.report.compared += kept is not None and size <= manifest.last
-
-    def _read_log(self, checked: CheckedSegment) -> None:
-        """Compare what the log says of segments with the manifests, and take note of what expired."""
-        for text in checked.manifest.log_entries:
-            values = parse_entry(text.encode()).values
-            detail = values["detail"]
-            if values["kind"] == "expire":
-                self._expired.add(detail["first_seq"])
-            elif values["kind"] == "segment":
-                self._compare_recorded(detail)
-
-    def _compare_recorded(self, detail: Mapping[str, Any]) -> None:
-        first = detail["first_seq"]
-        manifest, place = self._manifests.get(first), place_of(self.report.origin, first)
-        if manifest is None:
-            self._say(place, None, first, "an entry of the log tells of this segment, and the archive lacks it")
-        elif (detail["last_seq"], detail["root"]) != (manifest.last, manifest.root.hex()) or (
-            detail.get("manifest", manifest.sha256) != manifest.sha256
-        ):
-            self._say(place, MANIFEST, first, "it is not the one that the log's segment entry names")
-
-    def _say(self, segment: str, name: str | None, seq: int, message: str) -> None:
-        self.report.findings.append(ColdFinding(segment, name, seq, message))
-
-    def finish(self) -> ColdReport:
-        """Return the report; what is missing without an entry of its expiry is a finding."""
-        for first, missing in self._gone.items():
-            if first in self._expired:
-                self.report.expired += 1
+    async def path(self, index: int) -> list[bytes]:
+        """Return the audit path of a leaf, from 0 (RFC 6962 section 2.1.1)."""
+        path: list[bytes] = []
+        low, high = 0, self._size
+        while high - low > 1:
+            middle = low + (1 << (high - low - 1).bit_length() - 1)
+            if index < middle:
+                path.append(await self._root(middle, high))
+                high = middle
             else:
-                self.report.findings += missing
-        self.report.findings.sort(key=lambda finding: finding.seq)
-        return self.report
+                path.append(await self._root(low, middle))
+                low = middle
+        return path[::-1]
 
-
-def _grow(frontier: Frontier, manifest: Manifest, leaves: bytes, size: int) -> None:
-    """Extend the tree up to a size within the segment: by whole blocks where it can, else by tiles and leaves."""
-    while frontier.size < size:
-        at = frontier.size - manifest.first + 1
-        for width in (BLOCK, TILE_WIDTH, 1):
-            if at % width == 0 and frontier.size + width <= size:
+    async def _root(self, low: int, high: int) -> bytes:
+        """Return the root over leaves `low` to `high` - 1: a subtree of the tree."""
+        row: list[bytes] = []
+        while low < high:
+            block, at = divmod(low, BLOCK)
+            if low >= self._last:
+                beyond = self._manifests[-1].beyond
+                row.append(_from_right(beyond))
                 break
-        if width == BLOCK:
-            frontier.append_subtree(manifest.subtrees[at // BLOCK], BLOCK)
-        else:
-            frontier.append_subtree(fold_bytes(leaves[at * HASH_SIZE : (at + width) * HASH_SIZE]), width)
+            width = min(BLOCK - at, high - low)
+            row.append(self._subtrees[block] if width == BLOCK else fold_bytes(await self._part(block, at, width)))
+            low += width
+        return fold(row)
+
+    async def _part(self, block: int, at: int, width: int) -> bytes:
+        if block not in self._leaves:
+            manifest = self.manifest_of(block * BLOCK + 1)
+            self._leaves[block] = await self._archive.read_block(manifest, block - (manifest.first - 1) // BLOCK)
+        return self._leaves[block][at * HASH_SIZE : (at + width) * HASH_SIZE]
+
+
+def _from_right(roots: Sequence[bytes]) -> bytes:
+    root = roots[-1]
+    for left in reversed(roots[:-1]):
+        root = node_hash(left, root)
+    return root

@@ -52,7 +52,7 @@ WITHOUT_COLUMN = "raw_hash"
 JSON = frozenset({"facts", "refusal", "metadata", "change", "detail"})
 NULLABLE_JSON = frozenset({"refusal", "metadata"})
 """Of those, the columns that may be NULL."""
-_FLOATS = frozenset({"confidence", "sender_score", "receiver_score"})
+FLOATS = frozenset({"confidence", "sender_score", "receiver_score"})
 TIMES = frozenset({"recorded_at", "created_at", "expires_at", "judged_at"})
 TIME_LISTS = frozenset({"occurred_at"})
 HASHES = frozenset({"contract_hash", "stored_hash", "packet_hash", "first_hash", "second_hash", "raw_hash"})
@@ -83,7 +83,7 @@ def _layout(columns: tuple[str, ...]) -> Layout:
     def places(names: frozenset[str]) -> tuple[int, ...]:
         return tuple(place for place, name in enumerate(columns, 4) if name in names)
 
-    return Layout(columns, places(JSON), places(_FLOATS), places(TIMES), places(TIME_LISTS), places(HASHES))
+    return Layout(columns, places(JSON), places(FLOATS), places(TIMES), places(TIME_LISTS), places(HASHES))
 
 
 LAYOUTS: Mapping[tuple[str, int], Layout] = {key: _layout(columns) for key, columns in COLUMNS.items()}

@@ -34,7 +34,8 @@ from apc_log.archive import (
     place_of,
     table_of,
 )
-from apc_log.cold import check_segment, count_entries, open_duckdb, read_log_entries
+from apc_log.cold import count_entries, open_duckdb, read_log_entries
+from apc_log.cold_verification import check_segment
 from apc_log.entries import stored_entry
 from apc_log.errors import ArchiveDiffers, ArchiveError
 from apc_log.heads import AnyConnection

@@ -1,0 +1,527 @@
+"""Verifies the archive of the log from public keys, kept checkpoints and its objects: no database takes part."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from apc_log.archive import (
+    BESIDE,
+    BLOCK,
+    KEPT,
+    LEAVES,
+    MANIFEST,
+    OBJECTS,
+    OF_ENTRIES,
+    SCHEMAS,
+    Archive,
+    Manifest,
+    place_of,
+    table_of,
+)
+from apc_log.cold import count_entries, open_duckdb, read_log_entries
+from apc_log.entries import BYTES_COLUMN
+from apc_log.errors import ArchiveDiffers, ArchiveUnavailable
+from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Frontier, fold_bytes, widths_between
+from apc_log.offline_verifier import (
+    COLUMNS,
+    CheckFailed,
+    Checkpoint,
+    PublicKey,
+    leaf_hash,
+    parse_entry,
+    parse_note,
+)
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_AHEAD = 2
+"""Segments that are verified at once."""
+_MOST_NAMED = 20
+"""Findings of one kind in one object that are listed one by one."""
+
+
+# One segment: its objects against each other and its manifest.
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFinding:
+    """Something in the archive that does not fit."""
+
+    segment: str
+    """Its place in the archive."""
+    name: str | None
+    """The object; None where it is about the segment, or about one that is not there."""
+    seq: int
+    """The first entry that it can be about."""
+    message: str
+
+    def __str__(self) -> str:
+        """Return place and message in one line."""
+        return f"{self.segment}{f'/{self.name}' if self.name else ''}: {self.message}"
+
+
+@dataclass(slots=True)
+class CheckedSegment:
+    """What a segment's objects say by themselves."""
+
+    manifest: Manifest
+    leaves: bytes = b""
+    """The leaf hashes that follow from the entries, or those of `leaves` where the rows' objects are gone."""
+    findings: list[ColdFinding] = field(default_factory=list)
+    newest: str | None = None
+    """The note of the newest stored checkpoint within it."""
+
+    def add(self, name: str | None, seq: int, message: str) -> None:
+        """Take a finding in."""
+        self.findings.append(ColdFinding(self.manifest.place, name, seq, message))
+
+
+def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
+    """Verify the objects of a segment against each other and its manifest; blocks.
+
+    Every entry gives its leaf, the leaves give the root; bodies and columns are those of the entries.
+    """
+    checked = CheckedSegment(manifest)
+    stored = files[LEAVES].read_bytes()
+    with open_duckdb() as connection:
+        for table in SCHEMAS:
+            connection.read_parquet(str(files[f"{table}.parquet"])).create_view(table)
+        _check_leaves(connection, checked, stored)
+        for table in OF_ENTRIES:
+            _check_columns(connection, checked, table)
+        _check_ids(connection, checked)
+        _check_counts(connection, checked)
+        _check_log_entries(checked, read_log_entries(connection))
+        checked.newest = _newest_note(connection)
+    return checked
+
+
+def _newest_note(connection: "DuckDBPyConnection") -> str | None:
+    row = connection.execute("SELECT note FROM checkpoints ORDER BY tree_size DESC LIMIT 1").fetchone()
+    return None if row is None else row[0]
+
+
+def _check_log_entries(checked: CheckedSegment, found: Sequence[str] | None) -> None:
+    """Compare the log entries of the manifest with the rows, and with their leaves where the rows are gone."""
+    manifest = checked.manifest
+    if found is not None and found != manifest.log_entries:
+        checked.add(MANIFEST, manifest.first, "its log entries are not those of the segment")
+    for text in manifest.log_entries:
+        try:
+            entry = parse_entry(text.encode())
+        except CheckFailed as error:
+            checked.add(MANIFEST, manifest.first, f"a log entry cannot be read: {error}")
+            continue
+        at = (entry.seq - manifest.first) * HASH_SIZE
+        if entry.kind != "log" or at < 0 or checked.leaves[at : at + HASH_SIZE] != leaf_hash(text.encode()):
+            checked.add(MANIFEST, entry.seq, f"log entry {entry.seq} differs from its leaf")
+
+
+def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment, stored: bytes) -> None:
+    """Compare the leaves that follow from the entries with `leaves`, and these with the subtrees of the manifest."""
+    manifest = checked.manifest
+    first, count = manifest.first, manifest.last - manifest.first + 1
+    leaves, strays, twice = [b""] * count, [], []
+    for table in OF_ENTRIES:
+        rows = connection.sql(f"SELECT seq - {first} AS at, encode(entry) AS entry FROM {table}").to_arrow_reader(BLOCK)
+        for batch in rows:
+            for at, entry in zip(batch["at"].to_pylist(), batch["entry"].to_pylist(), strict=True):
+                if at is None or not 0 <= at < count:
+                    strays.append(at)
+                elif leaves[at]:
+                    twice.append(at)
+                else:
+                    leaves[at] = sha256(b"\x00" + entry).digest()
+    found = b"".join(leaves)
+    if found != stored or strays or twice:
+        places = [at for at in range(count) if leaves[at] != stored[at * HASH_SIZE : (at + 1) * HASH_SIZE]]
+        for at in places[:_MOST_NAMED]:
+            what = "differs from its leaf" if leaves[at] else "is missing"
+            checked.add(None, first + at, f"entry {first + at} {what}")
+        for at in twice[:_MOST_NAMED]:
+            checked.add(None, first + at, f"entry {first + at} stands twice")
+        if strays:
+            checked.add(None, first, f"{len(strays)} entries are not of this segment")
+    checked.leaves = stored
+    _check_subtrees(checked, stored)
+
+
+def _check_subtrees(checked: CheckedSegment, leaves: bytes) -> None:
+    manifest, width = checked.manifest, BLOCK * HASH_SIZE
+    if len(leaves) != len(manifest.subtrees) * width:
+        checked.add(LEAVES, manifest.first, f"{len(leaves)} bytes are not the leaves of the segment")
+        return
+    for number, root in enumerate(manifest.subtrees):
+        if fold_bytes(leaves[number * width : (number + 1) * width]) != root:
+            seq = manifest.first + number * BLOCK
+            checked.add(LEAVES, seq, f"the leaves of entries {seq} to {seq + BLOCK - 1} do not fold to the subtree")
+
+
+def _same(column: str, kind: str, said: str) -> str:
+    """Return the condition that a column of a kind is what its entry says."""
+    match kind:
+        case "uuid":
+            return f"lower(hex({column})) IS NOT DISTINCT FROM replace({said}, '-', '')"
+        case "int" | "flag":
+            return f"{column}::VARCHAR IS NOT DISTINCT FROM {said}"
+        case "float":
+            return f"{column} IS NOT DISTINCT FROM {said}::DOUBLE"
+        case "time":
+            return f"{column} IS NOT DISTINCT FROM left({said}, 26)::TIMESTAMP"
+        case _:
+            return f"{column} IS NOT DISTINCT FROM {said}"
+
+
+def _check_columns(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str) -> None:
+    """Compare the columns by which rows are found with the entries: a row with other ones would not be found."""
+    known = []
+    for (kind, version), columns in COLUMNS.items():
+        if table_of(kind) == table:
+            begins = f"starts_with(entry, '[\"{kind}\",{version},{checked.manifest.shard},')"
+            known.append(begins)
+            _check_version(connection, checked, kind, columns, begins)
+    unknown = f"SELECT seq FROM {table} WHERE NOT ({' OR '.join(known)})"
+    _report(connection, checked, table, unknown, "entry {} is of no known kind and version, or of another shard")
+
+
+def _check_version(
+    connection: "DuckDBPyConnection", checked: CheckedSegment, kind: str, columns: Sequence[str], begins: str
+) -> None:
+    """Compare the columns and the bytes of entries of one kind and version; each is parsed once for it."""
+    table = table_of(kind)
+    places = {"seq": 3} | {name: place for place, name in enumerate(columns, 4)}
+    paths: list[str] = []
+    lists: list[str] = []
+    conditions: list[str] = []
+
+    def said(place: int) -> str:
+        paths.append(f"'$[{place}]'")
+        return f"said[{len(paths)}]"
+
+    for name, typed in SCHEMAS[table].items():
+        if name == "entry_kind":
+            conditions.append(f"entry_kind = '{kind}'")
+        elif name in BESIDE:
+            continue
+        elif name not in places:
+            conditions.append(f"{name} IS NULL")
+        elif typed == "texts":
+            lists.append(f"json_extract_string(entry, '$[{places[name]}][*]') AS said_{name}")
+            conditions.append(f"{name} IS NOT DISTINCT FROM said_{name}")
+        else:
+            conditions.append(_same(name, typed, said(places[name])))
+    is_right = " AND ".join(conditions)
+    body = "true"
+    if kind in BYTES_COLUMN:
+        body = f"sha256(body) IS NOT DISTINCT FROM {said(places[BYTES_COLUMN[kind][1]])}"
+    elif "body" in SCHEMAS[table]:
+        body = "body IS NULL"
+    read = ", ".join(["*", f"json_extract_string(entry, [{', '.join(paths)}]) AS said", *lists])
+    statement = f"""
+    WITH parsed AS MATERIALIZED (SELECT {read} FROM {table} WHERE {begins}),
+    compared AS (SELECT seq, {is_right} AS is_found, {body} AS is_whole FROM parsed)
+    SELECT seq, is_found FROM compared WHERE NOT (is_found AND is_whole) ORDER BY seq LIMIT {_MOST_NAMED}
+    """
+    for seq, is_found in connection.execute(statement).fetchall():
+        message = (
+            f"the bytes beside entry {seq} are not those that it was made of"
+            if is_found
+            else f"the columns of entry {seq} are not what it says"
+        )
+        checked.add(f"{table}.parquet", seq or 0, message)
+
+
+def _report(
+    connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, statement: str, message: str
+) -> None:
+    for (seq,) in connection.execute(f"{statement} ORDER BY seq LIMIT {_MOST_NAMED}").fetchall():
+        checked.add(f"{table}.parquet", seq or 0, message.format(seq))
+
+
+def _check_ids(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
+    place = 4 + COLUMNS["packet", 1].index("packet_hash")
+    statement = f"""
+    SELECT coalesce(packet.seq, ids.seq) AS seq FROM packet FULL JOIN ids USING (seq)
+    WHERE packet.packet_id IS DISTINCT FROM ids.packet_id OR packet.session_id IS DISTINCT FROM ids.session_id
+       OR lower(hex(ids.packet_hash)) IS DISTINCT FROM json_extract_string(packet.entry, '$[{place}]')
+    """
+    _report(connection, checked, "ids", statement, "the id of entry {} is not that of its packet")
+
+
+def _check_counts(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
+    counts, tallies = count_entries(connection)
+    if (counts, tallies) != (checked.manifest.counts, checked.manifest.tallies):
+        checked.add(MANIFEST, checked.manifest.first, "its counts or tallies are not those of the entries")
+
+
+async def check_segment(archive: Archive, manifest: Manifest) -> CheckedSegment:
+    """Verify the objects of a segment against each other and its manifest.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDiffers: an object is missing or has other bytes.
+    """
+    async with archive.fetched(manifest, *OBJECTS) as files:
+        return await asyncio.to_thread(check_files, manifest, files)
+
+
+# The archive of a shard: its segments follow from the tree, and the tree from checkpoints that were kept.
+
+
+@dataclass(slots=True)
+class ColdReport:
+    """What `verify_cold` found in the archive of a shard."""
+
+    origin: str
+    segments: int = 0
+    expired: int = 0
+    """Segments of which leaves and checkpoints are left alone, as entries of the log say."""
+    entries: int = 0
+    """Entries that were recomputed."""
+    size: int = 0
+    """Entries that the segments hold from the first on, without a gap."""
+    root: bytes = b""
+    """The root over them."""
+    compared: int = 0
+    """Kept checkpoints that were compared."""
+    proven: int = 0
+    """Size of the largest kept checkpoint that fits: up to it nothing was changed, whoever has the log's key."""
+    findings: list[ColdFinding] = field(default_factory=list)
+
+
+async def verify_cold(
+    archive: Archive,
+    key: PublicKey,
+    *,
+    older: Iterable[PublicKey] = (),
+    checkpoints: Iterable[Checkpoint] = (),
+    expired: Collection[int] = (),
+    progress: Callable[[int], None] = lambda entries: None,
+) -> ColdReport:
+    """Verify the archive of the shard of a key from its objects alone.
+
+    The segments tile 1..n, each entry gives its leaf, the leaves fold to every kept checkpoint and to the signed one of
+    each manifest, objects have the digests that manifests name. What expired must be told by an entry of the log.
+
+    Args:
+        archive: the archive, opened with the log's name.
+        key: who signs checkpoints, under the origin of the shard.
+        older: keys that the shard's log had before.
+        checkpoints: those that were kept elsewhere, their signatures checked already.
+        expired: first entries of segments whose expiry stands in entries that are not archived yet.
+        progress: told the number of entries after each segment.
+
+    Raises:
+        ArchiveUnavailable: the archive does not answer.
+        ArchiveError: DuckDB is not installed.
+    """
+    with open_duckdb():
+        pass
+    verification = _Verification((key, *older), checkpoints, expired)
+    shard = int(key.name.rpartition("/")[2])
+    coming: deque[asyncio.Task[_Read]] = deque()
+    try:
+        for first in [*await archive.segments(shard), None]:
+            if first is not None:
+                coming.append(asyncio.create_task(_read_segment(archive, shard, first)))
+            while coming and (len(coming) == _AHEAD or first is None):
+                progress(await verification.take(await coming.popleft()))
+    finally:
+        for task in coming:
+            task.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+    return verification.finish()
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read of a segment, without those before it."""
+
+    first: int
+    checked: CheckedSegment | None = None
+    """None without a manifest."""
+    is_whole: bool = False
+    """Every object was verified."""
+    findings: list[ColdFinding] = field(default_factory=list)
+    gone: list[ColdFinding] = field(default_factory=list)
+    """Objects that are missing, which an expiry may explain."""
+
+
+async def _read_segment(archive: Archive, shard: int, first: int) -> _Read:
+    read = _Read(first)
+    try:
+        manifest = await archive.read_manifest(shard, first)
+        read.checked = CheckedSegment(manifest)
+        read.checked = await check_segment(archive, manifest)
+        read.is_whole = True
+    except (ArchiveUnavailable, ArchiveDiffers) as error:
+        finding = ColdFinding(error.segment, error.name, first, error.problem)
+        is_gone = isinstance(error, ArchiveUnavailable) and error.name not in KEPT and error.name != MANIFEST
+        (read.gone if is_gone else read.findings).append(finding)
+        if read.checked is not None:
+            await _read_leaves(archive, read, read.checked)
+    return read
+
+
+async def _read_leaves(archive: Archive, read: _Read, checked: CheckedSegment) -> None:
+    """Read what is left of a segment of which an object is missing or changed."""
+    try:
+        async with archive.fetched(checked.manifest, LEAVES) as files:
+            checked.leaves = await asyncio.to_thread(files[LEAVES].read_bytes)
+    except (ArchiveUnavailable, ArchiveDiffers) as error:
+        if LEAVES not in {one.name for one in read.findings}:
+            read.findings.append(ColdFinding(error.segment, error.name, read.first, error.problem))
+        return
+    await asyncio.to_thread(_check_subtrees, checked, checked.leaves)
+    _check_log_entries(checked, None)
+
+
+class _Verification:
+    """Segments of a shard, one after the other."""
+
+    def __init__(self, keys: Sequence[PublicKey], checkpoints: Iterable[Checkpoint], expired: Collection[int]) -> None:
+        self._keys = keys
+        self._kept: dict[int, set[bytes]] = {}
+        for checkpoint in checkpoints:
+            if checkpoint.origin in {one.name for one in keys}:
+                self._kept.setdefault(checkpoint.size, set()).add(checkpoint.root)
+        self._frontier: Frontier | None = Frontier()
+        """None from a gap on: nothing can be folded behind it."""
+        self._next = 1
+        self._good = 0
+        self._expired = set(expired)
+        self._gone: dict[int, list[ColdFinding]] = {}
+        self._manifests: dict[int, Manifest] = {}
+        self.report = ColdReport(keys[0].name)
+
+    async def take(self, read: _Read) -> int:
+        """Take the next segment in; return how many entries of it were recomputed."""
+        self._check_turn(read.first)
+        self.report.findings += read.findings
+        if read.gone:
+            self._gone[read.first] = read.gone
+        checked = read.checked
+        if checked is None:
+            self._frontier = None
+            return 0
+        manifest = checked.manifest
+        self._manifests[read.first] = manifest
+        self._next = manifest.last + 1
+        self.report.segments += 1
+        self.report.findings += checked.findings
+        await asyncio.to_thread(self._fold, checked)
+        self._read_log(checked)
+        entries = manifest.last - manifest.first + 1 if read.is_whole else 0
+        self.report.entries += entries
+        return entries
+
+    def _check_turn(self, first: int) -> None:
+        if first > self._next:
+            place = place_of(self.report.origin, self._next)
+            self._say(place, None, self._next, f"there is no segment of entries {self._next} to {first - 1}")
+            self._frontier = None
+        elif first < self._next:
+            place = place_of(self.report.origin, first)
+            self._say(place, None, first, f"the segment before it goes to entry {self._next - 1}")
+            self._frontier = None
+
+    def _fold(self, checked: CheckedSegment) -> None:
+        """Grow the tree by a segment, and compare it with every checkpoint on the way."""
+        manifest, frontier = checked.manifest, self._frontier
+        if frontier is None:
+            return
+        newest = self._signed(manifest, checked.newest, "checkpoints.parquet")
+        sizes = {size for size in self._kept if manifest.first <= size <= manifest.last}
+        if newest is not None and manifest.first <= newest.size <= manifest.last:
+            sizes.add(newest.size)
+        is_whole = len(checked.leaves) == (manifest.last - manifest.first + 1) * HASH_SIZE
+        for size in sorted(sizes) if is_whole else ():
+            _grow(frontier, manifest, checked.leaves, size)
+            self._compare(manifest, size, frontier.root, newest)
+        _grow(frontier, manifest, checked.leaves, manifest.last)
+        self.report.size, self.report.root = frontier.size, frontier.root
+        covering = self._signed(manifest, manifest.checkpoint, MANIFEST)
+        if covering is not None:
+            ahead = Frontier(frontier.size, list(frontier.stack))
+            for width, root in zip(widths_between(manifest.last, covering.size), manifest.beyond, strict=True):
+                ahead.append_subtree(root, width)
+            self._compare(manifest, covering.size, ahead.root, covering)
+
+    def _signed(self, manifest: Manifest, note: str | None, name: str) -> Checkpoint | None:
+        """Return what a note says, once its signature holds."""
+        if note is None:
+            return None
+        problem: CheckFailed | None = None
+        for key in self._keys:
+            try:
+                return parse_note(note).check(key)
+            except CheckFailed as error:
+                problem = problem or error
+        self._say(manifest.place, name, manifest.first, f"its checkpoint cannot be trusted: {problem}")
+        return None
+
+    def _compare(self, manifest: Manifest, size: int, root: bytes, signed: Checkpoint | None) -> None:
+        kept = self._kept.get(size)
+        is_kept = kept is None or kept == {root}
+        is_signed = signed is None or signed.size != size or signed.root == root
+        if is_kept and is_signed:
+            self._good = size
+            if kept is not None:
+                self.report.proven = size
+        else:
+            which = "a kept checkpoint" if not is_kept else "the signed checkpoint"
+            message = (
+                f"{which} of {size} entries is not that of the leaves: an entry from {self._good + 1} on was changed"
+            )
+            self._say(manifest.place, LEAVES, self._good + 1, message)
+        self.report.compared += kept is not None and size <= manifest.last
+
+    def _read_log(self, checked: CheckedSegment) -> None:
+        """Compare what the log says of segments with the manifests, and take note of what expired."""
+        for text in checked.manifest.log_entries:
+            values = parse_entry(text.encode()).values
+            detail = values["detail"]
+            if values["kind"] == "expire":
+                self._expired.add(detail["first_seq"])
+            elif values["kind"] == "segment":
+                self._compare_recorded(detail)
+
+    def _compare_recorded(self, detail: Mapping[str, Any]) -> None:
+        first = detail["first_seq"]
+        manifest, place = self._manifests.get(first), place_of(self.report.origin, first)
+        if manifest is None:
+            self._say(place, None, first, "an entry of the log tells of this segment, and the archive lacks it")
+        elif (detail["last_seq"], detail["root"]) != (manifest.last, manifest.root.hex()) or (
+            detail.get("manifest", manifest.sha256) != manifest.sha256
+        ):
+            self._say(place, MANIFEST, first, "it is not the one that the log's segment entry names")
+
+    def _say(self, segment: str, name: str | None, seq: int, message: str) -> None:
+        self.report.findings.append(ColdFinding(segment, name, seq, message))
+
+    def finish(self) -> ColdReport:
+        """Return the report; what is missing without an entry of its expiry is a finding."""
+        for first, missing in self._gone.items():
+            if first in self._expired:
+                self.report.expired += 1
+            else:
+                self.report.findings += missing
+        self.report.findings.sort(key=lambda finding: finding.seq)
+        return self.report
+
+
+def _grow(frontier: Frontier, manifest: Manifest, leaves: bytes, size: int) -> None:
+    """Extend the tree up to a size within the segment: by whole blocks where it can, else by tiles and leaves."""
+    while frontier.size < size:
+        at = frontier.size - manifest.first + 1
+        for width in (BLOCK, TILE_WIDTH, 1):
+            if at % width == 0 and frontier.size + width <= size:
+                break
+        if width == BLOCK:
+            frontier.append_subtree(manifest.subtrees[at // BLOCK], BLOCK)
+        else:
+            frontier.append_subtree(fold_bytes(leaves[at * HASH_SIZE : (at + width) * HASH_SIZE]), width)

@@ -7,6 +7,7 @@ hold is in docs/reference/log-format.md; who reads them is `apc_log.cold`, who w
 import asyncio
 import hashlib
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from copy import copy
@@ -278,6 +279,8 @@ class Archive:
         self._folder = local_folder(location)
         self._cache = cache
         self._cache_bytes = cache_bytes
+        self._used: Counter[str] = Counter()
+        """Digests of cached objects that are being read."""
         self._checked: dict[Path, tuple[object, ...]] = {}
         """File of a folder -> the state in which it had the bytes that its manifest names."""
         if {"", ".", ".."} & set(log_name.split("/")):
@@ -309,7 +312,7 @@ class Archive:
     def with_cache(self, cache: Path) -> "Archive":
         """Return the same archive with another cache, for which every object is read from the store."""
         other = copy(self)
-        other._cache, other._checked = cache, {}
+        other._cache, other._checked, other._used = cache, {}, Counter()
         return other
 
     def origin(self, shard: int) -> str:
@@ -440,12 +443,13 @@ class Archive:
             ArchiveDiffers: an object has other bytes.
         """
         wanted = [manifest.object(name) for name in names]
-        files: dict[str, Path] = {}
-        for one in wanted:
-            files[one.name] = await self._fetch(manifest.place, one)
-        yield files
-        if self._folder is None:
-            await asyncio.to_thread(self._trim, {path.name for path in files.values()})
+        self._used.update(one.sha256 for one in wanted)
+        try:
+            yield {one.name: await self._fetch(manifest.place, one) for one in wanted}
+        finally:
+            self._used.subtract(one.sha256 for one in wanted)
+            if self._folder is None:
+                await asyncio.to_thread(self._trim)
 
     async def _fetch(self, place: str, one: SegmentObject) -> Path:
         try:
@@ -478,7 +482,7 @@ class Archive:
         if result.meta["size"] != one.size:
             raise ArchiveDiffers(place, one.name, f"it has {result.meta['size']} bytes instead of {one.size}")
         make_private_folder(self._cache)
-        await asyncio.to_thread(self._trim, set(), one.size)
+        await asyncio.to_thread(self._trim, one.size)
         part = cached.with_name(f".{one.sha256}.{token_hex(4)}")
         digest, size = hashlib.sha256(), 0
         try:
@@ -492,14 +496,14 @@ class Archive:
         finally:
             part.unlink(missing_ok=True)
 
-    def _trim(self, used: set[str], wanted: int = 0) -> None:
+    def _trim(self, wanted: int = 0) -> None:
         """Remove the objects that were not read for the longest time, until the cache has room for `wanted` bytes."""
         files = sorted(_cached(self._cache), key=lambda found: found[1])
         total = wanted + sum(size for _, _, size in files)
         for path, _, size in files:
             if total <= self._cache_bytes:
                 return
-            if path.name not in used:
+            if self._used[path.name] <= 0:
                 path.unlink(missing_ok=True)
                 total -= size
 

@@ -1,6 +1,7 @@
 """Reads the archive of the log with DuckDB: records as the tables of the database give them, and proofs."""
 
 import asyncio
+import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -248,26 +249,20 @@ class ColdLog:
         return await self._of_sessions("other", clause, session_ids, after, limit)
 
     async def replayed(self, session_id: str) -> AsyncIterator[list[Record]]:
-        """Yield the packets, hops and transitions of a session in the order of the log, some 10,000 at a time."""
-        names = ("packet", "hop", "other")
-        parts = [f"SELECT shard, seq, entry, body FROM {name} WHERE session_id = $1" for name in ("packet", "other")]
+        """Yield the packets, hops and transitions of a session in the order of the log, at most 10,000 at a time."""
+        parts = [f"SELECT shard, seq, entry, body FROM {table} WHERE session_id = $1" for table in ("packet", "other")]
         parts[1] += " AND entry_kind = 'coordination'"
         parts.append("SELECT shard, seq, entry, NULL FROM hop WHERE session_id = $1")
-        union = " UNION ALL ".join(parts)
-        behind: tuple[int, int] = (-1, 0)
-        while True:
-            statement = f"""
-            SELECT shard, seq, entry, body FROM ({union}) WHERE (shard, seq) > ($2, $3)
-            ORDER BY shard, seq LIMIT {_REPLAYED}
-            """
-            for name in names:
-                await self._prepare(name)
-            rows = await self._rows("packet", statement, [session_id, *behind])
-            if rows:
-                yield [record_of(entry, body) for _, _, entry, body in rows]
-                behind = rows[-1][0], rows[-1][1]
-            if len(rows) < _REPLAYED:
-                return
+        statement = f"SELECT entry, body FROM ({' UNION ALL '.join(parts)}) ORDER BY shard, seq"
+        for table in ("packet", "hop", "other"):
+            await self._prepare(table)
+        cursor = self._connection.cursor()
+        try:
+            await asyncio.to_thread(cursor.execute, statement, [session_id])
+            while rows := await asyncio.to_thread(cursor.fetchmany, _REPLAYED):
+                yield [record_of(*row) for row in rows]
+        finally:
+            cursor.close()
 
     async def children(self, session_id: str, above: Collection[UUID], *, limit: int = 500) -> list[Record]:
         """Return the packets that stand under these, as `apc packet tree` shows them: under their cause, else their
@@ -373,6 +368,8 @@ class ColdLog:
         cursor = self._connection.cursor()
         try:
             return await asyncio.to_thread(lambda: cursor.execute(statement, list(values)).fetchall())
+        except OSError as error:  # another process removed it from the cache
+            raise ArchiveUnavailable(self._manifests[0].place, f"{table}.parquet", str(error)) from error
         finally:
             cursor.close()
 
@@ -418,7 +415,7 @@ async def open_cold(archive: Archive, manifests: Sequence[Manifest]) -> AsyncIte
     Raises:
         ArchiveError: DuckDB is not installed.
     """
-    with open_duckdb() as connection:
+    with tempfile.TemporaryDirectory(prefix="apc-cold-") as folder, open_duckdb(Path(folder)) as connection:
         cold = ColdLog(archive, manifests, connection)
         try:
             yield cold
@@ -435,7 +432,13 @@ def _sent(value: Any) -> Any:
 
 
 def _readable(body: bytes) -> str:
-    return "" if is_sealed(body) else body.decode(errors="replace").lower()
+    """Return the text of a packet without the escapes of JSON, in lower case; nothing of an encrypted one."""
+    if is_sealed(body):
+        return ""
+    try:
+        return orjson.dumps(orjson.loads(body)).decode().lower()
+    except ValueError:
+        return body.decode(errors="replace").lower()
 
 
 # Proofs from the archive alone: the path of an entry to a checkpoint that was kept.

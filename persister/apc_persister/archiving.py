@@ -86,10 +86,10 @@ async def archive_segment(
     segment is made, by default the system's; they take as much space as the segment.
 
     Raises:
-        TreeBroken: an entry differs from its leaf in the tree, or no signed checkpoint covers the segment yet.
+        TreeBroken: an entry differs from its leaf in the tree.
         ArchiveDiffers: an object was written before with other bytes, or is not read back as it was written.
         ArchiveUnavailable: the archive does not answer.
-        ArchiveError: DuckDB or pyarrow is not installed.
+        ArchiveError: no signed checkpoint covers the segment yet, or DuckDB or pyarrow is not installed.
         ValueError: the range has no whole blocks.
     """
     check_range(first, last)
@@ -237,7 +237,7 @@ class _Segment:
         """Write the objects, then the manifest."""
         note = await connection.fetchval(_COVERING, self._shard, self._last)
         if note is None:
-            raise TreeBroken(self._shard, f"no checkpoint covers entry {self._last} yet")
+            raise ArchiveError(f"no checkpoint of shard {self._shard} covers entry {self._last} yet")
         await prepare_reader(connection)
         subtrees = await self._gather(connection)
         beyond = await self._lead_to(connection, parse_note(note).checkpoint.size)

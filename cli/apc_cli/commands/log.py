@@ -16,7 +16,15 @@ import typer
 
 from apc_bus.settings import LogKeySettings
 from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whole_session_id
-from apc_cli.commands.log_verification import TrustedKeys, print_uncovered, read_exported, say_uncovered, verify_log
+from apc_cli.commands.log_verification import (
+    TrustedKeys,
+    archive_at,
+    print_uncovered,
+    read_exported,
+    say_uncovered,
+    verify_archive,
+    verify_log,
+)
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import read_bytes, write_bytes
@@ -26,6 +34,7 @@ from apc_cli.system.running import run_quietly
 from apc_contracts import load_contract
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.text import numbered
+from apc_log.cold import prove_cold
 from apc_log.heads import read_epochs
 from apc_log.offline_verifier import main as verify_offline
 from apc_persister.encryption import erase_subject
@@ -169,6 +178,10 @@ async def verify(
     no_replay: Annotated[
         bool, typer.Option("--no-replay", help="Do not replay the sessions to compare their state.")
     ] = False,
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER|URL", help="Verify the archive there, from its objects alone; no database."),
+    ] = None,
     uncovered: Annotated[
         bool, typer.Option("--uncovered", help="Print which columns are not covered, and exit.")
     ] = False,
@@ -180,6 +193,10 @@ async def verify(
     """
     if uncovered:
         print_uncovered()
+        return
+    if archive is not None:
+        if not await verify_archive(archive, checkpoints or [], keys or [], as_json=as_json):
+            raise typer.Exit(1)
         return
     contracts = None if no_replay else contract or []
     is_whole = await verify_log(first, checkpoints or [], keys or [], processes, contracts=contracts, as_json=as_json)
@@ -213,8 +230,18 @@ async def prove(
     ] = None,
     out: OutFile = None,
     keys: KeyOption = None,
+    archive: Annotated[
+        str | None, typer.Option(metavar="FOLDER|URL", help="Prove from the archive there; SHARD/SEQ, and no database.")
+    ] = None,
 ) -> None:
     """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
+    if archive is not None:
+        place = _ENTRY.fullmatch(what)
+        if place is None:
+            raise InputUnusable(f"--archive takes an entry as `shard/seq`, not {what!r}")
+        key = TrustedKeys(keys or []).of(int(place[1]))
+        _write_document(await prove_cold(archive_at(archive, key), key, int(place[2])), out)
+        return
     async with open_log() as pool, pool.acquire() as connection:
         number = _ENTRY.fullmatch(what)
         if number:

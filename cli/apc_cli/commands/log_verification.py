@@ -1,4 +1,4 @@
-"""`apc log verify`: recompute every shard, and compare it with checkpoints held outside."""
+"""`apc log verify`: recompute every shard, or its archive, and compare it with checkpoints held outside."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from apc_bus.settings import LogKeySettings, PersisterSettings
+from apc_bus.settings import ArchiveSettings, LogKeySettings, PersisterSettings
 from apc_cli.connections import open_log_with_url
 from apc_cli.errors import InputUnusable, LogKeyElsewhere
 from apc_cli.output.output import print_json, wants_json
@@ -18,6 +18,8 @@ from apc_cli.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractError
 from apc_contracts.text import numbered
+from apc_log.archive import Archive
+from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
 from apc_persister.errors import LogKeyMissing
@@ -68,6 +70,12 @@ class TrustedKeys:
     def of(self, shard: int) -> PublicKey:
         """Return the first that was given for a shard. Raises InputUnusable."""
         return self.all_of(shard)[0]
+
+    @property
+    def shards(self) -> list[int]:
+        """The shards of which a key was given; all of the settings without any."""
+        given = {int(key.name.rpartition("/")[2]) for key in self._given if key.name.rpartition("/")[2].isdigit()}
+        return sorted(given) if self._given else list(range(LogKeySettings().shards))
 
     def all_of(self, shard: int) -> list[PublicKey]:
         """Return all that were given for a shard: a log whose key was changed has several. Raises InputUnusable."""
@@ -148,6 +156,57 @@ async def verify_log(
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+async def verify_archive(location: str, files: Sequence[Path], keys: Sequence[str], *, as_json: bool) -> bool:
+    """Verify the archive of every shard of which there is a key; return whether everything matches. No database.
+
+    Args:
+        location: folder or URL of the archive.
+        files: checkpoints that were kept; without any, those of the export folder.
+        keys: public keys; without any, the log's own.
+        as_json: print a document.
+
+    Raises:
+        InputUnusable: a file without checkpoints, or with those of another log.
+        ArchiveError: the archive cannot be used.
+    """
+    trusted = TrustedKeys(keys)
+    kept = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
+    reports = []
+    for shard in trusted.shards:
+        key, *older = trusted.all_of(shard)
+        archive = archive_at(location, key)
+        with _progress(shard, 0, is_silent=as_json) as advance:
+            held = kept.get(shard, ())
+            reports.append(await verify_cold(archive, key, older=older, checkpoints=held, progress=advance))
+    if wants_json(as_json):
+        documents = [{**asdict(one), "root": one.root.hex(), "is_whole": not one.findings} for one in reports]
+        print_json(documents)
+    for report in reports:
+        _say_cold(report)
+    if not any(report.segments or report.findings for report in reports):
+        raise InputUnusable(f"{location}: there is no segment of {', '.join(report.origin for report in reports)}")
+    return not any(report.findings for report in reports)
+
+
+def archive_at(location: str, key: PublicKey) -> Archive:
+    """Return the archive at a folder or URL, of the log that a key signs. Raises ArchiveError."""
+    settings = ArchiveSettings(archive_url=location)
+    return Archive.open(settings, key.name.rpartition("/")[0])
+
+
+def _say_cold(report: ColdReport) -> None:
+    for finding in report.findings:
+        echo(f"{report.origin}: NOT WHOLE, {finding}", file=sys.stderr)
+    if report.findings:
+        return
+    expired = f", {numbered(report.expired, 'segment')} expired" if report.expired else ""
+    echo(
+        f"{report.origin}: {numbered(report.size, 'entry', 'entries')} in {numbered(report.segments, 'segment')} fit the "
+        f"tree{expired}; {numbered(report.compared, 'kept checkpoint')} compared, the last one of {report.proven} entries",
+        file=sys.stderr,
+    )
 
 
 async def say_uncovered(connection: AnyConnection, run_id: str, contracts: Sequence[Path]) -> None:

@@ -1,5 +1,6 @@
 """An S3 server for tests: moto's, as its own process, with accounts and keys that it checks."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,11 @@ from urllib.request import Request, urlopen
 from xml.etree import ElementTree
 
 _LISTENS = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
+_LOCK = (
+    b"<ObjectLockConfiguration><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention>"
+    b"<Mode>COMPLIANCE</Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>"
+)
+_READS = ("s3:GetObject", "s3:GetObjectVersion", "s3:ListBucket")
 _MAY_DO_ANYTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Action":"s3:*","Resource":"*"}]}'
 _IAM = "AWS4-HMAC-SHA256 Credential=setup/20260101/us-east-1/iam/aws4_request, SignedHeaders=host, Signature=0"
 
@@ -41,6 +47,8 @@ class S3Server:
     """
 
     BUCKET = "artifacts"
+    LOCKED = "archive"
+    """A bucket with versions, whose objects are locked for a day."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         # Accounts are made before keys are checked: from `reset-auth` on every request must be signed with one.
@@ -54,7 +62,15 @@ class S3Server:
         try:
             endpoint = self._wait_until_it_listens()
             self._ask(f"{endpoint}/{self.BUCKET}", method="PUT")
-            self.account = S3Account(endpoint, *self._make_key(endpoint))
+            locked = f"{endpoint}/{self.LOCKED}"
+            self._ask(locked, headers={"x-amz-bucket-object-lock-enabled": "true"}, method="PUT")
+            self._ask(f"{locked}?object-lock", _LOCK, {"Content-Type": "application/xml"}, method="PUT")
+            self.account = S3Account(endpoint, *self._make_key(endpoint, "tester", _MAY_DO_ANYTHING))
+            archiver, reader = _policy(*_READS, "s3:PutObject"), _policy(*_READS)
+            self.archiver = S3Account(endpoint, *self._make_key(endpoint, "archiver", archiver))
+            """May write and read, not delete."""
+            self.reader = S3Account(endpoint, *self._make_key(endpoint, "reader", reader))
+            """May read."""
             self._ask(f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
         except BaseException:
             self.close()
@@ -84,9 +100,9 @@ class S3Server:
                 return found[1]
         raise RuntimeError("the S3 server did not start: " + "".join(said))
 
-    def _make_key(self, endpoint: str) -> tuple[str, str]:
-        user = {"UserName": "tester", "Version": "2010-05-08"}
-        policy = {"PolicyName": "all", "PolicyDocument": _MAY_DO_ANYTHING}
+    def _make_key(self, endpoint: str, name: str, document: str) -> tuple[str, str]:
+        user = {"UserName": name, "Version": "2010-05-08"}
+        policy = {"PolicyName": "all", "PolicyDocument": document}
         for action, fields in (("CreateUser", {}), ("PutUserPolicy", policy)):
             self._ask(endpoint, urlencode({"Action": action, **user, **fields}).encode(), {"Authorization": _IAM})
         form = urlencode({"Action": "CreateAccessKey", **user}).encode()
@@ -100,3 +116,8 @@ class S3Server:
     ) -> str:
         with urlopen(Request(url, data=data, headers=headers or {}, method=method), timeout=30) as answer:
             return str(answer.read().decode())
+
+
+def _policy(*actions: str) -> str:
+    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})

@@ -1,0 +1,210 @@
+"""A lying archiver, and whoever else writes to the store: each change is found, with its segment and object."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.support.log.archived import APPROVAL, ArchivedLog
+
+from apc_log.archive import BLOCK, LEAVES, MANIFEST, Manifest, parse_manifest
+from apc_log.cold import open_cold, prove_cold
+from apc_log.cold_verification import ColdReport, verify_cold
+from apc_log.errors import ArchiveDiffers
+from apc_log.merkle import fold_bytes
+from apc_log.offline_verifier import CheckFailed, leaf_hash
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def copied(archived: ArchivedLog, tmp_path: Path) -> ArchivedLog:
+    """A copy of the archive, to be attacked."""
+    shutil.copytree(archived.folder, tmp_path / "copy")
+    return archived.at(tmp_path / "copy")
+
+
+async def verify(copied: ArchivedLog) -> ColdReport:
+    return await verify_cold(copied.archive(), copied.key, checkpoints=copied.checkpoints)
+
+
+def path_of(copied: ArchivedLog, segment: int, name: str) -> Path:
+    return copied.folder / copied.manifests[segment].place / name
+
+
+def change_rows(path: Path, change: Callable[[dict[str, Any]], None], *, at: int = 0) -> None:
+    """Write a table again with one row changed."""
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    change(rows[at])
+    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, compression="zstd")
+
+
+def sign_off(copied: ArchivedLog, segment: int, **changes: Any) -> None:
+    """Write the manifest again, so that it names what stands in the folder: what a lying archiver does."""
+    manifest = copied.manifests[segment]
+    objects = []
+    for one in manifest.objects:
+        data = (copied.folder / manifest.place / one.name).read_bytes()
+        objects.append(replace(one, size=len(data), sha256=sha256(data).hexdigest()))
+    lie = replace(manifest, objects=tuple(objects), **changes)
+    path_of(copied, segment, MANIFEST).write_bytes(lie.text)
+    assert parse_manifest(lie.text, lie.origin, lie.first) == lie
+
+
+def message_of(report: ColdReport, copied: ArchivedLog, segment: int, name: str | None) -> str:
+    """Return the message of the finding about this object."""
+    place = copied.manifests[segment].place
+    found = [one for one in report.findings if (one.segment, one.name) == (place, name)]
+    assert found, [str(one) for one in report.findings]
+    return found[0].message
+
+
+async def test_the_archive_as_it_is_has_no_finding(copied: ArchivedLog) -> None:
+    assert (await verify(copied)).findings == []
+    sign_off(copied, 0)
+    assert (await verify(copied)).findings == [], "what the attacks do beside their lie is no finding"
+
+
+@pytest.mark.parametrize("name", ["packet.parquet", "hop.parquet", "other.parquet", "ids.parquet", LEAVES])
+async def test_an_object_with_other_bytes(copied: ArchivedLog, name: str) -> None:
+    path = path_of(copied, 1, name)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert "have SHA-256" in message_of(await verify(copied), copied, 1, name)
+
+
+@pytest.mark.parametrize("name", ["packet.parquet", "lineage.parquet", "checkpoints.parquet", LEAVES, MANIFEST])
+async def test_a_missing_object(copied: ArchivedLog, name: str) -> None:
+    path_of(copied, 0, name).unlink()
+    assert message_of(await verify(copied), copied, 0, name) == "it is missing"
+
+
+async def test_a_missing_segment(copied: ArchivedLog) -> None:
+    shutil.rmtree(copied.folder / copied.manifests[0].place)
+    message = message_of(await verify(copied), copied, 0, None)
+    assert message == f"there is no segment of entries 1 to {BLOCK}"
+
+
+async def test_a_swapped_manifest(copied: ArchivedLog) -> None:
+    shutil.copy(path_of(copied, 0, MANIFEST), path_of(copied, 1, MANIFEST))
+    message = message_of(await verify(copied), copied, 1, MANIFEST)
+    assert message.startswith("it is the manifest of the segment from entry 1 of")
+    with pytest.raises(ArchiveDiffers, match="it is the manifest of the segment from entry 1"):
+        await copied.archive().read_manifest(0, BLOCK + 1)
+
+
+async def test_an_older_object(copied: ArchivedLog) -> None:
+    """The bytes of another segment, as an older version of an object would be."""
+    shutil.copy(path_of(copied, 0, "hop.parquet"), path_of(copied, 1, "hop.parquet"))
+    assert "have SHA-256" in message_of(await verify(copied), copied, 1, "hop.parquet")
+    sign_off(copied, 1)
+    report = await verify(copied)
+    assert any("are not of this segment" in one.message or "is missing" in one.message for one in report.findings)
+
+
+def blame(row: dict[str, Any]) -> None:
+    values = json.loads(row["entry"])
+    values[values.index("accepted")] = "held"
+    row["entry"] = json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+    row["verdict"] = "held"
+
+
+async def test_a_lying_archiver_changes_an_entry_and_the_manifest_along(copied: ArchivedLog) -> None:
+    change_rows(path_of(copied, 0, "packet.parquet"), blame)
+    sign_off(copied, 0)
+    report = await verify(copied)
+    assert any("differs from its leaf" in one.message for one in report.findings)
+    assert all(one.segment == copied.manifests[0].place for one in report.findings)
+
+
+async def test_a_lying_archiver_changes_the_leaves_too(copied: ArchivedLog) -> None:
+    """Everything in the bucket agrees with itself then; the signed checkpoints do not."""
+    changed: list[dict[str, Any]] = []
+    change_rows(path_of(copied, 0, "packet.parquet"), lambda row: (blame(row), changed.append(row))[0])
+    leaves = path_of(copied, 0, LEAVES)
+    seq, data = changed[0]["seq"], bytearray(leaves.read_bytes())
+    data[(seq - 1) * 32 : seq * 32] = leaf_hash(changed[0]["entry"].encode())
+    leaves.write_bytes(data)
+    tallies = {**copied.manifests[0].tallies, "packets": dict(copied.manifests[0].tallies["packets"])}
+    kind = changed[0]["packet_type"]
+    tallies["packets"][f"{kind}/accepted"] -= 1
+    tallies["packets"][f"{kind}/held"] = tallies["packets"].get(f"{kind}/held", 0) + 1
+    sign_off(copied, 0, subtrees=(fold_bytes(bytes(data)),), tallies=tallies)
+    report = await verify(copied)
+    message = message_of(report, copied, 0, LEAVES)
+    covering = next(one.size for one in copied.checkpoints if one.size >= seq)
+    assert f"of {covering} entries is not that of the leaves" in message
+    assert report.proven < covering
+    alone = await verify_cold(copied.archive(), copied.key)
+    assert "the signed checkpoint" in message_of(alone, copied, 0, LEAVES), "without kept checkpoints, too"
+    with pytest.raises(CheckFailed, match="does not fold to the checkpoint"):
+        await prove_cold(copied.archive(), copied.key, seq)
+
+
+async def test_a_body_that_is_not_the_one_of_its_entry(copied: ArchivedLog) -> None:
+    change_rows(path_of(copied, 1, "packet.parquet"), lambda row: row.update(body=b"{}"), at=7)
+    sign_off(copied, 1)
+    message = message_of(await verify(copied), copied, 1, "packet.parquet")
+    assert "are not those that it was made of" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "value"),
+    [
+        ("packet", "session_id", "another"),
+        ("packet", "recipients", ["nobody"]),
+        ("packet", "cause_packet_id", bytes(16)),
+        ("hop", "recipient", "nobody"),
+        ("lineage", "protocol_id", "another"),
+        ("other", "event", "another"),
+    ],
+)
+async def test_a_column_that_hides_a_row_from_readers(
+    copied: ArchivedLog, name: str, column: str, value: object
+) -> None:
+    change_rows(path_of(copied, 0, f"{name}.parquet"), lambda row: row.update({column: value}), at=3)
+    sign_off(copied, 0)
+    assert "are not what it says" in message_of(await verify(copied), copied, 0, f"{name}.parquet")
+
+
+async def test_an_id_that_leads_elsewhere(copied: ArchivedLog) -> None:
+    change_rows(path_of(copied, 0, "ids.parquet"), lambda row: row.update(packet_id=bytes(16)))
+    async with open_cold(copied.archive(), [manifest_in(copied, 0)]) as cold:
+        assert await cold.find_packet(APPROVAL), "another row was changed"
+    sign_off(copied, 0)
+    assert "is not that of its packet" in message_of(await verify(copied), copied, 0, "ids.parquet")
+
+
+def manifest_in(copied: ArchivedLog, segment: int) -> Manifest:
+    """Return the manifest that names what stands in the folder."""
+    sign_off(copied, segment)
+    manifest = copied.manifests[segment]
+    return parse_manifest(path_of(copied, segment, MANIFEST).read_bytes(), manifest.origin, manifest.first)
+
+
+async def test_what_expired_by_an_entry_is_no_finding_and_stays_provable(copied: ArchivedLog) -> None:
+    for name in ("packet", "hop", "lineage", "other", "ids"):
+        path_of(copied, 0, f"{name}.parquet").unlink()
+    report = await verify(copied)
+    assert message_of(report, copied, 0, "packet.parquet") == "it is missing"
+    told = await verify_cold(copied.archive(), copied.key, checkpoints=copied.checkpoints, expired={1})
+    assert (told.findings, told.expired, told.size) == ([], 1, 2 * BLOCK)
+    assert told.proven >= 2 * BLOCK - 5_000
+    path_of(copied, 0, LEAVES).unlink()
+    gone = await verify_cold(copied.archive(), copied.key, checkpoints=copied.checkpoints, expired={1})
+    assert message_of(gone, copied, 0, LEAVES) == "it is missing", "leaves never expire"
+
+
+async def test_a_stranger_signs_the_manifests_checkpoint(copied: ArchivedLog) -> None:
+    note = copied.manifests[0].checkpoint
+    forged = note[:-10] + ("A" if note[-10] != "A" else "B") + note[-9:]
+    sign_off(copied, 0, checkpoint=forged)
+    assert "cannot be trusted" in message_of(await verify(copied), copied, 0, MANIFEST)

@@ -12,6 +12,7 @@ from benchmarks.calls.context import measure_context
 from benchmarks.calls.messages import measure_messages
 from benchmarks.calls.observability import measure_observability
 from benchmarks.calls.policy import measure_policy
+from benchmarks.database.archive import measure_archive
 from benchmarks.database.impact import measure_impact
 from benchmarks.database.log import measure_log
 from benchmarks.database.memory import measure_memory
@@ -37,7 +38,7 @@ PARTS = (
     *("policy", "messages", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
-LONG = ("sessions", "takeover", "shards", "spread")
+LONG = ("sessions", "takeover", "shards", "spread", "archive")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "messages", "observability", "context", "relevance"})
 """Parts that need neither broker nor database."""
@@ -88,6 +89,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, opened: int, figu
             await measure_persister(servers, figures, count)
         if "log" in parts:
             await measure_log(servers, figures, rows)
+        if "archive" in parts:
+            await measure_archive(servers, figures, rows)
         if "memory" in parts:
             await measure_memory(servers, figures)
         if "impact" in parts:
@@ -100,7 +103,9 @@ def main() -> int:
     """Return the command; 0 whatever the figures are: they are reported, not tuned."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=at_least(1_000), default=10_000, help="packets of a throughput run")
-    parser.add_argument("--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`")
+    parser.add_argument(
+        "--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`, `archive`"
+    )
     parser.add_argument("--open", type=at_least(1_000), default=10_000, help="open sessions of part `sessions`")
     parser.add_argument("--only", action="append", choices=PARTS + LONG, help="measure this part; may be repeated")
     parser.add_argument(

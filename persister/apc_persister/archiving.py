@@ -244,6 +244,7 @@ class _Segment:
         counts, tallies, log_entries = await asyncio.to_thread(self._sort)
         objects: list[SegmentObject] = []
         for name in OBJECTS:
+            crash_point("archiver.before_object")
             objects.append(await self._archive.put(self._place, name, self._folder / name))
             crash_point("archiver.after_object")
         origin = self._archive.origin(self._shard)

@@ -18,8 +18,8 @@ from apc_bus.settings import LogKeySettings
 from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whole_session_id
 from apc_cli.commands.log_verification import (
     TrustedKeys,
-    archive_at,
     print_uncovered,
+    prove_from_archive,
     read_exported,
     say_uncovered,
     verify_archive,
@@ -34,7 +34,6 @@ from apc_cli.system.running import run_quietly
 from apc_contracts import load_contract
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.text import numbered
-from apc_log.cold import prove_cold
 from apc_log.heads import read_epochs
 from apc_log.offline_verifier import main as verify_offline
 from apc_persister.encryption import erase_subject
@@ -231,16 +230,12 @@ async def prove(
     out: OutFile = None,
     keys: KeyOption = None,
     archive: Annotated[
-        str | None, typer.Option(metavar="FOLDER|URL", help="Prove from the archive there; SHARD/SEQ, and no database.")
+        str | None, typer.Option(metavar="FOLDER|URL", help="Prove from the archive there; no database.")
     ] = None,
 ) -> None:
     """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
     if archive is not None:
-        place = _ENTRY.fullmatch(what)
-        if place is None:
-            raise InputUnusable(f"--archive takes an entry as `shard/seq`, not {what!r}")
-        key = TrustedKeys(keys or []).of(int(place[1]))
-        _write_document(await prove_cold(archive_at(archive, key), key, int(place[2])), out)
+        _write_document(await prove_from_archive(archive, what, keys or [], session_id), out)
         return
     async with open_log() as pool, pool.acquire() as connection:
         number = _ENTRY.fullmatch(what)

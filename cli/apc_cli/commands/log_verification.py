@@ -1,11 +1,13 @@
 """`apc log verify`: recompute every shard, or its archive, and compare it with checkpoints held outside."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from uuid import UUID
 
 from rich.progress import Progress
 
@@ -19,6 +21,7 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractError
 from apc_contracts.text import numbered
 from apc_log.archive import Archive
+from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
@@ -196,6 +199,33 @@ def archive_at(location: str, key: PublicKey) -> Archive:
     return Archive.open(settings, key.name.rpartition("/")[0])
 
 
+async def prove_from_archive(
+    location: str, what: str, keys: Sequence[str], session_id: str | None
+) -> dict[str, object]:
+    """Return the proof of a packet by its id, or of an entry as `shard/seq`, from the archive alone.
+
+    Raises:
+        InputUnusable: it is neither, the archive has none, or several sessions have the packet.
+        ArchiveError, CheckFailed: as `prove_cold`.
+    """
+    trusted = TrustedKeys(keys)
+    number = re.fullmatch(r"(\d{1,9})/(\d{1,16})", what)
+    if number is not None:
+        key = trusted.of(int(number[1]))
+        return await prove_cold(archive_at(location, key), key, int(number[2]))
+    found = []
+    for shard in trusted.shards:
+        archive = archive_at(location, trusted.of(shard))
+        manifests = [await archive.read_manifest(shard, first) for first in await archive.segments(shard)]
+        async with open_cold(archive, manifests) as cold:
+            found += await cold.find_packet(UUID(what))
+    matching = [one for one in found if session_id in (None, one["session_id"])]
+    if len(matching) != 1:
+        raise InputUnusable(f"the archive holds {len(matching) or 'no'} packets {what}: name a session, or shard/seq")
+    key = trusted.of(matching[0]["shard"])
+    return await prove_cold(archive_at(location, key), key, matching[0]["seq"])
+
+
 def _say_cold(report: ColdReport) -> None:
     for finding in report.findings:
         echo(f"{report.origin}: NOT WHOLE, {finding}", file=sys.stderr)
@@ -203,8 +233,9 @@ def _say_cold(report: ColdReport) -> None:
         return
     expired = f", {numbered(report.expired, 'segment')} expired" if report.expired else ""
     echo(
-        f"{report.origin}: {numbered(report.size, 'entry', 'entries')} in {numbered(report.segments, 'segment')} fit the "
-        f"tree{expired}; {numbered(report.compared, 'kept checkpoint')} compared, the last one of {report.proven} entries",
+        f"{report.origin}: {numbered(report.size, 'entry', 'entries')} in {numbered(report.segments, 'segment')} fit "
+        f"the tree{expired}; {numbered(report.compared, 'kept checkpoint')} compared, "
+        f"proven up to entry {min(report.proven, report.size)}",
         file=sys.stderr,
     )
 

@@ -196,8 +196,10 @@ async def test_pages_and_filters(archived: ArchivedLog) -> None:
         assert paged == [row["seq"] for row in whole]
         newest = await cold.packets(newest=True, limit=50)
         assert [row["seq"] for row in newest] == paged[::-1][:50]
-        for name, value in (("packet_type", "CLAIM"), ("verdict", "refused"), ("task_id", "task-3")):
-            found = await cold.packets(limit=100_000, **{name: value})
+        filters: list[dict[str, Any]] = [{"packet_type": "CLAIM"}, {"verdict": "refused"}, {"task_id": "task-3"}]
+        for given in filters:
+            ((name, value),) = given.items()
+            found = await cold.packets(limit=100_000, **given)
             assert [row["seq"] for row in found] == [row["seq"] for row in whole if row[name] == value]
         to_first = await cold.packets(limit=100_000, recipient="receiver-1")
         assert [row["seq"] for row in to_first] == [row["seq"] for row in whole if "receiver-1" in row["recipients"]]
@@ -227,9 +229,8 @@ async def test_an_absent_object_is_an_error_and_never_fewer_rows(archived: Archi
     (copy.folder / second.place / "hop.parquet").unlink()
     async with open_cold(copy.archive(), archived.manifests) as cold:
         assert await cold.packets(run_id="run-1")
-        with pytest.raises(
-            ArchiveUnavailable, match="ARCHIVE_UNAVAILABLE: log/.*/hop.parquet: it is missing"
-        ) as caught:
+        said = r"ARCHIVE_UNAVAILABLE: log/.*/hop\.parquet: it is missing"
+        with pytest.raises(ArchiveUnavailable, match=said) as caught:
             await cold.hops(session_ids=["session-of-run-1"])
     assert (caught.value.segment, caught.value.name) == (second.place, "hop.parquet")
     async with open_cold(copy.archive(), archived.manifests[:1]) as cold:

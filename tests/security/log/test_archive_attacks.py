@@ -128,7 +128,12 @@ async def test_a_lying_archiver_changes_an_entry_and_the_manifest_along(copied: 
 async def test_a_lying_archiver_changes_the_leaves_too(copied: ArchivedLog) -> None:
     """Everything in the bucket agrees with itself then; the signed checkpoints do not."""
     changed: list[dict[str, Any]] = []
-    change_rows(path_of(copied, 0, "packet.parquet"), lambda row: (blame(row), changed.append(row))[0])
+
+    def change(row: dict[str, Any]) -> None:
+        blame(row)
+        changed.append(row)
+
+    change_rows(path_of(copied, 0, "packet.parquet"), change)
     leaves = path_of(copied, 0, LEAVES)
     seq, data = changed[0]["seq"], bytearray(leaves.read_bytes())
     data[(seq - 1) * 32 : seq * 32] = leaf_hash(changed[0]["entry"].encode())

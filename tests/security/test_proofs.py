@@ -171,6 +171,20 @@ HERE: Table = {
     "gate/test_memory.py": {
         "test_sessions_that_do_not_exist_have_one_bound_in_bytes": "is (bound == 1 << 40)",
     },
+    "log/test_archive_attacks.py": {
+        "test_an_object_with_other_bytes": "write_bytes(",
+        "test_a_missing_object": "unlink()",
+        "test_a_missing_segment": "rmtree(",
+        "test_a_swapped_manifest": "shutil.copy(",
+        "test_an_older_object": "shutil.copy(",
+        "test_a_lying_archiver_changes_an_entry_and_the_manifest_along": "sign_off(",
+        "test_a_lying_archiver_changes_the_leaves_too": "sign_off(",
+        "test_a_body_that_is_not_the_one_of_its_entry": "sign_off(",
+        "test_a_column_that_hides_a_row_from_readers": "sign_off(",
+        "test_an_id_that_leads_elsewhere": "sign_off(",
+        "test_what_expired_by_an_entry_is_no_finding_and_stays_provable": "unlink()",
+        "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",
+    },
     "log/test_findings.py": {
         "test_one_change_is_one_finding_that_names_it": "disable_guards(",
         "test_an_entry_that_was_changed_is_named_beside_its_tile": "disable_guards(",
@@ -296,6 +310,9 @@ ELSEWHERE: Table = {
 """Test -> the test that carries its act out without the guard."""
 
 NO_ACT: Table = {
+    "log/test_archive_attacks.py": {
+        "test_the_archive_as_it_is_has_no_finding": "honest use",
+    },
     "web/test_local_token.py": {
         "test_links_outlive_a_restart_and_the_file_is_for_its_owner_alone": "honest use",
         "test_page_and_server_prove_alike": "honest use",

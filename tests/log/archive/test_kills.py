@@ -1,7 +1,8 @@
 """An archiver that is killed at each of its steps: the next one completes the segment, with the same bytes."""
 
+import asyncio
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
@@ -43,11 +44,11 @@ asyncio.run(main(*sys.argv[1:]))
 async def test_the_next_run_completes_it(archived: ArchivedLog, tmp_path: Path, point: str, written: int) -> None:
     copy, manifest = archived.at(tmp_path / "archive"), archived.manifests[0]
     copy.folder.mkdir()
-    killed = subprocess.run(
-        [sys.executable, "-c", PROGRAM, archived.url, str(copy.folder), archived.log_name],
+    killed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, archived.url, str(copy.folder), archived.log_name),
         env={**os.environ, "APC_CRASH_AT": point},
     )
-    assert killed.returncode == -9
+    assert await killed.wait() == -signal.SIGKILL
     there = {path.name for path in (copy.folder / manifest.place).glob("*")}
     assert there == {*OBJECTS, MANIFEST} & set((*OBJECTS, MANIFEST)[:written])
     connection = await asyncpg.connect(archived.url)

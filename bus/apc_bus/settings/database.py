@@ -125,6 +125,12 @@ class ArchiveSettings(DeploymentSettings):
     """Maximum size of `<data_dir>/archive-cache`, which holds objects of an `s3://` archive that were read; a single
     larger one is held while it is read."""
 
+    archive_policy: Path | None = None
+    """YAML file: `release_after` and `expire_after` (durations, such as `P90D`), and `contracts` with both by name;
+    none = segments leave the database after `hot_days`, and never the archive."""
+    hot_days: int = Field(default=7, ge=0)
+    """Days that a full and archived segment stays in the database, unless the policy says otherwise."""
+
     @field_validator("archive_url")
     @classmethod
     def _check_archive_url(cls, value: str | None) -> str | None:
@@ -152,8 +158,8 @@ class LogWriterSettings(ServedShards, LogKeySettings):
     """Interval of the export of checkpoints. An administrator's change of entries that are newer than the last export
     cannot be detected."""
     segment_entries: int = Field(default=4_194_304, ge=65_536, le=16_777_216)
-    """Most entries of a segment of the log. A segment takes what comes in about three hours, if that is no more than this;
-    one that is full can be archived."""
+    """Most entries of a segment of the log. A segment takes what comes in about three hours, if that is no more than
+    this; one that is full can be archived."""
     database_heartbeat: Interval = timedelta(seconds=10)
     """The server ends a statement or an idle transaction of the persister after this time, so that a frozen
     persister does not hold the shard."""

@@ -16,6 +16,7 @@ import typer
 
 from apc_bus.settings import LogKeySettings
 from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whole_session_id
+from apc_cli.commands.log_archive import add_to
 from apc_cli.commands.log_verification import (
     TrustedKeys,
     print_uncovered,
@@ -109,6 +110,7 @@ KeyOption = Annotated[
     list[str] | None,
     typer.Option("--key", help="Public key, or a file of them (`apc log key`); default: of the log's own key."),
 ]
+add_to(app)
 OutFile = Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")]
 
 

@@ -36,6 +36,8 @@ class Report:
     """Stored checkpoints that were recomputed."""
     outside: int = 0
     """Checkpoints held outside that were compared."""
+    released: int = 0
+    """Entries from the first on whose rows the archive alone has; the tree above them was compared, they were not."""
     pending: int = 0
     """Entries that wait for the writer to take them into the tree (maintenance by SQL)."""
     findings: list[LogFinding] = field(default_factory=list)

@@ -102,11 +102,25 @@ async def read_ends(connection: AnyConnection, shard: int, report: Report) -> En
     ends = Ends(head, tree, size, last_row, await connection.fetch(_EPOCHS, shard))
     if head is None and (size or last_row or last_size or ends.epochs):
         report.add(1, f"table shards has no row of shard {shard}, whose log is not empty", "shards")
+    report.released = await read_released(connection, shard)
     await _compare_sizes(connection, ends, last_size, report)
     await _compare_rows_behind(connection, ends, report)
     await _compare_tile_list(connection, ends, report)
     report.size = size
     return ends
+
+
+_RELEASED = """
+SELECT coalesce(max(last_seq), 0) FROM apc_log.segments WHERE shard = $1 AND state IN ('released', 'expired')
+AND first_seq <= (SELECT coalesce(min(first_seq), 0) FROM apc_log.segments WHERE shard = $1
+                  AND state NOT IN ('released', 'expired'))
+"""
+
+
+async def read_released(connection: AnyConnection, shard: int) -> int:
+    """Return the last entry of a shard before which the archive alone has the rows; the guard lets go in order."""
+    released: int = await connection.fetchval(_RELEASED, shard)
+    return released
 
 
 async def _compare_sizes(connection: AnyConnection, ends: Ends, last_size: int, report: Report) -> None:
@@ -185,12 +199,14 @@ async def _compare_tile_list(connection: AnyConnection, ends: Ends, report: Repo
         for index in sorted(index for index, times in Counter(indexes).items() if times > 1):
             message = f"tile {level}/{index} stands twice"
             report.add(first_below(level, index), message, f"log_tiles {level}/{index}")
-    level, count = 0, ends.readable // TILE_WIDTH
+    level, count, first = 0, ends.readable // TILE_WIDTH, report.released // TILE_WIDTH
     while count:
-        for before, after in pairwise([-1, *sorted(levels.get(level, ())), count]):
+        for before, after in pairwise(
+            [first - 1, *(one for one in sorted(levels.get(level, ())) if one >= first), count]
+        ):
             if after > before + 1:
                 _say_missing_tiles(level, before + 1, after - 1, report)
-        level, count = level + 1, count // TILE_WIDTH
+        level, count, first = level + 1, count // TILE_WIDTH, 0  # those above the leaves stay
 
 
 def _say_missing_tiles(level: int, first: int, last: int, report: Report) -> None:

@@ -13,12 +13,20 @@ from apc_contracts.errors import ApcError
 from apc_contracts.replay.entries import Entry, ReplayDiffers, ReplayImpossible
 from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.session.session import Session
+from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.heads import AnyConnection
 from apc_log.queries.replay import ContractBook, PostgresRecords
 from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
 from apc_persister.verification.verify import UNREADABLE
 
+# Sessions that ended and of which a segment was let go of: the archive has their entries.
+_IN_ARCHIVE = """
+SELECT session_id FROM apc_log.sessions AS session WHERE NOT is_open AND EXISTS (
+    SELECT FROM apc_log.segments AS gone WHERE gone.shard = session.shard AND gone.state IN ('released', 'expired')
+    AND gone.first_seq <= session.last_seq AND gone.last_seq >= session.first_seq
+)
+"""
 # Ranges are those of the entries to the entry, so that a reader who trusts them misses nothing and a change is found.
 _RANGES = f"""
 SELECT session.session_id FROM apc_log.sessions AS session JOIN (
@@ -32,6 +40,7 @@ SELECT session.session_id FROM apc_log.sessions AS session JOIN (
     ) AS entry GROUP BY session_id
 ) AS named USING (session_id)
 WHERE NOT EXISTS (SELECT FROM apc_log.shards WHERE bounded_seq < next_seq - 1)
+  AND session.session_id NOT IN (SELECT session_id FROM ({_IN_ARCHIVE}) AS gone)
   AND CASE WHEN named.low = session.shard AND named.high = session.shard
            THEN session.first_seq IS DISTINCT FROM named.first OR session.last_seq IS DISTINCT FROM named.last
            ELSE session.first_seq IS DISTINCT FROM 0 END
@@ -84,7 +93,10 @@ async def compare_sessions(
             what = f"the range of session {row['session_id']!r} is not that of its entries"
             sessions.findings.append(LogFinding(None, 1, what, "sessions"))
         chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
-        for session_id in chosen:
+        archived = {row[0] for row in await connection.fetch(_IN_ARCHIVE)}.intersection(chosen)
+        if archived:
+            sessions.unplayed.append(f"the archive has entries of {numbered(len(archived), 'session')} that ended")
+        for session_id in (one for one in chosen if one not in archived):
             try:
                 async with connection.transaction():
                     await _compare(connection, records, book, session_id, sessions)

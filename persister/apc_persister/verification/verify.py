@@ -89,7 +89,7 @@ class _Verification:
         report = self.report
         async with self._connection.transaction(isolation="repeatable_read", readonly=True):
             ends = await read_ends(self._connection, self._shard, report)
-            self._tree = await self._begin(ends, first)
+            self._tree = await self._begin(ends, max(first, report.released + 1))
         self._compare_exported_size(ends)
         if self._tree is None:
             return

@@ -1,0 +1,200 @@
+"""What becomes of the segments of the log with age: archived, recorded, let go of, expired.
+
+Each step can be repeated, and the next run goes on where one ended: the archive compares what is written again, the
+guard says what is recorded, and tables that were made or detached are found by their names (ADR 26). Nothing is let go
+of before an exported checkpoint vouches for its record, and segments go in their order.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import asyncpg
+import orjson
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from apc_bus.crash_points import crash_point
+from apc_bus.settings.sources import Interval
+from apc_contracts.contract.plain_yaml import PlainReader
+from apc_contracts.errors import ContractInvalid
+from apc_log.archive import Archive, Manifest
+from apc_log.errors import ArchiveError
+from apc_log.heads import AnyConnection
+from apc_persister.archiving import archive_segment
+
+_SEGMENTS = """
+SELECT shard, first_seq, last_seq, state, manifest, (
+    SELECT recorded_at FROM apc_log.log_checkpoints AS note
+    WHERE note.shard = segments.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1
+) AS filled_at, now() AS now
+FROM apc_log.segments WHERE state NOT IN ('open', 'expired') ORDER BY shard, first_seq
+"""
+_RECORD = "SELECT apc_guard.record_segment($1, $2, $3, $4, $5::text::jsonb)"
+_PROBLEM = "SELECT apc_guard.release_problem($1, $2)"
+_BUILD = "SELECT apc_guard.build_thin($1, $2, $3)"
+_RELEASE = "SELECT apc_guard.release($1, $2, $3)"
+_DROP = "SELECT apc_guard.drop_released($1, $2)"
+_EXPIRE = "SELECT apc_guard.expire($1, $2)"
+_DETACHED = """
+SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace AND NOT relispartition
+               AND relname IN (SELECT apc_guard.segment_name(one.relname, $1, $2) FROM apc_guard.divided() AS one))
+"""
+_CONTRACTS = "SELECT contract_hash, convert_from(document, 'UTF8')::jsonb ->> 'name' AS name FROM apc_log.contracts"
+_LOCK_TIMEOUT = "SET lock_timeout = '2s'"
+"""So long a release waits for readers of the divided tables, who wait behind it meanwhile."""
+RELEASE_TRIES = 5
+
+
+class _Ages(BaseModel):
+    """How long rows stay."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    release_after: Interval | None = None
+    expire_after: Interval | None = None
+
+
+class Policy(_Ages):
+    """How long segments stay in the database, and their rows in the archive; None = for ever.
+
+    Sessions that a contract with a longer `release_after` judged stay in the database until that has passed; one with a
+    longer `expire_after`, or none, keeps the segment in the archive.
+    """
+
+    contracts: Mapping[str, _Ages] = Field(default_factory=dict)
+    """By the name of a contract."""
+
+
+class PolicyUnusable(ArchiveError):
+    """The file of APC_ARCHIVE_POLICY is no policy."""
+
+
+def load_policy(path: Path | None, hot: timedelta) -> Policy:
+    """Return the policy of a file; without one segments stay for `hot`, and never expire. Raises PolicyUnusable."""
+    if path is None:
+        return Policy(release_after=hot)
+    try:
+        document = PlainReader(path.read_text(encoding="utf-8")).document()
+        return Policy.model_validate({"release_after": hot} | document if isinstance(document, dict) else document)
+    except (OSError, UnicodeError, ContractInvalid, yaml.YAMLError) as error:
+        raise PolicyUnusable(f"APC_ARCHIVE_POLICY {path} cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_name = ".".join(map(str, first["loc"]))
+        raise PolicyUnusable(f"APC_ARCHIVE_POLICY {path}, {field_name}: {first['msg']}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did to a segment."""
+
+    shard: int
+    first: int
+    last: int
+    done: str
+    """`archived`, `released`, `expired`, or `waits`."""
+    detail: str
+    """One line."""
+
+
+@dataclass(slots=True)
+class Ageing:
+    """One look at every full segment: what policy and guard allow is done. Its user is a member of apc_archiver."""
+
+    connection: AnyConnection
+    archive: Archive
+    policy: Policy
+    folder: Path | None = None
+    """For files while a segment is written."""
+    _contracts: dict[bytes, _Ages] = field(default_factory=dict)
+
+    async def run(self) -> AsyncIterator[Step]:
+        """Yield what was done to each segment, in the order of the log.
+
+        Raises:
+            ArchiveError: the archive is away, or differs from the log.
+            TreeBroken: the log differs from its tree.
+            asyncpg.PostgresError, OSError: as the database.
+        """
+        await self.connection.execute(_LOCK_TIMEOUT)
+        await self._read_contracts()
+        for row in await self.connection.fetch(_SEGMENTS):
+            place = row["shard"], row["first_seq"], row["last_seq"]
+            state = row["state"]
+            if state == "sealed":
+                yield Step(*place, "archived", await self._archive(*place))
+                state = "recorded"
+            age = row["now"] - row["filled_at"] if row["filled_at"] is not None else timedelta(0)
+            if state == "recorded" and _is_past(self.policy.release_after, age):
+                yield await self._release(*place, age)
+            elif state == "released":
+                if await self.connection.fetchval(_DETACHED, *place[:2]):
+                    await self._drop(*place[:2])
+                if self._may_expire(age):
+                    yield await self._expire(*place)
+
+    async def _archive(self, shard: int, first: int, last: int) -> str:
+        manifest = await archive_segment(self.connection, self.archive, shard, first, last, folder=self.folder)
+        crash_point("archiver.before_record")
+        entry = await self.connection.fetchval(
+            _RECORD, shard, first, manifest.root, manifest.sha256, _summary(manifest)
+        )
+        crash_point("archiver.after_record")
+        return f"recorded by entry {entry}"
+
+    async def _release(self, shard: int, first: int, last: int, age: timedelta) -> Step:
+        problem = await self.connection.fetchval(_PROBLEM, shard, first)
+        if problem is not None:
+            return Step(shard, first, last, "waits", problem)
+        keep = [hash_ for hash_, ages in self._contracts.items() if not _is_past(ages.release_after, age)]
+        for left in reversed(range(RELEASE_TRIES)):
+            kept = await self.connection.fetchval(_BUILD, shard, first, keep)
+            crash_point("archiver.after_thin")
+            try:
+                entry = await self.connection.fetchval(_RELEASE, shard, first, keep)
+            except (asyncpg.SerializationError, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+                if not left:
+                    return Step(shard, first, last, "waits", str(error))
+                continue
+            crash_point("archiver.after_swap")
+            await self._drop(shard, first)
+            return Step(shard, first, last, "released", f"recorded by entry {entry}; {kept} packets stay")
+        raise AssertionError
+
+    async def _drop(self, shard: int, first: int) -> None:
+        await self.connection.execute(_DROP, shard, first)
+        crash_point("archiver.after_drop")
+
+    async def _expire(self, shard: int, first: int, last: int) -> Step:
+        try:
+            entry = await self.connection.fetchval(_EXPIRE, shard, first)
+        except asyncpg.ObjectNotInPrerequisiteStateError as error:
+            return Step(shard, first, last, "waits", str(error))
+        return Step(shard, first, last, "expired", f"recorded by entry {entry}: its rows may go from the archive")
+
+    def _may_expire(self, age: timedelta) -> bool:
+        """The longest of all policies decides: an object of the archive has packets of every contract."""
+        ages = [self.policy.expire_after, *(one.expire_after for one in self._contracts.values())]
+        return all(_is_past(one, age) for one in ages)
+
+    async def _read_contracts(self) -> None:
+        for row in await self.connection.fetch(_CONTRACTS) if self.policy.contracts else ():
+            if row["name"] in self.policy.contracts:
+                self._contracts[row["contract_hash"]] = self.policy.contracts[row["name"]]
+
+
+def _summary(manifest: Manifest) -> str:
+    """Return what the entry of a segment says beside its root and its manifest: JSON."""
+    summary = {
+        "checkpoint_size": manifest.note.checkpoint.size,
+        "counts": dict(manifest.counts),
+        "bytes": sum(one.size for one in manifest.objects),
+        "tallies_sha256": manifest.tallies_sha256,
+    }
+    return orjson.dumps(summary, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _is_past(limit: timedelta | None, age: timedelta) -> bool:
+    return limit is not None and age >= limit

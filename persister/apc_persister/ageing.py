@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from apc_bus.crash_points import crash_point
-from apc_bus.settings.sources import Interval
+from apc_bus.settings.sources import Duration
 from apc_contracts.contract.plain_yaml import PlainReader
 from apc_contracts.errors import ContractInvalid
 from apc_log.archive import Archive, Manifest
@@ -52,8 +52,8 @@ class _Ages(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    release_after: Interval | None = None
-    expire_after: Interval | None = None
+    release_after: Duration | None = None
+    expire_after: Duration | None = None
 
 
 class Policy(_Ages):

@@ -14,7 +14,7 @@ from apc_persister.ageing import Ageing, Policy, Step
 from apc_persister.follower import Follower
 from apc_persister.verification.verify import Report, verify_shard
 
-NOW = Policy(release_after=timedelta(0) + timedelta(microseconds=1))
+NOW = Policy(release_after=timedelta(0))
 
 
 class AgeingLog:
@@ -32,7 +32,8 @@ class AgeingLog:
     async def export(self) -> None:
         """Say that the newest checkpoint was exported."""
         await self.connection.execute(
-            "INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 0, 'held', next_seq FROM apc_log.shards "
+            "INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) "
+            "SELECT 0, 'held', next_seq FROM apc_log.shards "
             "ON CONFLICT (shard, target) DO UPDATE SET tree_size = excluded.tree_size"
         )
 

@@ -10,14 +10,15 @@ from uuid import UUID
 import asyncpg
 import typer
 
-from apc_bus.settings import ArchiveSettings, LogKeySettings
+from apc_bus.settings import ArchiveSettings
 from apc_cli.commands.group import Commands
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
 from apc_cli.system.running import stop_on_signals
-from apc_log.archive import Archive
+from apc_log.archive import Archive, read_log_name
+from apc_log.heads import AnyConnection
 from apc_persister.ageing import Ageing, Step, load_policy
 
 INTERVAL = timedelta(minutes=1)
@@ -50,7 +51,7 @@ ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this
 
 
 @asynccontextmanager
-async def _as_archiver() -> AsyncIterator[asyncpg.Connection]:
+async def _as_archiver() -> AsyncIterator[AnyConnection]:
     async with open_log() as pool, pool.acquire() as connection:
         try:
             yield connection
@@ -95,11 +96,11 @@ async def archive(
     """
     settings = ArchiveSettings()
     policy = load_policy(settings.archive_policy, timedelta(days=settings.hot_days))
-    store = Archive.open(settings, LogKeySettings().log_name)
     stop = stop_on_signals()
     while not stop.is_set():
         found = 0
         async with _as_archiver() as connection:
+            store = Archive.open(settings, await read_log_name(connection))
             async for step in Ageing(connection, store, policy).run():
                 found += 1
                 _tell(step, as_json)

@@ -10,7 +10,7 @@ from tests.support.log.archived import write_segments
 
 from apc_log.archive import Archive
 from apc_log.offline_verifier import PublicKey
-from apc_persister.ageing import Ageing, Policy, Step
+from apc_persister.ageing import Ageing, Policy, PolicyUnusable, Step, load_policy
 from apc_persister.follower import Follower
 from apc_persister.verification.verify import Report, verify_shard
 
@@ -51,6 +51,14 @@ class AgeingLog:
         return count
 
 
+_SESSIONS = """
+INSERT INTO apc_log.sessions (session_id, shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step,
+                              open_deliveries, document, first_seq, last_seq)
+SELECT session_id, 0, 1, 1, min(run_id), 'CLOSED', true, 0, 0, 0, 0, '{}', min(seq), max(seq)
+FROM apc_log.agent_packets WHERE session_id <> '_presence' GROUP BY session_id
+"""
+
+
 @pytest.fixture
 async def ageing(postgres_url: str, tmp_path: Path) -> AsyncIterator[AgeingLog]:
     """A log that nothing was archived of yet."""
@@ -59,6 +67,7 @@ async def ageing(postgres_url: str, tmp_path: Path) -> AsyncIterator[AgeingLog]:
     await Follower(pool).catch_up()
     await pool.close()
     connection = await asyncpg.connect(postgres_url)
+    await connection.execute(_SESSIONS)
     yield AgeingLog(connection, Archive(tmp_path / "archive", name, cache=tmp_path / "cache"), key)
     await connection.close()
 
@@ -69,7 +78,6 @@ async def test_a_segment_is_archived_recorded_and_let_go_of(ageing: AgeingLog) -
     assert [step.done for step in steps] == ["archived", "waits", "archived", "waits"]
     assert "no exported checkpoint covers its record" in steps[1].detail
     before = await ageing.packets()
-    await ageing.connection.execute("UPDATE apc_log.sessions SET open_deliveries = 0, is_terminal = true")
     await ageing.export()
 
     steps = await ageing.age()
@@ -83,3 +91,117 @@ async def test_a_segment_is_archived_recorded_and_let_go_of(ageing: AgeingLog) -
     report = await ageing.verify()
     assert (report.findings, report.released) == ([], 2 * 65536)
     assert await ageing.age() == []
+
+
+@pytest.mark.long
+async def test_what_is_open_held_or_counted_stays(ageing: AgeingLog) -> None:
+    connection = ageing.connection
+    sessions = [row[0] for row in await connection.fetch("SELECT session_id FROM apc_log.sessions ORDER BY first_seq")]
+    assert len(sessions) >= 2
+    await connection.execute("UPDATE apc_log.sessions SET is_terminal = false WHERE session_id = $1", sessions[0])
+    hold = await connection.fetchval("SELECT apc_guard.hold($1, NULL, NULL, 'a dispute', NULL)", sessions[1])
+    counted = "SELECT session_id, packet_type, seq FROM apc_log.agent_packets WHERE seq <= 65536 ORDER BY seq"
+    before = await connection.fetch(counted)
+    await ageing.age()
+    await ageing.export()
+
+    assert [step.done for step in await ageing.age()] == ["released", "released"]
+
+    def stays(row: asyncpg.Record) -> bool:
+        return row["session_id"] in sessions[:2] or row["packet_type"] in ("TRANSFER", "EVAL")
+
+    assert await connection.fetch(counted) == [row for row in before if stays(row)]
+    ids = "SELECT count(*) FROM apc_log.packet_ids WHERE seq <= 65536"
+    assert await connection.fetchval(ids) == await ageing.packets()
+    with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="have to stay"):
+        await connection.fetchval("SELECT apc_guard.expire(0, 1)")
+    await connection.execute("SELECT apc_guard.lift_hold($1)", hold)
+    told = await connection.fetch("SELECT detail FROM apc_log.log_events WHERE kind = 'hold' ORDER BY seq")
+    assert len(told) == 2
+    assert (await ageing.verify()).findings == []
+
+
+@pytest.mark.long
+async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog) -> None:
+    """Each refusal, and that the same call works when its reason is gone."""
+    connection = ageing.connection
+    manifest = "a" * 64
+    record = "SELECT apc_guard.record_segment(0, $1, $2, $3, '{}')"
+    root = await connection.fetchval("SELECT apc_guard.segment_root(0, 1, 65536)")
+    await connection.execute("SET SESSION AUTHORIZATION apc_archiver")
+    with pytest.raises(asyncpg.DataError, match="root of the segment from entry 1"):
+        await connection.fetchval(record, 1, b"\0" * 32, manifest)
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="no full segment from entry 131073"):
+        await connection.fetchval(record, 131073, root, manifest)
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="no full segment from entry 2"):
+        await connection.fetchval(record, 2, root, manifest)
+    for act in ("build_thin(0, 1, '{}')", "release(0, 1, '{}')"):
+        with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="it is open"):
+            await connection.fetchval(f"SELECT apc_guard.{act}")
+    for act in ("drop_released(0, 1)", "expire(0, 1)"):
+        with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="not released"):
+            await connection.fetchval(f"SELECT apc_guard.{act}")
+
+    entry = await connection.fetchval(record, 1, root, manifest)
+    assert await connection.fetchval(record, 1, root, manifest) == entry  # once
+    with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="no exported checkpoint"):
+        await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
+    await connection.execute("RESET SESSION AUTHORIZATION")
+    await ageing.export()
+    await connection.execute("SET SESSION AUTHORIZATION apc_archiver")
+    with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="thin tables are not made"):
+        await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
+    await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
+    await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")  # again, as after a kill
+    await connection.execute("RESET SESSION AUTHORIZATION")
+    await connection.execute("UPDATE apc_log.sessions SET is_terminal = false")  # sessions that go on again meanwhile
+    await connection.execute("SET SESSION AUTHORIZATION apc_archiver")
+    with pytest.raises(asyncpg.SerializationError, match="make it again"):
+        await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
+    await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
+    await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
+    for statement in (
+        "UPDATE apc_guard.segments SET state = 'open'",
+        "SELECT apc_guard.record('segment', '{}')",
+        "SELECT apc_guard.record_in(0, 'segment', '{}')",
+        "SELECT apc_guard.open_segment(0, 1048577, 1114112)",
+        "SELECT apc_guard.drop_table('agent_packets_0_65537')",
+        "SELECT apc_guard.attach('apc_log.sessions', 'apc_log.agent_packets', '')",
+        "DELETE FROM apc_log.agent_packets",
+        "DROP TABLE apc_log.agent_packets_0_65537",
+        "INSERT INTO apc_guard.maintenance (actor, reason) VALUES ('', 'x')",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("release_after: soon\n", "release_after: Value error, write seconds"),
+        ("release_afer: P7D\n", "release_afer: Extra inputs are not permitted"),
+        ("contracts: [a]\n", "contracts: Input should be a valid dictionary"),
+        ("contracts: {a: {expire: P1D}}\n", "contracts.a.expire: Extra inputs"),
+        ("- a\n", "Input should be a valid dictionary"),
+        ("release_after: &a P7D\n", "no anchors"),
+        ("a: b: c\n", "cannot be read"),
+        ("", "the file is empty"),
+    ],
+)
+def test_a_policy_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "policy.yml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(PolicyUnusable, match=said) as refused:
+        load_policy(path, timedelta(days=7))
+    assert "APC_ARCHIVE_POLICY" in str(refused.value)
+
+
+def test_a_policy_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yml"
+    path.write_text("expire_after: P365D\ncontracts:\n  incident: {release_after: P90D}\n", encoding="utf-8")
+    policy = load_policy(path, timedelta(days=7))
+    assert (policy.release_after, policy.expire_after) == (timedelta(days=7), timedelta(days=365))
+    assert policy.contracts["incident"].release_after == timedelta(days=90)
+    assert load_policy(None, timedelta(days=3)) == Policy(release_after=timedelta(days=3))
+    with pytest.raises(PolicyUnusable, match="cannot be read"):
+        load_policy(tmp_path / "none.yml", timedelta(days=7))

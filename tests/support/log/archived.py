@@ -112,7 +112,7 @@ def _spoken(number: int) -> Iterator[Entry]:
     """Packets of all fates, with what follows from them, and the registry's changes."""
     above: PacketEntry | None = None
     for place in range(_BATCH // 10):
-        run = f"run-{(number + place) % 3}"
+        run = f"run-{place // 10 % 3}"
         packet = packet_entry(
             APPROVAL if number == place == 0 else uuid4(),
             session_id=f"session-of-{run}",

@@ -11,9 +11,8 @@ from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.report.model_record import failures_of, save_all_rows, save_model
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
-from apc_automl.swarm.briefs import REST, TABLE_PROFILE
+from apc_automl.swarm.briefs import REST, TABLE_PROFILE, fetch
 from apc_automl.swarm.narrative import Narrative, read_narrative
-from apc_automl.swarm.study_cache import fetch
 from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.recipes import Recipe

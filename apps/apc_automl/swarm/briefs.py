@@ -9,7 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from apc_automl.data.table_profile import TableProfile
 from apc_automl.data.table_schema import ProblemKind
 from apc_automl.swarm.members import SENTINEL_SWARM
+from apc_automl.training.material import Blob, Study
 from apc_automl.training.spaces import FAMILIES, families_of
+from apc_bus.artifacts import ArtifactStore
 from apc_contracts.payloads.by_type import TaskIrPayload
 from apc_contracts.payloads.task_ir import (
     ConstraintKind,
@@ -160,3 +162,31 @@ def _hypothesis(swarm: str, problem: ProblemKind) -> str:
         return f"every measured outcome of this {problem.value} can be reproduced from the artifacts alone"
     intents = "; ".join(FAMILIES[family].intent for family in families_of(swarm, problem))
     return f"one of these learns this {problem.value} best: {intents}"
+
+
+# The data of a run, fetched by hash and kept while a role works on it.
+
+RUNS_KEPT = 4
+
+
+async def fetch(artifacts: ArtifactStore, artifact_hash: str) -> Blob:
+    """Return the bytes of a hash, verified by the store. Raises ArtifactError."""
+    return Blob(artifact_hash, await artifacts.get(artifact_hash))
+
+
+class StudyCache:
+    """The study of each run that a role takes part in; a cache, rebuilt from the brief at need."""
+
+    def __init__(self) -> None:
+        self._studies: dict[tuple[str, ...], Study] = {}
+
+    async def study(self, brief: Brief, artifacts: ArtifactStore) -> Study:
+        """Return what a recipe is measured on, as the brief says. Raises ArtifactError."""
+        names = (brief.slices["schema"], brief.slices["train"], brief.slices["held-out"])
+        key = (*names, str(brief.seed))
+        if key not in self._studies:
+            schema, train, held_out = [await fetch(artifacts, name) for name in names]
+            while len(self._studies) >= RUNS_KEPT:
+                self._studies.pop(next(iter(self._studies)))
+            self._studies[key] = Study(schema, train, held_out, brief.seed)
+        return self._studies[key]

@@ -13,12 +13,11 @@ from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_schema import Schema
 from apc_automl.swarm import role_payloads
-from apc_automl.swarm.briefs import REST, Brief, read_brief
+from apc_automl.swarm.briefs import REST, Brief, StudyCache, fetch, read_brief
 from apc_automl.swarm.exchange import lineage_of, remember_import, send_transfers
 from apc_automl.swarm.forecast import Forecast
 from apc_automl.swarm.members import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
 from apc_automl.swarm.notebook import Entry, Notebook, Tried
-from apc_automl.swarm.study_cache import StudyCache, fetch
 from apc_automl.training import work
 from apc_automl.training.material import Measured, Study
 from apc_automl.training.recipes import Recipe

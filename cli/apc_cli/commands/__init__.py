@@ -94,7 +94,7 @@ COMMANDS = {
     "serve": ("commands.serve:app", "Run a service."),
     "deploy": ("commands.deploy:app", "Prepare a deployment."),
     "user": ("commands.user:app", "Accounts of the web console (APC_WEB_USERS_FILE)."),
-    "embedded": ("commands.embedded_programs:app", "The embedded PostgreSQL of root."),
+    "embedded": ("commands.migrate:app", "The embedded PostgreSQL of root."),
 }
 """Command or group -> the module and name in `apc_cli` that it is, and its line in `apc --help`."""
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from inspect import iscoroutinefunction
 from pathlib import Path
@@ -122,3 +123,29 @@ async def _ids_that_end(kind: str, end: str) -> list[str]:
 
     async with open_log() as pool:
         return await ids_that_end(pool, kind, end, limit=_MOST + 1)
+
+
+# Times that people give at a terminal: how long ago, or when.
+
+_UNITS = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d{1,6})\s*(s|m|min|h|d|w)")
+
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only from this time on: 30m, 1h, 7d ago, or 2026-11-27T09:00Z."),
+]
+
+
+def time_since(text: str, option: str = "--since") -> datetime:
+    """Return the time that a text names: how long ago (30m, 1h, 7d), or when; without a zone it is UTC.
+
+    Raises InputUnusable.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        found = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError) as error:
+        raise InputUnusable(f"{option} {text!r} is no time: write 30m, 1h or 7d, or 2026-11-27T09:00Z") from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -7,12 +7,11 @@ import asyncpg
 import typer
 
 from apc_bus.settings import BusSettings
-from apc_cli.commands.group import Commands, whole_run_id
+from apc_cli.commands.group import Commands, Since, time_since, whole_run_id
 from apc_cli.connections import find_door, open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, print_rows, tell
 from apc_cli.output.terminal import echo
-from apc_cli.times import Since, time_since
 from apc_contracts.judging.verdict import remedy_of
 from apc_log.queries.troubles import (
     GROUPS,

@@ -17,7 +17,7 @@ from apc_cli.system.running import end_with_supervisor
 from apc_contracts.contract.contract import load_contract
 from apc_log.heads import holds_log
 from apc_mcp import Door, make_server
-from apc_mcp.transports import PATH, bounded_input, end_input, http_app
+from apc_mcp.server import PATH, bounded_input, end_input, http_app
 from apc_web.access import LOCAL_USER, AccountRole, Caller
 from apc_web.guard import BehindProxies
 from apc_web.http import HttpLimits, open_listeners

@@ -19,7 +19,16 @@ from rich.text import Text
 
 from apc_bus.port import Delivery, Subscription
 from apc_bus.settings import BusSettings
-from apc_cli.commands.group import After, Commands, ContractFile, packet_uuid, whole_run_id, whole_session_id
+from apc_cli.commands.group import (
+    After,
+    Commands,
+    ContractFile,
+    Since,
+    packet_uuid,
+    time_since,
+    whole_run_id,
+    whole_session_id,
+)
 from apc_cli.commands.issue import GroupBy, grouping_of, issues_since, print_issues
 from apc_cli.commands.packet_lineage import impact, lineage_summary, retract, tree
 from apc_cli.commands.packet_replay import print_lines, print_verified
@@ -30,7 +39,6 @@ from apc_cli.output.files import read_bytes, read_cursor, write_cursor, write_ou
 from apc_cli.output.output import AsJson, opened, print_json, print_rows, show, tell, to_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import BlockPrinter, echo, own_sentences, place_of, refusal_sentences
-from apc_cli.times import Since, time_since
 from apc_contracts.admission.admit import validate_offline
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import PacketRefused

@@ -4,11 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from apc_cli.commands.group import whole_run_id
+from apc_cli.commands.group import Since, time_since, whole_run_id
 from apc_cli.connections import open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.output.output import AsJson, print_rows, tell
-from apc_cli.times import Since, time_since
 from apc_contracts.text import numbered
 from apc_log.body_encryption import is_sealed as body_is_sealed
 from apc_log.errors import SearchUnusable

@@ -31,7 +31,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, Field
 
-from apc_mcp.transports import http_app
+from apc_mcp.server import http_app
 from apc_web.http import make_server, open_listeners
 from apc_web.local_names import LOOPBACK_NAMES
 

@@ -13,7 +13,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from apc_mcp import Door, make_server
-from apc_mcp.transports import PATH, http_app
+from apc_mcp.server import PATH, http_app
 from apc_web.access import AccountRole, Accounts, UserRecord, UsersDocument, UsersFile, write_users
 from apc_web.http import make_server as make_http_server
 from apc_web.http import open_listeners

@@ -211,8 +211,14 @@ async def test_pages_and_filters(archived: ArchivedLog) -> None:
         assert found and all(row["run_id"] == "run-1" for row in found)
         below = await cold.children(whole[0]["session_id"], [row["packet_id"] for row in whole])
         assert below and {row["edge"] for row in below} == {"cause"}
-        resting = await cold.resting_on(below[0]["session_id"], [], [f"packet:{below[0]['parent_packet_id']}"])
-        assert below[0]["packet_id"] in {row["packet_id"] for row in resting}
+        child = below[0]
+        resting = await cold.resting_on(child["session_id"], [child["parent_packet_id"]], [])
+        assert child["packet_id"] in {row["packet_id"] for row in resting}
+        artifact = next(row for row in whole if row["packet_type"] == "ARTIFACT" and row["verdict"] == "accepted")
+        name = orjson.loads(artifact["body"])["payload"]["artifact_hash"]
+        resting = await cold.resting_on(artifact["session_id"], [], [name])
+        assert artifact["packet_id"] in {row["packet_id"] for row in resting}
+        assert all(row["refers_to"] == row["defines"] == [name] for row in resting)
         assert any(
             row["defines"]
             for row in await cold.with_names(

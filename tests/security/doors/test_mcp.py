@@ -24,9 +24,10 @@ from tests.web.conftest import TOKEN, WebBench
 from tests.web.inbox.conftest import Desk, operating
 
 from apc_contracts import IdeaPayload
-from apc_mcp import acting, answers, door, transports
+from apc_mcp import acting, answers, door
+from apc_mcp import server as transports
 from apc_mcp.answers import LIMIT_BYTES, UNTRUSTED
-from apc_mcp.transports import LARGEST_MESSAGE
+from apc_mcp.server import LARGEST_MESSAGE
 from apc_web.access import COOKIE, AccountRole, Caller
 from apc_web.http import CheckedRequests
 from apc_web.local_token import proof_of

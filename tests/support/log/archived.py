@@ -118,19 +118,19 @@ def _spoken(number: int) -> Iterator[Entry]:
             session_id=f"session-of-{run}",
             run_id=run,
             task_id=f"task-{place % 7}",
-            packet_type=("APPROVAL", "IDEA", "TRANSFER", "CLAIM")[place % 4],
+            packet_type=("APPROVAL", "ARTIFACT", "TRANSFER", "CLAIM")[place % 4],
             parent=above if above is not None and place % 3 == 1 and above.run_id == run else None,
             recipients=(f"receiver-{place % 3}", 'receiver-é\n"7"'),
             refusal_code="MALFORMED" if place % 9 == 8 else None,
-            payload={"text": f"word{place} Grüße", "claim_id": f"claim-{place}", "evidence_refs": _named(above)},
+            payload={
+                "text": f"word{place} Grüße",
+                "claim_id": f"claim-{place}",
+                "artifact_hash": f"sha256:{place:064x}",
+            },
         )
         above = packet
         yield packet
         yield from _fate(packet, number, place)
-
-
-def _named(above: PacketEntry | None) -> list[dict[str, str]]:
-    return [] if above is None else [{"packet_id": str(above.packet_id)}]
 
 
 def _fate(packet: PacketEntry, number: int, place: int) -> Iterator[Entry]:

@@ -3,16 +3,19 @@
 import asyncio
 import tempfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
 
+from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ExtraMissing
+from apc_contracts.session.lifecycle import ADVANCE, LIFECYCLE
 from apc_log.archive import BLOCK, OF_ENTRIES, SCHEMAS, Archive, Manifest, place_of
 from apc_log.body_encryption import is_sealed
 from apc_log.entries import BYTES_COLUMN, FLOATS, HASHES, JSON, TIME_LISTS, TIMES
@@ -440,6 +443,52 @@ def _readable(body: bytes) -> str:
         return orjson.dumps(orjson.loads(body)).decode().lower()
     except ValueError:
         return body.decode(errors="replace").lower()
+
+
+# What follows from hops, wherever they were read: as views packet_transitions, packet_state and packet_stale say it.
+
+
+@cache
+def _targets() -> Mapping[str, str]:
+    return {str(edge.event): str(edge.target) for edge in load_contract().machine(LIFECYCLE).edges}
+
+
+def transitions_in(hops: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """Return the transitions of these hops, each taken apart; those that move nothing have none."""
+    names = ("shard", "seq", "epoch", "batch_no", "recorded_at", "session_id", "packet_id", "recipient", "attempt")
+    found: list[Record] = []
+    for hop in hops:
+        state = hop["from_state"]
+        for ordinal, (event, at) in enumerate(zip(hop["events"], hop["occurred_at"], strict=True), 1):
+            if hop["to_state"]:
+                step = {"ordinal": ordinal, "event": event, "from_state": state, "to_state": _targets().get(event)}
+                beside = {"occurred_at": at, "actor": hop["actor"], "metadata": hop["metadata"]}
+                found.append({name: hop[name] for name in names} | step | beside)
+            state = _targets().get(event)
+    return found
+
+
+def state_in(recipients: Iterable[str], hops: Iterable[Mapping[str, Any]]) -> str:
+    """Return the overall state of a packet by all of its hops, in the order of the log."""
+    latest = {hop["recipient"]: str(hop["to_state"]) for hop in hops if hop["to_state"]}
+    shared = latest.get("", "DRAFT")
+    if shared != "ROUTED":
+        return shared
+    states = [latest.get(recipient, "ROUTED") for recipient in recipients]
+    advancing = [state for state in states if state in ADVANCE]
+    return min(advancing, key=ADVANCE.index) if advancing else min(states, default="ROUTED")
+
+
+def stale_in(hops: Iterable[Mapping[str, Any]]) -> dict[tuple[str, UUID], tuple[UUID, UUID | None, datetime]]:
+    """Return why packets are stale, by session and packet: what they rest on, the retraction, and since when."""
+    found: dict[tuple[str, UUID], tuple[UUID, UUID | None, datetime]] = {}
+    for hop in hops:
+        if hop["recipient"] == "" and hop["attempt"] == 0 and not hop["to_state"] and hop["events"] == ["stale"]:
+            stale = orjson.loads(hop["metadata"])["stale"]
+            retraction = stale.get("retraction")
+            marked = UUID(stale["because"]), None if retraction is None else UUID(retraction), hop["occurred_at"][0]
+            found[hop["session_id"], hop["packet_id"]] = marked
+    return found
 
 
 # Proofs from the archive alone: the path of an entry to a checkpoint that was kept.

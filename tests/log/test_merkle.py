@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apc_log.merkle import EMPTY_ROOT, Frontier, Tree, fold
+from apc_log.merkle import EMPTY_ROOT, Frontier, Tree, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import CheckFailed, check_consistency, leaf_hash, node_hash, root_by_inclusion
 from apc_persister.evidence.tree import Tiles, consistency_path, inclusion_path
 
@@ -182,3 +182,21 @@ def test_a_tile_of_level_one(size: int) -> None:
     for leaf in leaves[by_tiles.size :]:
         by_tiles.append(leaf)
     assert by_tiles == Frontier.of(tree)
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32), min_size=1, max_size=70))
+def test_hashes_in_a_row_fold_as_a_list_of_them(leaves: list[bytes]) -> None:
+    assert fold_bytes(b"".join(leaves)) == fold(leaves) == definition(leaves)
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_subtrees_lead_from_one_size_to_another(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    leaves = [number.to_bytes(32, "big") for number in range(high)]
+    frontier, at = Frontier(), low
+    for leaf in leaves[:low]:
+        frontier.append(leaf)
+    for width in widths_between(low, high):
+        frontier.append_subtree(fold(leaves[at : at + width]), width)
+        at += width
+    assert (at, frontier.size, frontier.root) == (high, high, definition(leaves))

@@ -10,7 +10,7 @@ import pytest
 from tests.support.log.archived import APPROVAL, ArchivedLog
 
 from apc_log.archive import BLOCK, parse_manifest
-from apc_log.cold import open_cold, prove_cold
+from apc_log.cold import open_cold, prove_cold, stale_in, state_in, transitions_in
 from apc_log.cold_verification import verify_cold
 from apc_log.errors import ArchiveDiffers, ArchiveUnavailable
 from apc_log.offline_verifier import CheckFailed, PublicKey, check_file
@@ -183,6 +183,44 @@ async def test_a_session_is_replayed_in_the_order_of_the_log(archived: ArchivedL
     )
     await connection.close()
     assert seqs == [row["seq"] for row in rows if row["seq"] <= 2 * BLOCK]
+
+
+async def test_states_and_transitions_are_those_of_the_views(archived: ArchivedLog) -> None:
+    """Of a packet whose hops are all archived; the log ends behind the second segment."""
+    session, last = "session-of-run-0", 2 * BLOCK
+    connection = await asyncpg.connect(archived.url)
+    await connection.execute("SET TIME ZONE 'UTC'")
+    transitions = await connection.fetch(
+        "SELECT * FROM apc_log.packet_transitions WHERE session_id = $1 AND seq <= $2 ORDER BY seq, ordinal",
+        session,
+        last,
+    )
+    states = dict(await connection.fetch("SELECT packet_id, state FROM apc_log.packet_state WHERE seq < $1", BLOCK))
+    stale = await connection.fetch(
+        "SELECT * FROM apc_log.packet_stale WHERE session_id = $1 AND seq <= $2", session, last
+    )
+    await connection.close()
+    async with open_cold(archived.archive(), archived.manifests) as cold:
+        hops = await cold.hops(session_ids=[session])
+        packets = await cold.packets(session_id=session, limit=100_000)
+    found = transitions_in(hops)
+    assert len(found) == len(transitions) > 100
+    for record, row in zip(found, transitions, strict=True):
+        same(record, dict(row))
+    of_packet: dict[object, list[dict[str, Any]]] = {}
+    for hop in hops:
+        of_packet.setdefault(hop["packet_id"], []).append(hop)
+    compared = {
+        row["packet_id"]: state_in(row["recipients"], of_packet.get(row["packet_id"], []))
+        for row in packets
+        if row["packet_id"] in states
+    }
+    assert compared == {packet_id: states[packet_id] for packet_id in compared}
+    assert len(set(compared.values())) > 2
+    assert {key: marked[0] for key, marked in stale_in(hops).items()} == {
+        (row["session_id"], row["packet_id"]): row["because_packet_id"] for row in stale
+    }
+    assert stale
 
 
 async def test_pages_and_filters(archived: ArchivedLog) -> None:

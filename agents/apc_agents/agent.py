@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from apc_agents.clearance import Clearance
 from apc_agents.errors import AgentError, AgentInvalid, Reject
-from apc_agents.ports import Tools, require_mind
+from apc_agents.ports import BaseMemoryStore, Tools, require_mind, without_mind
 from apc_agents.scheduling import TICK_SCHEMA, CronInvalid, Misfire, Schedule, Tick, parse_cron, tick_id
 from apc_agents.typed import (
     AnyHandler,
@@ -33,6 +33,10 @@ from apc_contracts.payloads.session_signals import TaskSessionSpec
 from apc_contracts.vocabulary import CONTROL_TYPES, ORCHESTRATOR, PacketType, Right, Signal
 
 if TYPE_CHECKING:
+    from apc_agents.effect_maker import EffectMaker
+    from apc_agents.emitter import Emitter
+    from apc_agents.task_port import TaskStore
+    from apc_bus.artifacts import ArtifactStore
     from apc_bus.settings import RelevanceSettings
     from apc_bus.topology import AgentQueues
 
@@ -590,3 +594,23 @@ def _rights(agent_id: str, rights: Iterable[str]) -> frozenset[Right]:
     except ValueError as error:
         known = ", ".join(right.value for right in Right)
         raise AgentInvalid(f"agent {agent_id}: {error}; the rights are {known}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What all runs of the handlers of a worker share."""
+
+    agent: Agent
+    emitter: "Emitter"
+    effects: "EffectMaker"
+    memory_store: BaseMemoryStore | None
+    """None where no mind is installed."""
+    artifacts: "ArtifactStore | None" = None
+    tasks: "TaskStore | None" = None
+
+    @property
+    def memory(self) -> BaseMemoryStore:
+        """The memory. Raises AgentError where no mind is installed."""
+        if self.memory_store is None:
+            raise without_mind("ctx.memory")
+        return self.memory_store

@@ -1,7 +1,8 @@
 """What a handler emits: its draft, the machine that follows it, and the packet that is built of it."""
 
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -17,6 +18,7 @@ from apc_bus.port import Publication
 from apc_contracts.agent import SecurityLevel
 from apc_contracts.identity.ids import new_packet_id, reply_id
 from apc_contracts.packet import (
+    PACKET_PREFIX,
     PACKET_TYPES,
     TYPE_OF_PAYLOAD,
     Actor,
@@ -28,10 +30,18 @@ from apc_contracts.packet import (
     Trace,
     reference_of,
 )
-from apc_contracts.payloads.by_type import DecisionPayload, MessagePayload, OpenEvalPayload, Payload, SignalFields
+from apc_contracts.payloads.by_type import (
+    DecisionPayload,
+    MessagePayload,
+    OpenEvalPayload,
+    Payload,
+    SignalFields,
+    SignalPayload,
+)
 from apc_contracts.payloads.session_signals import ROLE_PREFIX, first_new_field
 from apc_contracts.vocabulary import (
     ALL_RECIPIENTS,
+    CONTROL_TYPES,
     PROTOCOL_1_1,
     PROTOCOL_VERSION,
     SIGNALS_OF_1_1,
@@ -39,8 +49,9 @@ from apc_contracts.vocabulary import (
     Channel,
     DeliveryMode,
     RunPhase,
+    Signal,
 )
-from apc_contracts.wire.parsing import refusal_of
+from apc_contracts.wire.parsing import payload_hash, refusal_of
 
 if TYPE_CHECKING:
     from apc_contracts.contract.machines import Machine
@@ -246,6 +257,53 @@ class Draft:
         options["proof_bundle"] = bundle.model_copy(update={"evidence_refs": (*bundle.evidence_refs, *added)})
         return Draft(self.payload, **options)
 
+    def with_cited(self, cause: Packet | None) -> "Draft":
+        """Return a draft with what this task has cited as evidence, if it says something and stays in the session."""
+        session_id = self.options.get("session_id")
+        is_elsewhere = cause is not None and session_id not in (None, cause.trace.session_id)
+        return self if is_elsewhere or not self.rests_on_evidence else self.citing(_cited.get())
+
+    @property
+    def rests_on_evidence(self) -> bool:
+        """Whether it says something that evidence can bear out; most control packets do not."""
+        if isinstance(self.payload, SignalPayload):
+            return self.payload.signal in (Signal.ASK, Signal.ANSWER)
+        return TYPE_OF_PAYLOAD.get(type(self.payload)) not in CONTROL_TYPES
+
+    def said(self) -> str:
+        """Return the text by which the emission is recognised in another run of the handler."""
+        to = self.options.get("to")
+        listed = () if to is None else (to,) if isinstance(to, str | Recipient) else to
+        names = ",".join(one.agent_id if isinstance(one, Recipient) else str(one) for one in listed)
+        return f"{type(self.payload).__name__} {payload_hash(self.payload)[:16]} to {names or 'its sender'}"
+
+
+# A task begins with the evidence of the task that started it; so the same packet has the same evidence in each run.
+
+_cited: Final[ContextVar[tuple[str, ...]]] = ContextVar("apc_cited", default=())
+"""What this task names as evidence in the packets that it emits."""
+
+
+def begin_citing() -> None:
+    """Begin a run of a handler, which has cited nothing."""
+    _cited.set(())
+
+
+def cite(references: Sequence[str]) -> None:
+    """Name these as evidence in what is emitted from now on, by this task and those that it starts."""
+    _cited.set(tuple(dict.fromkeys((*_cited.get(), *references))))
+
+
+def citation_of(packet: Packet | UUID | str) -> str:
+    """Return the reference to a packet, or to its id, as evidence names it. Raises AgentError for what is none."""
+    name = packet.packet_id if isinstance(packet, Packet) else packet
+    reference = reference_of(str(name))
+    if reference is None or not reference.startswith(PACKET_PREFIX):
+        raise AgentError(
+            f"ctx.cite({name!r}) names no packet: give a packet or its packet_id; other evidence goes into proof_bundle"
+        )
+    return reference
+
 
 # Where one handler invocation stands: an instance of the machine `intra_agent_coordination`
 # (docs/specification/contract.md section 11).
@@ -370,6 +428,8 @@ class Emission:
 
 NOT_FOLLOWED = Emission(None)
 """The SDK's own answers."""
+UNFOLLOWED = nullcontext(NOT_FOLLOWED)
+"""In the place of `LocalCoordination.emission`, for those."""
 
 
 # Builds the packets that an agent emits: what a reply inherits from its cause, and what it may say itself.
@@ -382,6 +442,12 @@ class Built:
     packet: Packet
     cause: UUID | None = None
     ordinal: int | None = None
+
+
+def built_by(packet: Packet, cause: Packet | None, ordinal: int) -> Built:
+    """Return an emitted packet with what its id follows from, if it follows from anything."""
+    is_derived = cause is not None and reply_id(cause.packet_id, packet.sender.agent_id, ordinal) == packet.packet_id
+    return Built(packet, cause.packet_id, ordinal) if cause is not None and is_derived else Built(packet)
 
 
 @dataclass(frozen=True, slots=True)

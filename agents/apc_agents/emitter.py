@@ -287,7 +287,22 @@ class Emitter:
         """
         kind = TYPE_OF_PAYLOAD.get(type(draft.payload))
         with counted_emit(self._builder.agent_id, kind), in_span("send", kind, SpanKind.PRODUCER, attributes=_SENDING):
-            return await self._emit(draft, cause, ordinal, emission)
+            if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
+                draft = draft.with_ack_timeout(self._settings.ack_timeout)
+            built, publication = await self._prepared(draft, cause, ordinal, emission)
+            packet, never_answered = built.packet, self.contract.refusals.never_answered
+            if packet.routing.delivery_mode is DeliveryMode.SUBSTRATE or not packet.wants_ack(never_answered):
+                await self._publish(publication)
+                emission.published()
+            else:
+                with self._acknowledgements.expect(packet) as expectation:
+                    await self._publish(publication)
+                    crash_point("worker.before_required_ack")
+                    emission.published()
+                    await self._answered(packet, expectation, emission)
+            emission.answered(True)
+            await self._pass_on(built, publication)
+            return packet
 
     async def emit_session(self, start: Draft, work: Callable[[Packet], Draft]) -> Packet:
         """Publish the START of a session and its work as one message; return the START, confirmed.
@@ -389,25 +404,6 @@ class Emitter:
             for answer in await look():
                 expectation.take(answer)
             await expectation.answered(patience, look)
-
-    async def _emit(self, draft: Draft, cause: Packet | None, ordinal: int, emission: Emission) -> Packet:
-        if draft.options.get("requires_ack") and draft.options.get("ack_timeout") is None:
-            draft = draft.with_ack_timeout(self._settings.ack_timeout)
-        built, publication = await self._prepared(draft, cause, ordinal, emission)
-        packet = built.packet
-        never_answered = self.contract.refusals.never_answered
-        if packet.routing.delivery_mode is DeliveryMode.SUBSTRATE or not packet.wants_ack(never_answered):
-            await self._publish(publication)
-            emission.published()
-        else:
-            with self._acknowledgements.expect(packet) as expectation:
-                await self._publish(publication)
-                crash_point("worker.before_required_ack")
-                emission.published()
-                await self._answered(packet, expectation, emission)
-        emission.answered(True)
-        await self._pass_on(built, publication)
-        return packet
 
     async def _pass_on(self, built: Built, publication: Publication) -> None:
         """Pass a packet that is out to a module of the agent, if that is its channel, in this process or another.

@@ -7,9 +7,10 @@ Source of the memory: docs/reference/conformance/memory.md sections 3 and 4.1; d
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, cast
@@ -19,11 +20,19 @@ import orjson
 from asyncpg.pool import PoolConnectionProxy
 from pydantic import Field, ValidationError
 
-from apc_agents.errors import AgentError, ConversationInvalid, MemoryArgumentInvalid, ValueInvalid
+from apc_agents.errors import (
+    AgentError,
+    ConversationInvalid,
+    MemoryArgumentInvalid,
+    MemoryUnavailable,
+    Retry,
+    StaleRevision,
+    ValueInvalid,
+)
 from apc_agents.json_values import checked_text, json_value
 from apc_contracts.agent import AgentContext, ContextMessage, SecurityLevel
 from apc_contracts.contract_model import Model, Time
-from apc_contracts.packet import Packet
+from apc_contracts.packet import Actor, Packet
 
 if TYPE_CHECKING:
     from apc_agents.emitter import Emitter
@@ -482,3 +491,84 @@ def require_mind(what: str) -> Mind:
 def without_mind(what: str) -> AgentError:
     """Return the error for what needs a mind."""
     return AgentError(f"{what}: this needs the package {MIND}, which is not installed here")
+
+
+# The context object of one run of a handler, and the conversation that it belongs to.
+
+MEMORY_AWAY_AFTER = timedelta(seconds=5)
+"""When a packet is tried again whose conversation could not be read or written."""
+
+
+class Snapshot:
+    """The context object of a packet: made when it is first asked for, and the same from then on.
+
+    Every method raises Retry when the memory store does not answer.
+    """
+
+    def __init__(self, agent: Actor, packet: Packet, memory: BaseMemoryStore, *, is_paused: bool) -> None:
+        self._agent = agent
+        self._packet = packet
+        self._source = require_mind("ctx.snapshot").snapshots(memory)
+        self._anomalies = ("session_paused",) if is_paused else ()
+        self._context: AgentContext | None = None
+        self._is_recorded = False
+
+    def heard(self) -> ContextMessage:
+        """Return the packet as a message of its conversation."""
+        return self._source.heard(self._packet)
+
+    async def preview(self) -> AgentContext:
+        """Return the context object without taking the packet into the conversation.
+
+        Raises:
+            Reject: `metadata.agent_context` of the packet does not fit the protocol.
+        """
+        if self._context is None:
+            focus = self._agent.capabilities or ()
+            with _retried():
+                self._context = await self._source.assemble(
+                    self._packet, self._agent.agent_id, focus=focus, anomalies=self._anomalies
+                )
+        return self._context
+
+    async def take(self) -> AgentContext:
+        """Return the context object; the packet now belongs to the conversation. Raises as `preview`."""
+        context = await self.preview()
+        if not self._is_recorded:
+            await self._record(self._packet)
+            self._is_recorded = True
+        return context
+
+    async def follow(self, emitted: Packet) -> None:
+        """Take what the handler has emitted into the conversation."""
+        await self._record(emitted)
+
+    def is_followed_in(self, session_id: str | None) -> bool:
+        """Return whether an emission into a session, None for that of the packet, belongs to the conversation."""
+        return self._is_recorded and session_id in (None, self._packet.trace.session_id)
+
+    async def pass_over(self) -> None:
+        """Leave the packet out of what this agent is told later."""
+        with _retried():
+            await self._source.pass_over(self._packet, self._agent.agent_id)
+
+    async def _record(self, packet: Packet) -> None:
+        with _retried():
+            await self._source.record(packet, self._agent.agent_id)
+
+
+async def remember(packets: Iterable[Packet], agent_id: str, memory: BaseMemoryStore) -> None:
+    """Take emissions into their session's conversation. Raises Retry when the memory store does not answer."""
+    source = require_mind("ctx.memory").snapshots(memory)
+    for packet in packets:
+        with _retried():
+            await source.record(packet, agent_id)
+
+
+@contextmanager
+def _retried() -> Iterator[None]:
+    """Raise Retry where the memory is away, or everybody writes to it: another attempt of the packet helps."""
+    try:
+        yield
+    except (MemoryUnavailable, StaleRevision) as error:
+        raise Retry(MEMORY_AWAY_AFTER, str(error)) from error

@@ -235,13 +235,21 @@ def _visit(module: str, edges: Mapping[str, frozenset[str] | set[str]], seen: se
 
 
 class Walk:
-    """Collects the files of the product whose functions run inside the block, on any thread that it starts."""
+    """Collects the files of the product whose functions run inside the block, on any thread that it starts.
 
-    def __init__(self) -> None:
+    Args:
+        end: a function as `path::name`, whose callers are wanted.
+    """
+
+    def __init__(self, end: str = "") -> None:
         self.files: set[str] = set()
+        self.hops: tuple[str, ...] = ()
+        """The functions of the product that called each other when `end` was entered first, itself the last."""
+        self._end = end
         self._places: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
+        self._beginning = sys._getframe(1).f_code
         threading.setprofile(self._note)
         sys.setprofile(self._note)
         return self
@@ -251,12 +259,22 @@ class Walk:
         threading.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name != "<module>":
-            if code.co_filename not in self._places:
-                self._places[code.co_filename] = _place(code.co_filename)
-            if place := self._places[code.co_filename]:
-                self.files.add(place)
+        if event == "call" and frame.f_code.co_name != "<module>" and (place := self._place_of(frame)):
+            self.files.add(place)
+            if not self.hops and f"{place}::{frame.f_code.co_name}" == self._end:
+                self.hops = tuple(reversed(list(self._callers(frame))))
+
+    def _callers(self, frame: FrameType | None) -> Iterator[str]:
+        while frame is not None and frame.f_code is not self._beginning:
+            if place := self._place_of(frame):
+                yield f"{place}::{frame.f_code.co_name}"
+            frame = frame.f_back
+
+    def _place_of(self, frame: FrameType) -> str | None:
+        file = frame.f_code.co_filename
+        if file not in self._places:
+            self._places[file] = _place(file)
+        return self._places[file]
 
 
 def _place(file: str) -> str | None:

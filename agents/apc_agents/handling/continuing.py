@@ -10,15 +10,18 @@ What is held until the state is saved (`state.py`) is published here too, when a
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
+from apc_agents.agent import Resources
 from apc_agents.emission import Draft, HeldPacket
 from apc_agents.errors import ContinuationDiverged, EmitRefused, EmitUnconfirmed
+from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import end_of
-from apc_agents.handling.invocation import Invocation, Resources, remember
 from apc_agents.handling.journal import CallJournal, WaitRecord, decode_record, encode_error
 from apc_agents.handling.state import SavedWait, StateCache, StateDocument
+from apc_agents.ports import remember
 from apc_agents.running.delivery import Inbound, is_refusal
 from apc_bus.crash_points import crash_point
 from apc_bus.telemetry import get_logger
@@ -38,10 +41,10 @@ class Continuation:
     record: WaitRecord | None = None
     journal: CallJournal = field(default_factory=CallJournal)
 
-    def enter(self, invocation: Invocation) -> None:
+    def enter(self, context: HandlerContext) -> None:
         """Load the records of earlier runs into this run."""
         if self.record is not None:
-            invocation.reported = (self.record.tokens, self.record.cost)
+            context.reported = (self.record.tokens, self.record.cost)
 
 
 class Waits:
@@ -99,22 +102,22 @@ class Waits:
             await self._states.save(document, None, SavedWait(cause, record.encode()))
         return self._resume(record, document)
 
-    async def suspend(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:
+    async def suspend(self, inbound: Inbound, context: HandlerContext, run: Continuation) -> None:
         """Save the wait with the state, then publish what it asks. Raises StateStale, EmitUnconfirmed, AgentError."""
-        pending, document, before = invocation.journal.pending, invocation.document, run.record
+        pending, document, before = context.journal.pending, context.document, run.record
         assert pending is not None, "only a run that waits is suspended"
         record = WaitRecord(
             packet=run.packet,
-            rights=tuple(sorted(invocation.rights)),
-            entries=invocation.journal.entries(),
+            rights=tuple(sorted(context.rights)),
+            entries=context.journal.entries(),
             states=[*([] if before is None else before.states), document.found_state()],
-            tokens=max(invocation.used_tokens, invocation.reported[0]),
-            cost=max(invocation.used_cost, invocation.reported[1]),
-            ack_ordinal=_ack_ordinal(invocation) if before is None else before.ack_ordinal,
-            seconds=(0.0 if before is None else before.seconds) + invocation.seconds,
+            tokens=max(context.used_tokens, context.reported[0]),
+            cost=max(context.used_cost, context.reported[1]),
+            ack_ordinal=_ack_ordinal(context) if before is None else before.ack_ordinal,
+            seconds=(0.0 if before is None else before.seconds) + monotonic() - context.began,
         )
         cause = run.packet.packet_id
-        invocation.is_ended = True
+        context.is_ended = True
         document.end_waits(cause)
         for asked in record.asked:
             document.waits[str(asked.packet.packet_id)] = [str(cause), str(inbound.packet.packet_id)]
@@ -126,24 +129,24 @@ class Waits:
         await self._publish_held(document, inbound.packet.packet_id)
         await self._publish(record)
 
-    async def finish(self, inbound: Inbound, invocation: Invocation, run: Continuation) -> None:
+    async def finish(self, inbound: Inbound, context: HandlerContext, run: Continuation) -> None:
         """Save the state at the end of a run, forget its waits, and publish what is held.
 
         Raises StateStale, Retry.
         """
-        invocation.is_ended = True
+        context.is_ended = True
         wait = None
         if run.record is not None:
-            invocation.document.end_waits(run.packet.packet_id)
+            context.document.end_waits(run.packet.packet_id)
             wait = SavedWait(run.packet.packet_id, None)
             crash_point("worker.before_continued")
-        await self._refresh_held(invocation.document)
+        await self._refresh_held(context.document)
         crash_point("worker.before_state")
-        await self._states.save(invocation.document, inbound.key, wait)
+        await self._states.save(context.document, inbound.key, wait)
         crash_point("worker.after_state")
         if run.record is not None:
             crash_point("worker.after_continued")
-        await self._publish_held(invocation.document, inbound.packet.packet_id)
+        await self._publish_held(context.document, inbound.packet.packet_id)
 
     async def _refresh_held(self, document: StateDocument) -> None:
         document.held = [await self._emitter.refreshed(one) for one in document.held]
@@ -192,17 +195,17 @@ class Waits:
         crash_point("worker.after_ask")
 
 
-def diverged(invocation: Invocation) -> ContinuationDiverged | None:
+def diverged(context: HandlerContext) -> ContinuationDiverged | None:
     """Return the error of a run that has left its records."""
-    where = invocation.journal.divergence
+    where = context.journal.divergence
     return None if where is None else ContinuationDiverged(where)
 
 
-def _ack_ordinal(invocation: Invocation) -> int | None:
-    routing = invocation.packet.routing
+def _ack_ordinal(context: HandlerContext) -> int | None:
+    routing = context.packet.routing
     is_for_all = routing.delivery_mode is DeliveryMode.SUBSTRATE
-    is_wanted = routing.requires_ack and not is_for_all and not invocation.has_answered
-    return invocation.ack_ordinal if is_wanted else None
+    is_wanted = routing.requires_ack and not is_for_all and not context.has_answered
+    return context.ack_ordinal if is_wanted else None
 
 
 def _answered(packet: Packet) -> Any:

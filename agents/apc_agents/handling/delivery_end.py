@@ -14,8 +14,8 @@ from apc_agents.effect_maker import UNLOGGED, EffectLog
 from apc_agents.effects import EffectError, EffectUnknown
 from apc_agents.emission import Draft
 from apc_agents.errors import AgentError, ContinuationDiverged, EmitError, EmitUnconfirmed
+from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import failed
-from apc_agents.handling.invocation import Invocation
 from apc_agents.metrics import ENDS, FAILED, count_end
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.running.delivery import Inbound
@@ -121,22 +121,22 @@ class DeliveryEnds:
         )
         return EffectLog(self._outbox, inbound.shard) if is_delivered else UNLOGGED
 
-    async def reject(self, inbound: Inbound, invocation: Invocation, reason: str) -> None:
+    async def reject(self, inbound: Inbound, context: HandlerContext, reason: str) -> None:
         """End a delivery whose handler refuses the packet: a NACK to its sender."""
-        packet = invocation.published
-        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not invocation.has_answered:
+        packet = context.published
+        if packet.packet_type not in SILENT_TYPES and not inbound.is_heard and not context.has_answered:
             nack = NackPayload(
                 acked_packet_id=packet.packet_id,
                 ack_status=AckStatus.REJECTED,
                 reason=reason[:MAX_ERROR_LENGTH],
             )
             is_request = request_of(packet) is not None
-            await self._tell(inbound, invocation, failed(packet, reason) if is_request else nack)
+            await self._tell(inbound, context, failed(packet, reason) if is_request else nack)
         self.report(inbound, ReceiptKind.REJECT, error=reason)
 
-    async def fail(self, inbound: Inbound, invocation: Invocation, failure: Exception) -> Exception | None:
+    async def fail(self, inbound: Inbound, context: HandlerContext, failure: Exception) -> Exception | None:
         """Ask for another attempt while the handler has some left; then the end: an ERROR, and a dead letter."""
-        packet = invocation.published
+        packet = context.published
         text = f"{type(failure).__name__}: {failure}"[:MAX_ERROR_LENGTH]
         # An effect that is unknown, and a handler that has changed, wait for somebody's word.
         may_mend_itself = not isinstance(failure, EffectError | ContinuationDiverged)
@@ -155,27 +155,27 @@ class DeliveryEnds:
             self.report(inbound, ReceiptKind.RETRY, error=text)
         else:
             count_end(self._agent.agent_id, packet.packet_type, FAILED)
-            await self._tell_failure(inbound, invocation, failure, text)
+            await self._tell_failure(inbound, context, failure, text)
         if self._on_failure is not None:
             self._on_failure(inbound.packet, inbound.attempt, failure)
         return None if has_retries else DeadLetter(f"handler of {packet.packet_type} {packet.packet_id} failed: {text}")
 
-    async def _tell_failure(self, inbound: Inbound, invocation: Invocation, failure: Exception, text: str) -> None:
-        packet, code = invocation.published, _code_of(failure)
+    async def _tell_failure(self, inbound: Inbound, context: HandlerContext, failure: Exception, text: str) -> None:
+        packet, code = context.published, _code_of(failure)
         if packet.packet_type in SILENT_TYPES or inbound.is_heard:
             return
         if request_of(packet) is not None and code == HANDLER_ERROR:
-            await self._tell(inbound, invocation, failed(packet, text))
+            await self._tell(inbound, context, failed(packet, text))
             return
         details: dict[str, JsonValue] = {"packet_id": str(packet.packet_id), "attempt": inbound.attempt}
         if inbound.packet.packet_id != packet.packet_id:
             details[WAITED] = True
         error = ErrorPayload(error_code=code, message=text, retryable=False, details=details)
-        await self._tell(inbound, invocation, error)
+        await self._tell(inbound, context, error)
 
-    async def _tell(self, inbound: Inbound, invocation: Invocation, payload: Payload) -> None:
+    async def _tell(self, inbound: Inbound, context: HandlerContext, payload: Payload) -> None:
         """Tell the sender how its packet ended; a refusal of that does not change how it ended."""
-        packet, answer, emitter = invocation.published, inbound.packet, invocation.resources.emitter
+        packet, answer, emitter = context.published, inbound.packet, context.resources.emitter
         try:
             if answer.packet_id != packet.packet_id:
                 # A run that goes on: the ordinals of its packet may be taken by what an earlier run has emitted.

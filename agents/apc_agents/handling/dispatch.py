@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
+from apc_agents.agent import Resources
 from apc_agents.emission import LocalCoordination, LocalTransition
 from apc_agents.emitter import ClaimChecks
 from apc_agents.errors import AgentError, EmitUnconfirmed, Reject, Retry, StateStale
@@ -13,7 +14,6 @@ from apc_agents.handling.continuing import Continuation, Waits, diverged
 from apc_agents.handling.delivery_end import SILENT_TYPES, DeliveryEnds, FailureListener
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.handling.inquiry import with_answer
-from apc_agents.handling.invocation import Resources
 from apc_agents.handling.journal import CallJournal, Suspended
 from apc_agents.handling.state import StateCache, StateDocument
 from apc_agents.metrics import time_handler

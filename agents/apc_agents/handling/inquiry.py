@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, Generic, Protocol
 from uuid import UUID
@@ -68,6 +68,13 @@ class Inquiry(Protocol[ResultT_co]):
         ...
 
 
+def subject_of(inquiries: Sequence[Inquiry[Any]]) -> str:
+    """Return the text by which a wait is recognised in another run of the handler."""
+    if len(inquiries) == 1:
+        return inquiries[0].subject()
+    return " ".join(f"{one.op}({one.subject()})" for one in inquiries)
+
+
 class Pending(Generic[ResultT_co]):
     """Something to wait for: await it, or give several to `ctx.gather`. Nothing is asked before that."""
 
@@ -128,6 +135,18 @@ def outcome_of(op: str, end: End) -> AnswerOutcome:
 def evidence_of(asked: Sequence[Asked]) -> tuple[str, ...]:
     """Return the references to the ANSWERs of a wait."""
     return tuple(f"{PACKET_PREFIX}{one.end['id']}" for one in asked if one.end is not None and "id" in one.end)
+
+
+def drafts_of(inquiries: Sequence[Inquiry[Any]]) -> list[tuple[int, Draft]]:
+    """Return the ASKs of a wait, each with the place of its call among the others."""
+    now = datetime.now(UTC)
+    return [(group, draft) for group, one in enumerate(inquiries) for draft in one.drafts(now)]
+
+
+def outcomes_of(inquiries: Sequence[Inquiry[Any]], asked: Sequence[Asked]) -> list[Any]:
+    """Return what the handler gets for the calls of a wait, in their order. Raises how the first that failed ended."""
+    groups = [[one for one in asked if one.group == number] for number in range(len(inquiries))]
+    return [inquiry.outcome(group) for inquiry, group in zip(inquiries, groups, strict=True)]
 
 
 # A question to people, and its end as the handler gets it.

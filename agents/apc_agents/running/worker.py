@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 from structlog.contextvars import bound_contextvars
 
-from apc_agents.agent import Agent, Runs
+from apc_agents.agent import Agent, Resources, Runs
 from apc_agents.effect_maker import EffectMaker
 from apc_agents.effects import EffectStore, InMemoryEffectStore
 from apc_agents.emission import Builder, Draft
@@ -21,7 +21,6 @@ from apc_agents.emitter import Acknowledgements, ClaimChecks, Emitter, Sign
 from apc_agents.errors import EmitError, ProcessEnded
 from apc_agents.handling.delivery_end import FailureListener
 from apc_agents.handling.dispatch import Dispatcher, InvocationListener
-from apc_agents.handling.invocation import Resources
 from apc_agents.handling.state import InMemoryStateStore, StateCache, StateStore
 from apc_agents.outbox import ReceiptOutbox
 from apc_agents.ports import BaseMemoryStore, find_mind, require_mind

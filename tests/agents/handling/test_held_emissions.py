@@ -16,7 +16,7 @@ from tests.agents.waiting.pipelines import HOUR
 from tests.support.waiting import until
 
 from apc_agents import Agent, AgentTestClient, HandlerContext, InMemoryStateStore, Reject, Retry, Role, StateInvalid
-from apc_agents.handling import invocation
+from apc_agents.handling import handler_context
 from apc_agents.handling.state import SavedState
 from apc_agents.running.delivery import SessionPosition
 from apc_contracts import AckPayload, IdeaPayload, Packet, PacketType, ReceiptKind, SignalPayload, seal
@@ -259,7 +259,7 @@ async def test_more_than_a_document_may_hold_leaves_before_the_save(
             await ctx.emit(named(idea, f"more {number}"))
 
     states, packet = SlowStore(), make_packet(idea())
-    monkeypatch.setattr(invocation, "MAX_HELD_BYTES", 2 * len(seal(packet).body))
+    monkeypatch.setattr(handler_context, "MAX_HELD_BYTES", 2 * len(seal(packet).body))
     gate = await (await make_stage(counting(say_more), states)).start()
     await gate.deliver(packet)
     await states.saving.wait()

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from tests.agents.conftest import Gate, MakeIdea, MakePacket, StageMaker
 from tests.agents.waiting.pipelines import answer_to
 from tests.agents.waiting.test_approvals import LEAD, POSITION, asks, ideas
+from tests.support.traffic import until
 
 from apc_agents import Agent, AgentError, AgentInvalid, AgentTestClient, HandlerContext, HandlerFailed, Team, message
 from apc_agents.faststream import run_agents
@@ -276,6 +277,73 @@ async def test_faststream_run_leaves_at_sigterm_while_its_agents_wait(amqp_vhost
     assert process.returncode == 0
 
 
+RELOADED = '''
+"""An application whose handler waits until the test lets it go on."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from faststream import FastStream
+from faststream.rabbit import RabbitBroker
+
+from apc_agents import Agent, HandlerContext
+from apc_agents.faststream import run_agents
+from apc_contracts import IdeaPayload, Packet, PacketType
+
+agent = Agent("sentinel-1", role="sentinel", swarm="hybrid")
+FOLDER = Path(os.environ["APC_DATA_DIR"])
+
+
+@agent.on(PacketType.IDEA)
+async def review(idea: Packet[IdeaPayload], ctx: HandlerContext) -> IdeaPayload:
+    (FOLDER / "begun").touch()
+    while not (FOLDER / "goes-on").exists():
+        await asyncio.sleep(0.05)
+    return idea.payload.model_copy(update={"method_id": f"first-{idea.payload.method_id}"})
+
+
+app = FastStream(RabbitBroker(os.environ["BROKER_OF_THE_APPLICATION"]), lifespan=run_agents(agent))
+'''
+
+
+@pytest.mark.long
+async def test_faststream_run_with_reload_drains_them_and_starts_them_with_the_change(
+    settings: BusSettings, bus: RabbitBus, make_packet: MakePacket, idea: MakeIdea, tmp_path: Path
+) -> None:
+    pytest.importorskip("watchfiles", reason="faststream run --reload needs watchfiles")
+    url, program, kept = settings.amqp_nodes[0], tmp_path / "program", tmp_path / "kept"
+    program.mkdir()
+    kept.mkdir()
+    (program / "reloaded.py").write_text(RELOADED)
+    arguments = ("reloaded:app", "--reload", "--app-dir", str(program))
+    process = await started(url, kept, *arguments, APC_AMQP_URL=url)
+    try:
+        first = asyncio.create_task(reviewed(make_packet(idea("m-1")), bus))
+        await until((kept / "begun").exists)
+        (program / "reloaded.py").write_text(RELOADED.replace("first-", "second-"))
+        await says(process, b"Reloading")
+        (kept / "goes-on").touch()
+        assert await first == "first-m-1", "what was begun is ended by the program that began it"
+        await says(process, b"started successfully")
+        assert await reviewed(make_packet(idea("m-2")), bus) == "second-m-2"
+        process.send_signal(signal.SIGTERM)
+        said, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)  # with the process that it has started for the application
+    assert (process.returncode, b"shut down gracefully" in said) == (0, True), said.decode()
+    assert (await bus.depth(agent_queue("sentinel-1", urgent=False))).messages == 0
+
+
+async def says(process: asyncio.subprocess.Process, word: bytes) -> None:
+    """Wait until a process has printed a line with this word."""
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        while word not in (line := await process.stdout.readline()):
+            assert line, f"it ended without {word!r}"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "sentence"),
@@ -297,12 +365,14 @@ async def test_faststream_run_ends_with_the_error_of_its_agents(
     assert (process.returncode, sentence in said) == (1, True), said.decode()
 
 
-async def started(broker_url: str, data_dir: Path, **settings: str) -> asyncio.subprocess.Process:
+async def started(broker_url: str, data_dir: Path, *arguments: str, **settings: str) -> asyncio.subprocess.Process:
     """Start the application, whose own broker is at `broker_url`; an empty setting is left out."""
     settings = {"BROKER_OF_THE_APPLICATION": broker_url, "APC_DATA_DIR": str(data_dir)} | settings
+    arguments = arguments or ("tests.agents.running.faststream_app:app",)
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "faststream", "run", "tests.agents.running.faststream_app:app"),
+        *(sys.executable, "-m", "faststream", "run", *arguments),
         env={name: value for name, value in (os.environ | settings).items() if value},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
     )

@@ -141,8 +141,8 @@ def homogenization(
     as_json: AsJson = False,
 ) -> None:
     """Compare outcome and diversity with the contract's transfer windows and with open ones."""
-    from apc_automl.bench.homogenization import measure_homogenization, tell_on_stderr
-    from apc_automl.data.generated import Generator
+    from apc_automl.bench.experiments import measure_homogenization, tell_on_stderr
+    from apc_automl.bench.reference_runs import Generator
     from apc_cli.for_applications import run_quietly
 
     found = run_quietly(measure_homogenization(Generator(table), seeds, generations, tell_on_stderr))
@@ -157,9 +157,8 @@ def priors(
     as_json: AsJson = False,
 ) -> None:
     """Compare how a second run on a similar table begins, with and without strategy priors."""
-    from apc_automl.bench.homogenization import tell_on_stderr
-    from apc_automl.bench.priors import measure_priors
-    from apc_automl.data.generated import Generator
+    from apc_automl.bench.experiments import measure_priors, tell_on_stderr
+    from apc_automl.bench.reference_runs import Generator
     from apc_cli.for_applications import run_quietly
 
     found = run_quietly(measure_priors(Generator(table), seeds, generations, tell_on_stderr))
@@ -184,7 +183,7 @@ def peers(
     Tables come from scikit-learn, statsmodels, vega_datasets and palmerpenguins, two from generators. All twelve with
     five seeds take about an hour.
     """
-    from apc_automl.bench.homogenization import tell_on_stderr
+    from apc_automl.bench.experiments import tell_on_stderr
     from apc_automl.bench.peers import PEER_TABLES, measure_peers
     from apc_cli.for_applications import run_quietly
 

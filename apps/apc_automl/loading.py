@@ -11,9 +11,7 @@ from typing import Any
 
 import skops.io
 
-from apc_automl.model.model_checks import refusal_of_file
-from apc_automl.model.model_types import BEYOND_SKOPS
-from apc_automl.skrub_parts import MARK, load_skrub
+from apc_automl.model.model_types import BEYOND_SKOPS, MARK, load_skrub, refusal_of_file
 
 RECORDS = {"model": ("model.json", "candidate.json"), "all_rows": ("all_rows.json",)}
 

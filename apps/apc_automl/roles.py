@@ -10,7 +10,7 @@ from apc_automl.swarm.builder import make_builder
 from apc_automl.swarm.librarian import make_librarian
 from apc_automl.swarm.priors import LoggedPast, PastRuns
 from apc_automl.swarm.sentinel import make_sentinel
-from apc_automl.training.spaces import SWARMS
+from apc_automl.training.recipes import SWARMS
 from apc_automl.training.workbench import Workbench
 from apc_bus.settings import DatabaseSettings
 

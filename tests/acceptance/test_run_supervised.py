@@ -14,7 +14,7 @@ from tests.support.apc_command import ApcCommand, FinishedRun, read_summary, sta
 from tests.support.log import replay_everything
 from tests.support.waiting import until
 
-from apc_automl.swarm.members import LIBRARIAN
+from apc_automl.swarm.briefs import LIBRARIAN
 from apc_minds.context import ContextSession, MemoryContextStore, SessionConfig
 from apc_minds.memory import PostgresMemoryStore
 

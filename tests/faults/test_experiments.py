@@ -2,10 +2,9 @@
 
 import pytest
 
-from apc_automl.bench.homogenization import measure_homogenization
+from apc_automl.bench.experiments import measure_homogenization, measure_priors
 from apc_automl.bench.peers import measure_peers
-from apc_automl.bench.priors import measure_priors
-from apc_automl.data.generated import Generator
+from apc_automl.bench.reference_runs import Generator
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

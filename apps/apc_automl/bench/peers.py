@@ -3,22 +3,26 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from apc_automl.bench import outsiders
 from apc_automl.bench.reference_runs import (
     PROCESSES,
+    TARGET,
     VETO_WINDOW_MS,
+    Generator,
     Interval,
     bench_folder,
     run_swarm_once,
     training_processes,
+    write_samples,
 )
-from apc_automl.data.generated import TARGET, Generator, write_samples
 from apc_automl.run.form import RunForm
 from apc_automl.run.sizing import fit_to_budget
 from apc_automl.settings import AutomlSettings
@@ -27,6 +31,8 @@ from apc_automl.training.gates import DIGITS
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.workbench import Workbench, prepare_table
 from apc_contracts.errors import InputUnusable
+
+Result = TypeVar("Result")
 
 ROWS = 1000
 """Of each generated table."""
@@ -239,16 +245,16 @@ async def _compare(table: PeerTable, seed: int, seconds: int, folder: Path, work
     run = await run_swarm_once(folder / run_id, fitted, workbench)
     loss = run.validated_loss
     if loss is None:
-        loss = await workbench.run(work.judge_baseline, study, untouched)
-    searches = [workbench.run(work.search_at_random, study, float(seconds), seed + one) for one in (0, 10_000)]
+        loss = await _run(workbench, outsiders.judge_baseline, study, untouched)
+    searches = [_run(workbench, outsiders.search_at_random, study, float(seconds), seed + one) for one in (0, 10_000)]
     drawn = [one for one in await asyncio.gather(*searches) if one is not None]
     best = min(drawn, key=lambda one: one.loss, default=None)
     chance = (
-        await workbench.run(work.judge_baseline, study, untouched)
+        await _run(workbench, outsiders.judge_baseline, study, untouched)
         if best is None
-        else await workbench.run(work.judge_recipe, best.recipe, study, untouched)
+        else await _run(workbench, outsiders.judge_recipe, best.recipe, study, untouched)
     )
-    plain = await workbench.run(work.judge_plain, study, untouched)
+    plain = await _run(workbench, outsiders.judge_plain, study, untouched)
     losses = {SWARM: loss, RANDOM: chance, PLAIN: plain}
     return Comparison(
         table=table.name,
@@ -261,9 +267,14 @@ async def _compare(table: PeerTable, seed: int, seconds: int, folder: Path, work
     )
 
 
+async def _run(workbench: Workbench, job: Callable[..., Result], *args: Any) -> Result:
+    """Run a job of the peers in a training process, on one thread like the jobs of the swarms."""
+    return await workbench.run(partial(work.on_one_thread, job, *args))
+
+
 async def _warm_up(study: Study, workbench: Workbench) -> None:
     """Let all processes load their libraries before either search is timed."""
-    jobs = [workbench.run(work.search_at_random, study, WARM_UP_SECONDS, 0) for _ in range(PROCESSES)]
+    jobs = [_run(workbench, outsiders.search_at_random, study, WARM_UP_SECONDS, 0) for _ in range(PROCESSES)]
     await asyncio.gather(*jobs)
 
 

@@ -1,17 +1,16 @@
-"""Runs of the reference swarm in this process, read back from their logs, and the means of a few of them."""
+"""Runs of the reference swarm in this process, read back from their logs; generated tables, and means of runs."""
 
 import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 
-from apc_automl.data.generated import TARGET
-from apc_automl.report.run_events import follow_run
-from apc_automl.report.run_log import RunLog, read_run
+from apc_automl.report.run_log import RunLog, follow_run, read_run
 from apc_automl.roles import make_agents
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.priors import LoggedPast
@@ -20,12 +19,60 @@ from apc_automl.training.workbench import Workbench
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_client.in_process import run_embedded
 
+TARGET = "target"
 PROCESSES = 2
 ROWS = 600
 """Of each generated table."""
 FIRST_SEED = 1
 BUDGET_SECONDS = 3600
 VETO_WINDOW_MS = 100
+
+
+class Generator(StrEnum):
+    """Where generated tables come from."""
+
+    FRIEDMAN = "friedman"
+    """A regression on ten columns of which five matter, with a product, a square and two lines (Friedman, Multivariate
+    Adaptive Regression Splines, 1991): kinds of models differ much on it."""
+    CLUSTERS = "clusters"
+    """Two classes of three clusters each in twelve columns of which six matter: the usual settings are hard to beat."""
+
+
+def write_samples(folder: Path, generator: Generator, seed: int, samples: int, rows: int) -> list[Path]:
+    """Write disjoint samples of one draw as CSV with the target column `TARGET`.
+
+    Args:
+        seed: the same seed gives the same tables.
+        samples: how many tables.
+        rows: of each table.
+    """
+    import pandas as pd
+    from sklearn.datasets import make_classification, make_friedman1
+
+    if generator is Generator.FRIEDMAN:
+        features, target = make_friedman1(n_samples=samples * rows, n_features=10, noise=1.0, random_state=seed)
+        labels: list[float | str] = [round(float(value), 6) for value in target]
+    else:
+        features, target = make_classification(
+            n_samples=samples * rows,
+            n_features=12,
+            n_informative=6,
+            n_redundant=2,
+            n_clusters_per_class=3,
+            class_sep=1.2,
+            flip_y=0.03,
+            random_state=seed,
+        )
+        labels = [f"kind-{value}" for value in target]
+    frame = pd.DataFrame(features, columns=[f"x{number}" for number in range(features.shape[1])]).round(6)
+    frame[TARGET] = labels
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number in range(samples):
+        path = folder / f"{generator}-{seed}-{number}.csv"
+        frame.iloc[number * rows : (number + 1) * rows].to_csv(path, index=False, lineterminator="\n")
+        paths.append(path)
+    return paths
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_sco
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from apc_automl.data.split import Rows
-from apc_automl.data.table import LEAST_GROUPS, Table, as_numbers, in_time
+from apc_automl.data.split import Parts, Rows
+from apc_automl.data.table import LEAST_GROUPS, Table, as_numbers, describe, in_time
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind
 from apc_automl.errors import TableInvalid
 
@@ -304,3 +304,43 @@ def _common_words(texts: Any) -> tuple[str, ...]:
     most = MOST_SHARE * len(texts)
     common = [word for word, count in counts.items() if LEAST_ROWS <= count <= most]
     return tuple(sorted(sorted(common, key=lambda word: (-counts[word], word))[:MOST_WORDS]))
+
+
+def profile_table(table: Table, parts: Parts) -> dict[str, Any]:
+    """Return a JSON object: problem, sizes of the parts, columns with their missing share, target summary, notes."""
+    schema = table.schema
+    return {
+        "target": schema.target,
+        "problem": schema.problem.value,
+        "rows": len(table.frame),
+        "parts": {
+            "train": len(parts.train),
+            "held_out": len(parts.held_out),
+            "untouched": [len(rows) for rows in parts.untouched],
+        },
+        "numeric_columns": len(schema.names(ColumnKind.NUMERIC)),
+        "categorical_columns": len(schema.names(ColumnKind.CATEGORICAL)),
+        "date_columns": len(schema.names(ColumnKind.DATE)),
+        "text_columns": len(schema.names(ColumnKind.TEXT)),
+        "missing_share": {
+            column.name: round(float(table.frame[column.name].isna().mean()), 4)
+            for column in schema.columns
+            if table.frame[column.name].isna().any()
+        },
+        "target_summary": _target_summary(table),
+        "features": dict(describe(schema.columns)),
+        "notes": list(schema.notes),
+    }
+
+
+def _target_summary(table: Table) -> dict[str, Any]:
+    labels = table.frame[table.schema.target]
+    if table.schema.problem is ProblemKind.CLASSIFICATION:
+        shares = labels.value_counts(normalize=True)
+        return {str(label): round(float(shares[label]), 4) for label in table.schema.classes}
+    return {
+        "mean": round(float(labels.mean()), 6),
+        "deviation": round(float(labels.std()), 6),
+        "lowest": round(float(labels.min()), 6),
+        "highest": round(float(labels.max()), 6),
+    }

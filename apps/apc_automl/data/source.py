@@ -20,9 +20,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from apc_automl.data.excel import OLD_WORKBOOK, is_workbook, read_workbook
-from apc_automl.data.parquet import read_parquet
 from apc_automl.data.table_schema import TableOptions
+from apc_automl.data.typed_files import OLD_WORKBOOK, is_workbook, read_parquet, read_workbook
 from apc_automl.errors import TableInvalid
 
 LARGEST_TABLE = 2**30

@@ -9,18 +9,28 @@ import ast
 import hashlib
 import io
 import json
+import warnings
 import zipfile
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import skops.io
 from skops.io._utils import SaveContext, get_state
 
+from apc_automl.data.table_schema import ProblemKind, Schema
 from apc_automl.errors import ModelFileRefused
-from apc_automl.model.model_checks import SCHEMA, Schema, nodes_of, refusal_of_file, refusal_of_schema
-from apc_automl.model.model_types import BEYOND_SKOPS, FORMAT
+from apc_automl.model.model_types import (
+    BEYOND_SKOPS,
+    FORMAT,
+    SCHEMA,
+    ModelTree,
+    nodes_of,
+    refusal_of_file,
+    refusal_of_schema,
+)
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 UNIX = 3
@@ -68,7 +78,7 @@ def load_model(data: bytes) -> Any:
         raise ModelFileRefused(f"these bytes are no model file: {error}") from error
 
 
-def _name_arrays(schema: Schema, read: Callable[[str], bytes]) -> dict[str, bytes]:
+def _name_arrays(schema: ModelTree, read: Callable[[str], bytes]) -> dict[str, bytes]:
     """Drop the identities and rename each array to the hash of its content; content by name."""
     arrays: dict[str, bytes] = {}
     named: dict[str, str] = {}
@@ -113,3 +123,41 @@ def _zip(entries: dict[str, bytes]) -> bytes:
             entry.create_system = UNIX
             file.writestr(entry, entries[name])
     return buffer.getvalue()
+
+
+Numbers = np.ndarray[Any, Any]
+
+
+def predict(model: Any, schema: Schema, features: pd.DataFrame) -> Numbers:
+    """Return numbers (rows,), or probabilities (rows, classes) in the schema's order of classes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if schema.problem is ProblemKind.REGRESSION:
+            return np.asarray(model.predict(features), dtype=float)
+        known = list(model.classes_)
+        found = model.predict_proba(features)
+    probabilities = np.zeros((len(features), len(schema.classes)))
+    for position, name in enumerate(schema.classes):
+        if name in known:
+            probabilities[:, position] = found[:, known.index(name)]
+    return np.nan_to_num(probabilities)
+
+
+def write_predictions(predictions: Numbers) -> bytes:
+    """Write predictions as plain numbers, row by row: reading them runs no code."""
+    return np.ascontiguousarray(predictions, dtype="<f8").tobytes()
+
+
+def read_predictions(data: bytes, schema: Schema, rows: int) -> Numbers:
+    """Return the inverse of `write_predictions`.
+
+    Raises:
+        ModelFileRefused: these are not the predictions for so many rows, or not finite.
+    """
+    shape = (rows, len(schema.classes)) if schema.classes else (rows,)
+    if len(data) != 8 * rows * max(1, len(schema.classes)):
+        raise ModelFileRefused(f"the model gave {len(data)} bytes of predictions for {rows} rows; it is not judged")
+    predictions = np.frombuffer(data, dtype="<f8").reshape(shape)
+    if not np.isfinite(predictions).all():
+        raise ModelFileRefused("the model predicts what is no number; it is not judged")
+    return predictions

@@ -1,10 +1,16 @@
-"""What our own models consist of: the whole list of what a model file may name.
+"""What our own models consist of: the list of what a model file may name, and the look at it before it is built.
 
 A model file is a tree of nodes. Each names the way it is built (the loader of skops) and a type; a pair that is
-not on this list is refused before anything of the file is built.
+not on this list is refused before anything of the file is built. Needs skops alone.
 """
 
-from collections.abc import Mapping
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 FORMAT = 2
 """The one version of the format of skops that is read; written out, because skops takes two seconds to import."""
@@ -112,3 +118,61 @@ BEYOND_SKOPS = sorted(
     | {name for name in _PARTS if name.startswith(("sklearn.ensemble.", "sklearn.metrics.", "sklearn.neighbors."))}
 )
 """Those of them that skops itself wants to be told: its own list has all estimators and numbers."""
+
+
+SCHEMA = "schema.json"
+
+ModelTree = dict[str, Any]
+
+
+def refusal_of_file(data: bytes) -> str | None:
+    """Say why a model file is not loaded; None = each type in it is on the list.
+
+    Broken bytes raise what zipfile and json raise.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        names = file.namelist()
+        if len(set(names)) != len(names):
+            return "this model file has two entries of one name; they are not loaded"
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in file.infolist()):
+            return "this model file has compressed entries, which ours never have; they are not loaded"
+        return refusal_of_schema(json.loads(file.read(SCHEMA)))
+
+
+def refusal_of_schema(schema: ModelTree) -> str | None:
+    """Say which type of a model's tree is not on the list; None = all are."""
+    if schema.get("protocol") != FORMAT:
+        return f"this model file has format {schema.get('protocol')!r}; only {FORMAT} is read"
+    for node in nodes_of(schema):
+        name = f"{node.get('__module__')}.{node.get('__class__')}"
+        if name not in TRUSTED.get(str(node["__loader__"]), ()):
+            loader = node["__loader__"]
+            return f"this model file names {name} ({loader}), which no model of ours needs; it is not loaded"
+    return None
+
+
+def nodes_of(value: Any) -> Iterator[ModelTree]:
+    """Yield every node below a value, however it is nested."""
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, dict):
+            if "__loader__" in one:
+                yield one
+            pending.extend(reversed(one.values()))
+        elif isinstance(one, list | tuple):
+            pending.extend(reversed(one))
+
+
+WITH_SKRUB = "--with-skrub"
+"""Argument of the process that reads models."""
+MARK = b'"skrub.'
+"""Stands in each model file with parts of skrub: files of models are not compressed."""
+
+
+def load_skrub() -> Any:
+    """Import skrub without the folder `~/skrub_data` that it makes at its import."""
+    os.environ.setdefault("SKB_DATA_DIRECTORY", tempfile.gettempdir())
+    import skrub
+
+    return skrub

@@ -18,10 +18,9 @@ from apc_agents.confinement import ProcessLimits, confine
 from apc_automl.data.table import decode_rows
 from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused
-from apc_automl.model.frames import LARGEST_REQUEST, Request, read_frame, write_frame
-from apc_automl.model.model_file import dump_model, load_model
-from apc_automl.skrub_parts import WITH_SKRUB, load_skrub
-from apc_automl.training.predicting import predict, write_predictions
+from apc_automl.model.model_file import dump_model, load_model, predict, write_predictions
+from apc_automl.model.model_reader import LARGEST_REQUEST, Request, read_frame, write_frame
+from apc_automl.model.model_types import WITH_SKRUB, load_skrub
 
 MEMORY_BYTES = 4 * 2**30
 CPU_SECONDS = 120

@@ -1,12 +1,24 @@
 """What a run has come to: the promoted model or the gate that stopped it, and where to look."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from apc_automl.report.run_log import TransferRecord
 from apc_automl.training.recipes import Recipe
+from apc_contracts.contract.contract import load_contract
+
+MEANINGS = {
+    "outcome": "share of the trivial baseline's loss that the model removes, on untouched rows",
+    "rtf": "share of rows with the same prediction after saving and loading",
+    "audit": "share of hashes that verify",
+    "stability": "agreement of the folds of the cross-validation",
+    "learnability": "what the model keeps of its outcome as training data grow",
+    "generalization_ratio": "outcome on untouched rows, relative to the cross-validation",
+    "drift_risk": "how far untouched rows and the errors on them lie from the known ones; chance reaches 0.3",
+}
 
 
 @dataclass(frozen=True)
@@ -136,4 +148,15 @@ def worth_of(outcome: Outcome) -> str | None:
     return (
         f"No: the {loss} is {share:.0%} higher than the plain model's. More time may help (--budget-seconds); "
         "otherwise take the plain model."
+    )
+
+
+def failures_of(gates: Mapping[str, Any], failed: Sequence[str]) -> tuple[str, ...]:
+    """Return each failed gate in words: its figure, the bar, what it means."""
+    bars = {name: guard.text.split()[1:] for name, guard in load_contract().promotion_gate.criteria}
+    limits = {">=": "at least", "<=": "at most", "==": "exactly", ">": "more than", "<": "less than"}
+    return tuple(
+        f"{name} is {gates[name]:.3f}, the gate asks for {limits[bars[name][0]]} {bars[name][1]} ({MEANINGS[name]})"
+        for name in failed
+        if gates.get(name) is not None and name in bars
     )

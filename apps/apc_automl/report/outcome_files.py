@@ -1,15 +1,17 @@
-"""Reads the outcome of a finished run from the log, and writes its files."""
+"""The outcome of a finished run, read from the log, and its files, such as `model.skops` with `model.json`."""
 
 import asyncio
 import json
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 
 from apc_automl.errors import ModelFileRefused, TrainingUnavailable
-from apc_automl.report.model_record import failures_of, save_all_rows, save_model
-from apc_automl.report.outcome import Judged, Outcome
+from apc_automl.model.model_types import BEYOND_SKOPS
+from apc_automl.report.outcome import Judged, Outcome, failures_of
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_automl.swarm.briefs import REST, TABLE_PROFILE, fetch
 from apc_automl.swarm.narrative import Narrative, read_narrative
@@ -20,6 +22,89 @@ from apc_automl.training.workbench import Workbench
 from apc_bus.artifacts import ArtifactStore
 from apc_bus.telemetry import get_logger
 from apc_minds.memory import PostgresMemoryStore
+
+FORMAT = "apc-automl-model/1"
+LIBRARIES = ("scikit-learn", "numpy", "scipy", "pandas", "skrub", "skops", "apc-bus")
+
+
+async def save_model(log: RunLog, artifacts: ArtifactStore, judged: Judged | None, folder: Path) -> Path | None:
+    """Write the promoted model, else the last one that was judged, else the best one that was measured.
+
+    Returns:
+        the model file; None when no model is better than the trivial baseline.
+    """
+    chosen = _chosen(log)
+    if chosen is None:
+        return None
+    packet, model_hash, recipe_hash = chosen
+    model = await artifacts.get(model_hash)
+    schema = json.loads(await artifacts.get(log.brief["schema"])) if "schema" in log.brief else None
+    name = "candidate" if log.promoted is None else "model"
+    record = {
+        "format": FORMAT,
+        "status": "candidate: the promotion gate refused it" if log.promoted is None else "promoted",
+        "model": {"file": f"{name}.skops", "hash": model_hash},
+        "trusted": BEYOND_SKOPS,
+        "run_id": log.run_id,
+        "log": {"shard": packet.shard, "seq": packet.seq, "packet_id": str(packet.packet_id)},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in LIBRARIES},
+        "recipe": json.loads(await artifacts.get(recipe_hash)),
+        "metrics": _metrics(packet, judged),
+        "schema": schema,
+    }
+    return await _write(folder / f"{name}.skops", model, record)
+
+
+async def save_all_rows(log: RunLog, artifacts: ArtifactStore, folder: Path) -> Path | None:
+    """Write the promoted recipe as it was trained on every row, `all_rows.skops`; None where the log promises none."""
+    packet = log.all_rows
+    if packet is None or log.promoted is None:
+        return None
+    model_hash = packet.payload["artifact_hash"]
+    record = {
+        "format": FORMAT,
+        "status": "trained on every row, never scored: no row is left that could judge it",
+        "model": {"file": "all_rows.skops", "hash": model_hash},
+        "trusted": BEYOND_SKOPS,
+        "run_id": log.run_id,
+        "log": {"shard": packet.shard, "seq": packet.seq, "packet_id": str(packet.packet_id)},
+        "recipe_of": log.promoted.payload["artifact_hash"],
+    }
+    return await _write(folder / "all_rows.skops", await artifacts.get(model_hash), record)
+
+
+async def _write(path: Path, model: bytes, record: JsonObject) -> Path:
+    await asyncio.to_thread(path.write_bytes, model)
+    text = json.dumps(record, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    await asyncio.to_thread(path.with_suffix(".json").write_text, text, encoding="utf-8")
+    return path
+
+
+def _chosen(log: RunLog) -> tuple[LoggedPacket, str, str] | None:
+    """Return (the packet that names the model, the model's hash, the recipe's hash)."""
+    recipe = log.validations[-1].evidence[2] if log.validations else ""
+    if log.promoted is not None:
+        return log.promoted, log.promoted.payload["artifact_hash"], recipe
+    if log.validations:
+        return log.validations[-1], log.validations[-1].evidence[1], recipe
+    measured = [one for one in log.evaluations if len(one.evidence) == 3]
+    best = max(measured, key=lambda one: one.payload["metric_set"]["outcome"], default=None)
+    if best is None or best.payload["metric_set"]["outcome"] <= 0:
+        return None
+    return best, best.evidence[1], best.evidence[2]
+
+
+def _metrics(packet: LoggedPacket, judged: Judged | None) -> JsonObject:
+    if judged is None:
+        return {"measured_on": "held-out rows", "gates": dict(packet.payload["metric_set"])}
+    return {
+        "measured_on": f"{judged.rows} untouched rows",
+        "loss_name": judged.loss_name,
+        "loss": judged.loss,
+        "baseline_loss": judged.baseline_loss,
+        "gates": judged.gates,
+    }
+
 
 REPORT_FILE = "report.html"
 

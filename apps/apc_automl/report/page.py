@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from apc_automl.model.model_types import BEYOND_SKOPS
-from apc_automl.report.model_record import MEANINGS
-from apc_automl.report.outcome import PLAIN, Outcome, scores_of, worth_of
+from apc_automl.report.outcome import MEANINGS, PLAIN, Outcome, scores_of, worth_of
 from apc_automl.report.run_log import LoggedPacket, RunLog
 from apc_automl.swarm.narrative import Narrative
-from apc_automl.training.spaces import SWARMS
+from apc_automl.training.recipes import SWARMS
 from apc_contracts.contract.contract import load_contract
 
 TEMPLATE = "templates/report.html.j2"

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from apc_automl.data.table_schema import NOTHING_TOLD, TableOptions
 from apc_automl.settings import AutomlSettings
+from apc_bus.folders import make_private_folder
 from apc_contracts.errors import InputUnusable
 
+DEFAULT_TARGET = "diagnosis"
+"""Of the table that is used when none is named."""
 BUDGET_SECONDS = 120
 FIXED_BUDGET_SECONDS = 3600
 GENERATIONS = 24
@@ -115,8 +118,6 @@ class RunForm:
     def _table(self, data_dir: Path) -> tuple[Path, str]:
         if self.data is not None:
             return self.data, self.target or self._ask_for_target(self.data)
-        from apc_automl.data.generated import DEFAULT_TARGET
-
         return self.sample(data_dir), self.target or DEFAULT_TARGET
 
     def _ask_for_target(self, data: Path) -> str:
@@ -128,8 +129,6 @@ class RunForm:
     @staticmethod
     def sample(data_dir: Path) -> Path:
         """Return the sample table; it is written when it is not there."""
-        from apc_automl.data.generated import write_default_table
-
         return write_default_table(data_dir / "samples")
 
 
@@ -152,3 +151,19 @@ def environment_of(settings: AutomlSettings) -> dict[str, str]:
     """Return the settings as the environment of a process that runs one of the roles."""
     values = settings.model_dump(mode="json", exclude_none=True)
     return {f"APC_AUTOML_{name.upper()}": str(value) for name, value in values.items()}
+
+
+def write_default_table(folder: Path) -> Path:
+    """Write `breast-cancer.csv` (569 rows, 30 numeric columns, two classes) unless the folder has it."""
+    from sklearn.datasets import load_breast_cancer
+
+    path = folder / "breast-cancer.csv"
+    if not path.exists():
+        bunch = load_breast_cancer(as_frame=True)
+        names = dict(enumerate(bunch.target_names))
+        frame = bunch.data.assign(**{DEFAULT_TARGET: bunch.target.map(names)})
+        make_private_folder(folder)
+        draft = path.with_suffix(".draft")
+        frame.to_csv(draft, index=False, lineterminator="\n")
+        draft.replace(path)
+    return path

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from apc_automl.data.table_schema import NOTHING_TOLD, Schema, TableOptions
 from apc_automl.errors import ModelFileRefused, TableInvalid
 from apc_automl.loading import find_record
-from apc_automl.model.frames import Request
-from apc_automl.model.model_reader import ModelReader
+from apc_automl.model.model_reader import ModelReader, Request
 from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_cli.for_applications import LogDiffers, open_log, write_bytes
 from apc_contracts.contract_model import Id
@@ -125,7 +124,7 @@ def _predict(
 ) -> tuple[int, list[str]]:
     from apc_automl.data.new_rows import differences, encode_features, with_predictions
     from apc_automl.data.source import read_source
-    from apc_automl.training.predicting import read_predictions
+    from apc_automl.model.model_file import read_predictions
 
     data, options = rows_in
     source = read_source(data, options)

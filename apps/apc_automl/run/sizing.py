@@ -16,8 +16,8 @@ from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, ROUND
 from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
+from apc_automl.training.recipes import SWARMS, families_of
 from apc_automl.training.search import default_recipe
-from apc_automl.training.spaces import SWARMS, families_of
 from apc_automl.training.workbench import Workbench
 
 FITS = 6.0

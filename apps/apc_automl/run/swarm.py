@@ -12,13 +12,11 @@ from pathlib import Path
 from apc_automl.errors import Interrupted, NothingPassed
 from apc_automl.report.outcome import Outcome
 from apc_automl.report.outcome_files import collect_outcome
-from apc_automl.report.run_events import follow_run
-from apc_automl.report.run_log import read_run
+from apc_automl.report.run_log import follow_run, read_run
 from apc_automl.roles import MODULE, ROLES, make_agents
 from apc_automl.run.form import RunForm, environment_of
-from apc_automl.run.run_summary import go_on_command, print_summary, refusal_of, replay_command
 from apc_automl.run.sizing import fit_to_budget, parallel_trainings
-from apc_automl.run.status import RunStatus, show_run, wrapped
+from apc_automl.run.status import RunStatus, go_on_command, print_summary, refusal_of, replay_command, show_run, wrapped
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm.priors import LoggedPast
 from apc_automl.training.workbench import Workbench, check_table, prepare_table

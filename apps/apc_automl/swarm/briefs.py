@@ -1,16 +1,16 @@
-"""Research briefs: what the librarian tells each role in a TASK_IR, and how the role reads it back."""
+"""Research briefs: who takes part, what the librarian tells each role in a TASK_IR, and the data named there."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import rfc8785
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from apc_automl.data.table_profile import TableProfile
 from apc_automl.data.table_schema import ProblemKind
-from apc_automl.swarm.members import SENTINEL_SWARM
 from apc_automl.training.material import Blob, Study
-from apc_automl.training.spaces import FAMILIES, families_of
+from apc_automl.training.recipes import FAMILIES, SWARMS, families_of
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.payloads.by_type import TaskIrPayload
 from apc_contracts.payloads.task_ir import (
@@ -23,6 +23,109 @@ from apc_contracts.payloads.task_ir import (
     IrFalsifier,
     IrHeader,
 )
+
+LIBRARIAN = "librarian"
+LIBRARY_SWARM = "library"
+SENTINEL = "sentinel"
+SENTINEL_SWARM = "sentinel"
+CONVERGENCE = "CONTROLLED_CONVERGENCE"
+WORKING_STATES = frozenset({"INDEPENDENT_DISCOVERY", "SELECTIVE_TRANSFER", CONVERGENCE})
+"""The session's states in which swarms make generations."""
+FACTOR = 10.0
+"""Two counts that differ by this factor, or by more, are as different as counts can be."""
+INCOMPARABLE = math.inf
+
+
+class TableProfile(BaseModel):
+    """The features that the distance reads. Shares are in 0..1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    problem: ProblemKind
+    rows: int = Field(ge=0)
+    numeric_columns: int = Field(ge=0)
+    """With the dates."""
+    categorical_columns: int = Field(ge=0)
+    """With the texts."""
+    missing_share: float = Field(ge=0, le=1)
+    """Of all feature cells."""
+    classes: int = Field(ge=0)
+    """0 for a regression."""
+    spread: float = Field(ge=0, le=1)
+    """Classification: entropy of the classes over that of equal ones. Regression: deviation over range."""
+
+    @classmethod
+    def of(cls, profile: Mapping[str, Any]) -> Self:
+        """Return the profile from the result of `profile_table`."""
+        numeric = profile["numeric_columns"] + profile["date_columns"]
+        categorical = profile["categorical_columns"] + profile["text_columns"]
+        columns = numeric + categorical
+        target = profile["target_summary"]
+        is_regression = profile["problem"] == ProblemKind.REGRESSION
+        return cls(
+            problem=profile["problem"],
+            rows=profile["rows"],
+            numeric_columns=numeric,
+            categorical_columns=categorical,
+            missing_share=_rounded(sum(profile["missing_share"].values()) / max(1, columns)),
+            classes=0 if is_regression else len(target),
+            spread=_rounded(_deviation(target) if is_regression else _evenness(list(target.values()))),
+        )
+
+    @property
+    def expression(self) -> str:
+        """As it stands in a brief; `read` takes it."""
+        return self.model_dump_json()
+
+    @classmethod
+    def read(cls, expression: str) -> Self:
+        """Return the inverse of `expression`. Raises ValueError for anything else."""
+        return cls.model_validate_json(expression)
+
+
+def distance(one: TableProfile, other: TableProfile) -> float:
+    """Return the distance of two tables: 0 for equal profiles, up to 1; infinite for different problems.
+
+    The mean of six differences: rows, numeric columns, categorical columns and classes by the logarithm of their ratio
+    (a factor of ten or more is 1), missing share and spread by their difference.
+    """
+    if one.problem is not other.problem:
+        return INCOMPARABLE
+    differences = (
+        _ratio(one.rows, other.rows),
+        _ratio(one.numeric_columns, other.numeric_columns),
+        _ratio(one.categorical_columns, other.categorical_columns),
+        _ratio(one.classes, other.classes),
+        abs(one.missing_share - other.missing_share),
+        abs(one.spread - other.spread),
+    )
+    return sum(differences) / len(differences)
+
+
+def _ratio(one: int, other: int) -> float:
+    return min(1.0, abs(math.log(1 + one) - math.log(1 + other)) / math.log(FACTOR))
+
+
+def _evenness(shares: list[float]) -> float:
+    entropy = -sum(share * math.log(share) for share in shares if share > 0)
+    return min(1.0, entropy / math.log(len(shares))) if len(shares) > 1 else 0.0
+
+
+def _deviation(target: Mapping[str, float]) -> float:
+    width = target["highest"] - target["lowest"]
+    return min(1.0, target["deviation"] / width) if width > 0 else 0.0
+
+
+def _rounded(share: float) -> float:
+    return round(min(1.0, max(0.0, share)), 4)
+
+
+def builder_id(swarm: str) -> str:
+    """Return the agent id of a swarm's builder."""
+    return f"builder-{swarm}"
+
+
+BUILDERS = tuple(builder_id(swarm) for swarm in SWARMS)
+
 
 DIALECT = "apc-automl-recipes/1"
 SLICES = ("schema", "train", "held-out")
@@ -163,8 +266,6 @@ def _hypothesis(swarm: str, problem: ProblemKind) -> str:
     intents = "; ".join(FAMILIES[family].intent for family in families_of(swarm, problem))
     return f"one of these learns this {problem.value} best: {intents}"
 
-
-# The data of a run, fetched by hash and kept while a role works on it.
 
 RUNS_KEPT = 4
 

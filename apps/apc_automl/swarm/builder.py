@@ -13,16 +13,24 @@ from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.data.table_schema import Schema
 from apc_automl.swarm import role_payloads
-from apc_automl.swarm.briefs import REST, Brief, StudyCache, fetch, read_brief
-from apc_automl.swarm.exchange import lineage_of, remember_import, send_transfers
+from apc_automl.swarm.briefs import (
+    CONVERGENCE,
+    LIBRARIAN,
+    REST,
+    SENTINEL,
+    WORKING_STATES,
+    Brief,
+    StudyCache,
+    builder_id,
+    fetch,
+    read_brief,
+)
 from apc_automl.swarm.forecast import Forecast
-from apc_automl.swarm.members import CONVERGENCE, LIBRARIAN, SENTINEL, WORKING_STATES, builder_id
-from apc_automl.swarm.notebook import Entry, Notebook, Tried
+from apc_automl.swarm.notebook import Entry, Notebook, Tried, lineage_of, remember_import, send_transfers
 from apc_automl.training import work
 from apc_automl.training.material import Measured, Study
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import Recipe, families_of
 from apc_automl.training.search import Place, Trial, next_recipe, next_recipes
-from apc_automl.training.spaces import families_of
 from apc_automl.training.workbench import Workbench
 from apc_bus.errors import ArtifactCorrupt, ArtifactMissing, ArtifactTooLarge
 from apc_bus.telemetry import get_logger

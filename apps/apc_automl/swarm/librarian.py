@@ -7,25 +7,29 @@ import rfc8785
 
 from apc_agents.agent import Agent
 from apc_agents.handling.handler_context import HandlerContext
-from apc_automl.data.table_profile import TableProfile
 from apc_automl.errors import TableInvalid, TrainingUnavailable
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads
 from apc_automl.swarm.briefs import (
+    LIBRARIAN,
+    LIBRARY_SWARM,
     REST,
+    SENTINEL,
+    SENTINEL_SWARM,
     SLICES,
     TABLE_PROFILE,
     UNTOUCHED,
     Brief,
+    TableProfile,
     brief_keys,
     brief_payload,
+    builder_id,
 )
-from apc_automl.swarm.members import LIBRARIAN, LIBRARY_SWARM, SENTINEL, SENTINEL_SWARM, builder_id
 from apc_automl.swarm.narrative import Watch, arbitration_note, decision_note, narrate, opening_notes
 from apc_automl.swarm.priors import PastRuns, PastTrial, chance_to_win, choose_priors
 from apc_automl.training import work
 from apc_automl.training.material import Prepared
-from apc_automl.training.spaces import SWARMS, families_of
+from apc_automl.training.recipes import SWARMS, families_of
 from apc_automl.training.workbench import Workbench, prepare_table
 from apc_bus.telemetry import get_logger
 from apc_contracts.packet import Packet, ProofBundle

@@ -12,7 +12,7 @@ from typing import Any, Final
 from apc_agents.errors import EmitRefused, Retry
 from apc_agents.handling.handler_context import HandlerContext
 from apc_agents.ports import MEMORY_AWAY_AFTER
-from apc_automl.swarm.members import LIBRARIAN, WORKING_STATES
+from apc_automl.swarm.briefs import LIBRARIAN, WORKING_STATES
 from apc_bus.telemetry import get_logger
 from apc_contracts.payloads.by_type import ArbitrationPayload, DecisionPayload
 from apc_contracts.payloads.session_signals import SessionState

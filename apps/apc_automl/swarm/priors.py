@@ -11,8 +11,8 @@ from typing import Protocol
 import asyncpg
 from pydantic import ValidationError
 
-from apc_automl.data.table_profile import TableProfile, distance
-from apc_automl.training.spaces import FAMILIES
+from apc_automl.swarm.briefs import TableProfile, distance
+from apc_automl.training.recipes import FAMILIES
 from apc_bus.database import DATABASE_AWAY, connect
 from apc_bus.telemetry import get_logger
 from apc_log.queries.sessions import past_trials

@@ -8,11 +8,10 @@ from functools import cache
 from typing import Any
 
 from apc_automl.data.table_schema import Schema
-from apc_automl.swarm import doubts
+from apc_automl.swarm import forecast
 from apc_automl.swarm.briefs import Brief
 from apc_automl.swarm.forecast import Forecast
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES
+from apc_automl.training.recipes import FAMILIES, Recipe
 from apc_contracts.contract.contract import load_contract, passes_promotion
 from apc_contracts.packet import GateScores, ProofBundle
 from apc_contracts.payloads.by_type import (
@@ -42,10 +41,10 @@ def opening_idea(swarm: str, families: list[str], schema: Schema, brief: Brief, 
     return IdeaPayload(
         method_id=f"{swarm}-plan",
         intent=f"first {known}the usual settings of {', '.join(families)}; then tune what measures best",
-        assumptions=doubts.assumptions_of_plan(families),
+        assumptions=forecast.assumptions_of_plan(families),
         required_capabilities=("scikit-learn",),
         expected_impact=plan.impact,
-        failure_modes=doubts.failure_modes_of(schema, brief.profile),
+        failure_modes=forecast.failure_modes_of(schema, brief.profile),
         complexity=_complexity(schema, brief),
     )
 
@@ -55,17 +54,17 @@ def method_idea(name: str, recipe: Recipe, schema: Schema, brief: Brief, expecte
     return IdeaPayload(
         method_id=name,
         intent=f"{FAMILIES[recipe.family].intent}: {recipe.describe()}",
-        assumptions=doubts.assumptions_of(recipe, schema, brief.profile),
+        assumptions=forecast.assumptions_of(recipe, schema, brief.profile),
         required_capabilities=("scikit-learn",),
         expected_impact=expected.impact,
-        failure_modes=doubts.failure_modes_of(schema, brief.profile, expected.nearest),
+        failure_modes=forecast.failure_modes_of(schema, brief.profile, expected.nearest),
         complexity=_complexity(schema, brief),
         test_contract_refs=("promotion gate, docs/specification/contract.md section 7",),
     )
 
 
 def _complexity(schema: Schema, brief: Brief) -> Complexity | None:
-    return None if brief.profile is None else Complexity(data_volume_class=doubts.volume_class(schema, brief.profile))
+    return None if brief.profile is None else Complexity(data_volume_class=forecast.volume_class(schema, brief.profile))
 
 
 def shortfalls_of(gates: JsonObject) -> dict[str, float]:

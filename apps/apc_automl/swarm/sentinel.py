@@ -10,8 +10,7 @@ from apc_agents.errors import Reject
 from apc_agents.handling.handler_context import HandlerContext
 from apc_automl.errors import ModelFileRefused
 from apc_automl.swarm import role_payloads
-from apc_automl.swarm.briefs import Brief, StudyCache, fetch, read_brief
-from apc_automl.swarm.members import SENTINEL, SENTINEL_SWARM
+from apc_automl.swarm.briefs import SENTINEL, SENTINEL_SWARM, Brief, StudyCache, fetch, read_brief
 from apc_automl.training import work
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.workbench import Workbench

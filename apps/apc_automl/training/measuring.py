@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.checks import choose_words, judge_fairly, leakage_notes, narrow
-from apc_automl.data.facts import profile_table
+from apc_automl.data.checks import choose_words, judge_fairly, leakage_notes, narrow, profile_table
 from apc_automl.data.split import keep_together, make_folds, sample_notes, split_rows
 from apc_automl.data.table import Table, decode_groups, decode_rows, encode_rows, read_table, take_ahead
 from apc_automl.data.table_schema import ProblemKind, Schema, TableOptions
-from apc_automl.model.model_file import dump_model, load_model
-from apc_automl.training import data_drift, gates
+from apc_automl.model.model_file import dump_model, load_model, predict, read_predictions
+from apc_automl.training import gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
 from apc_automl.training.models import build_baseline, build_pipeline
-from apc_automl.training.predicting import predict, read_predictions
 from apc_automl.training.recipes import Recipe
 
 FOLDS = 4
@@ -253,7 +251,7 @@ def _groups(part: Blob, schema: bytes) -> Numbers | None:
 @lru_cache(maxsize=8)
 def _column_distances(train: Blob, unseen: Blob, schema: bytes) -> Mapping[str, float]:
     (known, _), (others, _) = (_decoded(one.hash, one.data, schema) for one in (train, unseen))
-    return data_drift.column_distances(known, others, Schema.model_validate_json(schema))
+    return gates.column_distances(known, others, Schema.model_validate_json(schema))
 
 
 def _audit(*blobs: Blob) -> float:
@@ -318,9 +316,9 @@ class _Trial:
         scale = float(gates.errors_of(self.labels, trivial, classes).mean())
         distances = {
             **_column_distances(study.train, unseen, study.schema.data),
-            data_drift.ERRORS: data_drift.error_distance(known, errors, scale),
+            gates.ERRORS: gates.error_distance(known, errors, scale),
         }
-        risk, name = data_drift.risk_of(distances, len(known), len(errors))
+        risk, name = gates.risk_of(distances, len(known), len(errors))
         return round(risk, gates.DIGITS), name
 
     def cross_validate(self) -> tuple[list[float], Numbers, float]:

@@ -12,10 +12,10 @@ from sklearn.preprocessing import OrdinalEncoder
 
 from apc_automl.data.table import Table, decode_rows, encode_rows
 from apc_automl.data.table_schema import ColumnKind, Schema
+from apc_automl.model.model_file import predict, read_predictions
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, JsonObject, Study
-from apc_automl.training.predicting import predict, read_predictions
-from apc_automl.training.table_columns import date_steps, text_step
+from apc_automl.training.models import date_steps, text_step
 
 MOST_COLUMNS = 60
 """Columns whose importance is measured."""

@@ -12,8 +12,7 @@ import rfc8785
 from pydantic import BaseModel, ConfigDict
 
 from apc_automl.data.table_schema import Schema
-from apc_automl.training.recipes import Recipe, Setting
-from apc_automl.training.spaces import FAMILIES, axes_of, default_settings, families_of
+from apc_automl.training.recipes import FAMILIES, Recipe, Setting, axes_of, default_settings, families_of
 
 EXPLORE_SHARE = 0.3
 """Of the generations after the defaults: how many draw a fresh method instead of tuning the best one."""

@@ -4,13 +4,10 @@ Each computes on one thread: neither speed nor a single bit of a model may depen
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from apc_automl.data.table_schema import TableOptions
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
-
-if TYPE_CHECKING:
-    from apc_automl.training.outsiders import Found
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -44,35 +41,35 @@ def prepare(
     """Run `measuring.prepare`. Raises TableInvalid."""
     from apc_automl.training.measuring import prepare
 
-    return _on_one_thread(prepare, path, target, problem, seed, rounds, maximum_rows, options)
+    return on_one_thread(prepare, path, target, problem, seed, rounds, maximum_rows, options)
 
 
 def measure(recipe: bytes, study: Study) -> Measured:
     """Run `measuring.measure`."""
     from apc_automl.training.measuring import measure
 
-    return _on_one_thread(measure, recipe, study)
+    return on_one_thread(measure, recipe, study)
 
 
 def score_folds(recipe: bytes, study: Study, folds: Sequence[int]) -> list[float]:
     """Run `measuring.score_folds`."""
     from apc_automl.training.measuring import score_folds
 
-    return _on_one_thread(score_folds, recipe, study, folds)
+    return on_one_thread(score_folds, recipe, study, folds)
 
 
 def time_training(recipe: bytes, study: Study) -> float:
     """Run `measuring.time_training`: seconds."""
     from apc_automl.training.measuring import time_training
 
-    return _on_one_thread(time_training, recipe, study)
+    return on_one_thread(time_training, recipe, study)
 
 
 def refit(recipe: bytes, study: Study) -> Measured:
     """Run `measuring.refit`."""
     from apc_automl.training.measuring import refit
 
-    return _on_one_thread(refit, recipe, study)
+    return on_one_thread(refit, recipe, study)
 
 
 def train_on_all(
@@ -81,21 +78,21 @@ def train_on_all(
     """Run `measuring.train_on_all`. Raises TableInvalid."""
     from apc_automl.training.measuring import train_on_all
 
-    return _on_one_thread(train_on_all, path, problem, schema, recipe, seed, options)
+    return on_one_thread(train_on_all, path, problem, schema, recipe, seed, options)
 
 
 def rescore(model: Blob, predictions: bytes, study: Study) -> JsonObject:
     """Run `measuring.rescore`. Raises ModelFileRefused."""
     from apc_automl.training.measuring import rescore
 
-    return _on_one_thread(rescore, model, predictions, study)
+    return on_one_thread(rescore, model, predictions, study)
 
 
 def validate(model: Blob, predictions: bytes, again: bytes, recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
     """Run `measuring.validate`. Raises ModelFileRefused."""
     from apc_automl.training.measuring import validate
 
-    return _on_one_thread(validate, model, predictions, again, recipe, study, untouched)
+    return on_one_thread(validate, model, predictions, again, recipe, study, untouched)
 
 
 def unusable(recipe: bytes, study: Study, untouched: Blob) -> JsonObject:
@@ -116,38 +113,10 @@ def review(study: Study, untouched: Blob, said: bytes, shuffled: Mapping[str, by
     """Run `reviewing.review`."""
     from apc_automl.training.reviewing import review
 
-    return _on_one_thread(review, study, untouched, said, shuffled)
+    return on_one_thread(review, study, untouched, said, shuffled)
 
 
-def search_at_random(study: Study, seconds: float, seed: int) -> "Found | None":
-    """Run `outsiders.search_at_random`."""
-    from apc_automl.training.outsiders import search_at_random
-
-    return _on_one_thread(search_at_random, study, seconds, seed)
-
-
-def judge_recipe(recipe: bytes, study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_recipe`."""
-    from apc_automl.training.outsiders import judge_recipe
-
-    return _on_one_thread(judge_recipe, recipe, study, untouched)
-
-
-def judge_plain(study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_plain`."""
-    from apc_automl.training.outsiders import judge_plain
-
-    return _on_one_thread(judge_plain, study, untouched)
-
-
-def judge_baseline(study: Study, untouched: Blob) -> float:
-    """Run `outsiders.judge_baseline`."""
-    from apc_automl.training.outsiders import judge_baseline
-
-    return _on_one_thread(judge_baseline, study, untouched)
-
-
-def _on_one_thread(job: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+def on_one_thread(job: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
     """Run a job whose libraries are loaded: only those can be limited."""
     from threadpoolctl import threadpool_limits
 

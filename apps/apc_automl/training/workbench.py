@@ -11,8 +11,7 @@ from os import _exit
 from typing import ParamSpec, TypeVar
 
 from apc_automl.errors import TrainingUnavailable
-from apc_automl.model.frames import Request
-from apc_automl.model.model_reader import ModelReader
+from apc_automl.model.model_reader import ModelReader, Request
 from apc_automl.settings import AutomlSettings
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study

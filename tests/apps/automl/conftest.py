@@ -8,12 +8,11 @@ import pytest
 from sklearn.datasets import load_diabetes, load_wine
 from threadpoolctl import threadpool_limits
 
-from apc_automl.data.generated import DEFAULT_TARGET, write_default_table
+from apc_automl.run.form import DEFAULT_TARGET, write_default_table
 from apc_automl.training import work
 from apc_automl.training.material import Blob, Prepared, Study
 from apc_automl.training.measuring import prepare
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, Recipe, default_settings
 from apc_automl.training.workbench import Workbench
 
 SEED = 7

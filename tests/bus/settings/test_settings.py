@@ -30,7 +30,7 @@ ITS_VALUE_AND_ITS_PLACE = {"APC_AGENT_KEY", "APC_LOG_KEY", "APC_BROKER_PASSWORDS
 """A secret as text, or the file that holds it: two variables on purpose."""
 READ_THE_ENVIRONMENT = {
     "apps/apc_automl/model/model_reader.py",  # hands on what the numeric libraries read
-    "apps/apc_automl/skrub_parts.py",  # keeps skrub from making a folder in the home folder
+    "apps/apc_automl/model/model_types.py",  # keeps skrub from making a folder in the home folder
     "bus/apc_bus/crash_points.py",  # before any settings
     "bus/apc_bus/telemetry.py",  # NO_COLOR and TERM
     "bus/apc_bus/trace_export.py",  # a variable of OpenTelemetry
@@ -41,7 +41,7 @@ READ_THE_ENVIRONMENT = {
     "cli/apc_cli/system/up.py",  # hands all of it on
     "cli/apc_cli/system/supervisor.py",  # hands all of it on
     "persister/apc_persister/database/postmaster.py",  # keeps the PG... of a shell from the embedded server
-    "apps/apc_automl/run/run_summary.py",  # repeats in a command what was typed
+    "apps/apc_automl/run/status.py",  # repeats in a command what was typed
 }
 
 

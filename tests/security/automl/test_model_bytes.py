@@ -16,9 +16,8 @@ from skops.io.exceptions import UntrustedTypesFoundException
 
 from apc_automl.errors import ModelFileRefused
 from apc_automl.model import model_file
-from apc_automl.model.model_checks import SCHEMA
 from apc_automl.model.model_file import load_model
-from apc_automl.model.model_types import FORMAT, TRUSTED
+from apc_automl.model.model_types import FORMAT, SCHEMA, TRUSTED
 
 NUMERIC_MODULES = (
     ("sklearn._loss.loss", "np._pytesttester.os.system"),

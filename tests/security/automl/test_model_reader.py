@@ -10,8 +10,7 @@ import pytest
 
 from apc_automl.errors import ModelFileRefused, TrainingUnavailable
 from apc_automl.model import model_reader
-from apc_automl.model.frames import LARGEST_ANSWER, Request, read_frame
-from apc_automl.model.model_reader import ModelReader
+from apc_automl.model.model_reader import LARGEST_ANSWER, ModelReader, Request, read_frame
 
 REQUEST = Request(b"model", b"{}", b"", again=False)
 

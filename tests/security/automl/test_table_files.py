@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from apc_automl.data import parquet, source
+from apc_automl.data import source, typed_files
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 
@@ -188,10 +188,10 @@ def test_no_old_pyarrow_reads_what_a_stranger_sends(
     def reached(name: str) -> None:
         raise LookupError(name)
 
-    monkeypatch.setattr(parquet, "version", lambda _: "14.0.0")
-    monkeypatch.setattr(parquet, "import_module", reached)
+    monkeypatch.setattr(typed_files, "version", lambda _: "14.0.0")
+    monkeypatch.setattr(typed_files, "import_module", reached)
     if not is_guarded:
-        monkeypatch.setattr(parquet, "OLDEST_PYARROW", 14)
+        monkeypatch.setattr(typed_files, "OLDEST_PYARROW", 14)
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     with pytest.raises(TableInvalid if is_guarded else LookupError, match="pyarrow"):
@@ -211,7 +211,7 @@ def test_a_parquet_file_is_read_until_its_bound(is_guarded: bool) -> None:
     bound = BOUND if is_guarded else BOUND * 1_000
     if is_guarded:
         with pytest.raises(TableInvalid, match="MiB of data"):
-            parquet.bounded(batches(), int, bound, Path("table.parquet"))
+            typed_files.bounded(batches(), int, bound, Path("table.parquet"))
         assert len(opened) == 3, "nothing behind the bound is read"
     else:
-        assert len(parquet.bounded(batches(), int, bound, Path("table.parquet"))) == 1_000
+        assert len(typed_files.bounded(batches(), int, bound, Path("table.parquet"))) == 1_000

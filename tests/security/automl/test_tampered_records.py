@@ -12,7 +12,7 @@ from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.loading import load_model
 from apc_automl.report.run_log import LoggedPacket, RunLog
 from apc_automl.run.predict import Record, WrittenModel, checked_promise
-from apc_automl.swarm.members import SENTINEL
+from apc_automl.swarm.briefs import SENTINEL
 from apc_automl.training.material import Blob
 from apc_cli.errors import InputUnusable, LogDiffers
 

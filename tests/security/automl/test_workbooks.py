@@ -10,7 +10,7 @@ import openpyxl
 import openpyxl.worksheet._reader
 import pytest
 
-from apc_automl.data import excel
+from apc_automl.data import typed_files
 from apc_automl.data.source import read_source
 from apc_automl.errors import TableInvalid
 
@@ -71,7 +71,7 @@ def test_a_workbook_that_unpacks_beyond_the_bound_is_refused(
 ) -> None:
     path = workbook(tmp_path / "table.xlsx", rows=5_000)
     if is_guarded:
-        monkeypatch.setattr(excel, "MOST_XML", 2 * path.stat().st_size)
+        monkeypatch.setattr(typed_files, "MOST_XML", 2 * path.stat().st_size)
         with pytest.raises(TableInvalid, match="MiB of data"):
             read_source(path)
     else:
@@ -86,8 +86,8 @@ def test_a_workbook_takes_no_more_memory_than_its_bound(
     path = workbook(tmp_path / "table.xlsx")
     changed(path, b"</row>", b"<c/>" * 230_000 + b"</row>")
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(excel, "SMALL_XML", 500_000 if is_guarded else excel.MOST_XML)
-    monkeypatch.setattr(excel, "MOST_MEMORY", 2**26)
+    monkeypatch.setattr(typed_files, "SMALL_XML", 500_000 if is_guarded else typed_files.MOST_XML)
+    monkeypatch.setattr(typed_files, "MOST_MEMORY", 2**26)
     if is_guarded:
         with pytest.raises(TableInvalid, match="takes more than 64 MiB of memory"):
             read_source(path)
@@ -108,10 +108,10 @@ def test_a_sheet_is_read_until_its_bound(is_guarded: bool) -> None:
     bound = BOUND if is_guarded else BOUND * 1_000
     if is_guarded:
         with pytest.raises(TableInvalid, match="MiB of data"):
-            excel.bounded_rows(rows(), bound, Path("table.xlsx"))
+            typed_files.bounded_rows(rows(), bound, Path("table.xlsx"))
         assert len(opened) <= 3, "nothing behind the bound is read"
     else:
-        assert len(excel.bounded_rows(rows(), bound, Path("table.xlsx"))) == 500, "empty rows are none"
+        assert len(typed_files.bounded_rows(rows(), bound, Path("table.xlsx"))) == 500, "empty rows are none"
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.apc_command import ApcCommand
 
-from apc_automl.data.generated import write_default_table
+from apc_automl.run.form import write_default_table
 
 
 @pytest.fixture

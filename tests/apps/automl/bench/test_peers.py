@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from apc_automl.bench import peers
+from apc_automl.bench.outsiders import judge_baseline, judge_plain, judge_recipe, search_at_random
 from apc_automl.bench.peers import (
     PEER_TABLES,
     PLAIN,
@@ -18,7 +19,6 @@ from apc_automl.bench.peers import (
     summarise,
 )
 from apc_automl.training.material import Blob, Prepared, Study
-from apc_automl.training.outsiders import judge_baseline, judge_plain, judge_recipe, search_at_random
 from apc_cli.errors import InputUnusable
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from apc_automl.bench.homogenization import write_unthrottled
+from apc_automl.bench.experiments import write_unthrottled
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.vocabulary import RunPhase
 

@@ -9,7 +9,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from apc_automl.data import excel
+from apc_automl.data import typed_files
 from apc_automl.data.source import read_source
 from apc_automl.data.table import read_table
 from apc_automl.data.table_schema import ColumnKind
@@ -50,8 +50,8 @@ def test_the_first_sheet_with_cells_is_read_and_said(tmp_path: Path) -> None:
 def test_a_large_workbook_is_read_alike_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workbook(tmp_path / "table.xlsx", {"one": [HEAD, *rows(200)]})
     here = read_source(path)
-    monkeypatch.setattr(excel, "SMALL_XML", 0)
-    monkeypatch.setattr(excel, "MOST_MEMORY", 2**26)
+    monkeypatch.setattr(typed_files, "SMALL_XML", 0)
+    monkeypatch.setattr(typed_files, "MOST_MEMORY", 2**26)
     there = read_source(path)
     assert there.words == here.words and there.frame.equals(here.frame)
     broken = workbook(tmp_path / "broken.xlsx", {"one": [("a", "a"), (1, 2)]})

@@ -174,7 +174,7 @@ def test_parquet_without_its_library_names_it(tmp_path: Path, monkeypatch: pytes
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("apc_automl.data.parquet.version", absent)
+    monkeypatch.setattr("apc_automl.data.typed_files.version", absent)
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1" + b"\0" * 100 + b"PAR1")
     with pytest.raises(TableInvalid, match="pip install pyarrow"):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.data.split import Parts, split_rows
 from apc_automl.data.table import Table, read_table
+from apc_automl.run.form import DEFAULT_TARGET
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ import pytest
 from apc_automl.model.model_file import dump_model, load_model
 from apc_automl.training.material import Study
 from apc_automl.training.measuring import measure
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, Recipe, default_settings
 
 FRESH_PROCESS = """
 import hashlib, sys
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, default_settings
 from apc_automl.training.measuring import measure, prepare
 import threadpoolctl
 threadpoolctl.threadpool_limits(1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_automl.bench.homogenization import diversity, diversity_by_generation, recipe_distance
+from apc_automl.bench.experiments import diversity, diversity_by_generation, recipe_distance
 from apc_automl.bench.reference_runs import Interval
 from apc_automl.training.recipes import Recipe
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from apc_automl.report.model_record import failures_of, save_model
-from apc_automl.report.outcome_files import repeat_options
+from apc_automl.report.outcome import failures_of
+from apc_automl.report.outcome_files import repeat_options, save_model
 from apc_automl.report.run_log import LoggedPacket, RunLog
 from apc_bus.artifacts import ArtifactStore
 from apc_contracts.vocabulary import ORCHESTRATOR

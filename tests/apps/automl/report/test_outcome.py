@@ -12,7 +12,7 @@ from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.outcome_files import collect_outcome, narrative_of
 from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, Move, RunLog, TransferRecord
-from apc_automl.swarm.members import LIBRARIAN
+from apc_automl.swarm.briefs import LIBRARIAN
 from apc_automl.swarm.narrative import Narrative
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench

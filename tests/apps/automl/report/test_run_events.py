@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.support.log import LogBench, ScriptedGate, hop, packet_entry, session_row
 
-from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, TransferRuled, Validated, follow_run
+from apc_automl.report.run_log import Event, ModelMeasured, RefusalTold, TransferRuled, Validated, follow_run
 from apc_bus.database import open_pool
 from apc_bus.in_memory import InMemoryBroker
 from apc_log.batch import Entry

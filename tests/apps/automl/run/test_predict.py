@@ -15,8 +15,7 @@ from apc_automl.report.run_log import RunLog
 from apc_automl.run.predict import WrittenModel, checked_promise, predict_table, verify_model
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.measuring import measure, prepare
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, Recipe, default_settings
 from apc_cli.errors import InputUnusable, LogDiffers
 
 WORDS = ("refund", "late", "thanks", "broken", "parcel")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apc_automl.report.outcome import Judged, Outcome, worth_of
-from apc_automl.run.run_summary import print_summary
+from apc_automl.run.status import print_summary
 from apc_automl.training.recipes import Recipe
 
 RECIPE = Recipe(family="logistic", preprocessing={}, parameters={})

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from apc_automl.data.generated import DEFAULT_TARGET
-from apc_automl.run.form import GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
+from apc_automl.run.form import DEFAULT_TARGET, GENERATIONS, LEAST_ROWS, MOST_GENERATIONS, RunForm
 from apc_automl.run.sizing import (
     BETWEEN_SECONDS,
     COMPARING_GENERATIONS,

@@ -4,8 +4,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from apc_automl.report.run_events import Event, ModelMeasured, RefusalTold, Synced, TransferRuled, Validated
-from apc_automl.report.run_log import TransferRecord
+from apc_automl.report.run_log import (
+    Event,
+    ModelMeasured,
+    RefusalTold,
+    Synced,
+    TransferRecord,
+    TransferRuled,
+    Validated,
+)
 from apc_automl.run.status import RunStatus, show_run
 
 DISCOVERY = "INDEPENDENT_DISCOVERY"

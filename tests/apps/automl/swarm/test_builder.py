@@ -7,10 +7,8 @@ from uuid import UUID
 import pytest
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.table_profile import TableProfile
-from apc_automl.swarm.briefs import Brief, brief_payload
+from apc_automl.swarm.briefs import LIBRARIAN, SENTINEL, Brief, TableProfile, brief_payload
 from apc_automl.swarm.builder import make_builder
-from apc_automl.swarm.members import LIBRARIAN, SENTINEL
 from apc_automl.training.material import Prepared
 from apc_automl.training.recipes import Recipe
 from apc_automl.training.workbench import Workbench

@@ -1,12 +1,11 @@
 """Assumptions and ways to fail are those of the current table and method."""
 
-from apc_automl.data.table_profile import TableProfile
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.swarm import doubts
+from apc_automl.swarm import forecast
+from apc_automl.swarm.briefs import TableProfile
 from apc_automl.swarm.notebook import Entry
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import FAMILIES, Recipe
 from apc_automl.training.search import Trial
-from apc_automl.training.spaces import FAMILIES
 
 RECIPE = Recipe(
     family="logistic", preprocessing={"missing": "median", "rare_category_share": 0.05}, parameters={"penalty": 1.0}
@@ -34,10 +33,10 @@ def profile(rows: int, spread: float = 1.0, missing_share: float = 0.0) -> Table
 
 
 def test_a_method_assumes_what_its_family_and_its_preparation_need() -> None:
-    plain = doubts.assumptions_of(RECIPE, schema(number("a")), profile(1000))
-    assert plain == (doubts.INDEPENDENT, FAMILIES["logistic"].assumption)
+    plain = forecast.assumptions_of(RECIPE, schema(number("a")), profile(1000))
+    assert plain == (forecast.INDEPENDENT, FAMILIES["logistic"].assumption)
     holed = schema(number("a", has_missing=True), Column(name="b", kind=ColumnKind.CATEGORICAL, categories=4))
-    more = doubts.assumptions_of(RECIPE, holed, profile(1000, missing_share=0.125))
+    more = forecast.assumptions_of(RECIPE, holed, profile(1000, missing_share=0.125))
     assert more[:2] == plain
     assert "1 columns have some (12.5% of all cells), the median stands" in more[2]
     assert "less than 5% of the rows" in more[3]
@@ -45,16 +44,16 @@ def test_a_method_assumes_what_its_family_and_its_preparation_need() -> None:
 
 def test_every_family_says_what_it_assumes() -> None:
     assert all(family.assumption for family in FAMILIES.values())
-    assert len(doubts.assumptions_of_plan(list(FAMILIES))) > 10
+    assert len(forecast.assumptions_of_plan(list(FAMILIES))) > 10
 
 
 def test_a_large_even_table_gives_no_reason_to_fail() -> None:
-    assert doubts.failure_modes_of(schema(number("a"), number("b")), profile(1000)) == ()
-    assert doubts.failure_modes_of(schema(number("a")), None) == ()
+    assert forecast.failure_modes_of(schema(number("a"), number("b")), profile(1000)) == ()
+    assert forecast.failure_modes_of(schema(number("a")), None) == ()
 
 
 def test_few_rows_and_uneven_classes_are_ways_to_fail() -> None:
-    modes = doubts.failure_modes_of(schema(number("a"), number("b")), profile(15, spread=0.4))
+    modes = forecast.failure_modes_of(schema(number("a"), number("b")), profile(15, spread=0.4))
     assert [mode.id for mode in modes] == ["overfits", "uneven-classes"]
     assert "15 rows of 2 numbers each" in modes[0].description
 
@@ -68,13 +67,13 @@ def test_what_the_most_similar_method_was_short_of_is_a_way_to_fail() -> None:
         stability=0.9,
         shortfalls={"stability": 0.1, "drift_risk": 0.2, "learnability": 0.0, "generalization_ratio": 0.01},
     )
-    modes = doubts.failure_modes_of(schema(number("a")), profile(1000), nearest)
+    modes = forecast.failure_modes_of(schema(number("a")), profile(1000), nearest)
     assert [mode.id for mode in modes] == ["drift_risk", "stability"]
     assert "of linear-r1-g3, is 0.2 short" in modes[0].description
 
 
 def test_the_volume_is_that_of_the_table() -> None:
-    assert [doubts.volume_class(schema(number("a")), profile(rows)) for rows in (10, 50_000, 10**9)] == [
+    assert [forecast.volume_class(schema(number("a")), profile(rows)) for rows in (10, 50_000, 10**9)] == [
         "XS",
         "S",
         "XL",

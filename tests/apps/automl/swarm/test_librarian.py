@@ -8,15 +8,13 @@ import pandas
 import pytest
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.model.model_file import load_model
+from apc_automl.run.form import DEFAULT_TARGET
 from apc_automl.settings import AutomlSettings
 from apc_automl.swarm import role_payloads
-from apc_automl.swarm.briefs import UNTOUCHED, read_brief
+from apc_automl.swarm.briefs import BUILDERS, SENTINEL, UNTOUCHED, read_brief
 from apc_automl.swarm.librarian import make_librarian
-from apc_automl.swarm.members import BUILDERS, SENTINEL
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, Recipe, default_settings
 from apc_automl.training.workbench import Workbench
 from apc_contracts.packet import Actor, ProofBundle
 from apc_contracts.payloads.by_type import ArtifactPayload, SignalFields, SignalPayload, TaskIrPayload

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.generated import DEFAULT_TARGET
+from apc_automl.run.form import DEFAULT_TARGET
 from apc_automl.settings import AutomlSettings
+from apc_automl.swarm.briefs import LIBRARIAN
 from apc_automl.swarm.librarian import make_librarian
-from apc_automl.swarm.members import LIBRARIAN
 from apc_automl.swarm.narrative import NARRATIVE_TOKENS, read_narrative
 from apc_automl.training.material import Prepared
 from apc_automl.training.workbench import Workbench

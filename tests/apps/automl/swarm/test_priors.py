@@ -4,14 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apc_automl.data.table_profile import INCOMPARABLE, TableProfile, distance
 from apc_automl.data.table_schema import ProblemKind, Schema
-from apc_automl.swarm.briefs import Brief, brief_payload, read_brief
+from apc_automl.swarm.briefs import INCOMPARABLE, Brief, TableProfile, brief_payload, distance, read_brief
 from apc_automl.swarm.priors import PastTrial, choose_priors
 from apc_automl.training.material import Prepared
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import Recipe, families_of
 from apc_automl.training.search import Place, Trial, next_recipe
-from apc_automl.training.spaces import families_of
 
 SHARES = st.floats(0, 1)
 COUNTS = st.integers(0, 10**6)

@@ -6,11 +6,9 @@ import pytest
 import rfc8785
 
 from apc_agents.testing import AgentTestClient
-from apc_automl.data.table_profile import TableProfile
 from apc_automl.data.table_schema import Schema
 from apc_automl.swarm import role_payloads
-from apc_automl.swarm.briefs import Brief, brief_payload
-from apc_automl.swarm.members import LIBRARIAN
+from apc_automl.swarm.briefs import LIBRARIAN, Brief, TableProfile, brief_payload
 from apc_automl.swarm.sentinel import make_sentinel
 from apc_automl.training.material import Measured, Prepared, Study
 from apc_automl.training.measuring import measure, refit

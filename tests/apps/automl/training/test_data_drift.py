@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold, train_test_split
 from sklearn.naive_bayes import GaussianNB
 
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
-from apc_automl.training import data_drift, gates
+from apc_automl.training import gates
 
 SPLITS = 20
 """Of each of the ten tables."""
@@ -81,9 +81,9 @@ class Parts:
         target = self.known["y"].to_numpy()
         trivial = gates.trivial_predictions(target, len(target), labels)
         scale = float(gates.errors_of(target, trivial, labels).mean())
-        distances = data_drift.column_distances(self.known, self.unseen, schema)
-        distances[data_drift.ERRORS] = data_drift.error_distance(known, unseen, scale)
-        return data_drift.risk_of(distances, len(known), len(unseen))[0]
+        distances = gates.column_distances(self.known, self.unseen, schema)
+        distances[gates.ERRORS] = gates.error_distance(known, unseen, scale)
+        return gates.risk_of(distances, len(known), len(unseen))[0]
 
     def errors(self, labels: tuple[Any, ...]) -> tuple[Numbers, Numbers]:
         """Out of fold, and of the unseen rows."""
@@ -132,7 +132,7 @@ def refused(split: Callable[[pd.DataFrame, int], Parts], splits: int = SPLITS) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {
-            name: float(np.mean([split(make(seed), seed).risk() > data_drift.LIMIT for seed in range(splits)]))
+            name: float(np.mean([split(make(seed), seed).risk() > gates.DRIFT_LIMIT for seed in range(splits)]))
             for name, make in TABLES.items()
         }
 
@@ -152,17 +152,14 @@ def test_worse_errors_are_drift_and_better_ones_are_not() -> None:
     generator = np.random.default_rng(1)
     known = generator.exponential(size=400)
     worse, better = known[:200] + 1.0, known[:200] * 0.2
-    assert (
-        data_drift.risk_of({data_drift.ERRORS: data_drift.error_distance(known, worse, 2.0)}, 400, 200)[0]
-        > data_drift.LIMIT
-    )
-    assert data_drift.error_distance(known, better, 2.0) < 0.1
+    assert gates.risk_of({gates.ERRORS: gates.error_distance(known, worse, 2.0)}, 400, 200)[0] > gates.DRIFT_LIMIT
+    assert gates.error_distance(known, better, 2.0) < 0.1
 
 
 def test_a_tiny_distance_is_none_however_many_rows_prove_it() -> None:
     generator = np.random.default_rng(1)
     known, unseen = generator.normal(size=200_000), generator.normal(0.05, size=100_000)
-    risk, name = data_drift.risk_of({"x": data_drift.distance(known, unseen)}, len(known), len(unseen))
+    risk, name = gates.risk_of({"x": gates.drift_distance(known, unseen)}, len(known), len(unseen))
     assert (risk, name) == (0.0, "x")
 
 
@@ -171,5 +168,5 @@ def test_a_model_that_is_less_sure_and_less_often_wrong_has_not_drifted() -> Non
     folds = np.concatenate([np.full(800, 0.01), np.full(200, 3.0)])
     final = np.concatenate([np.full(900, 0.10), np.full(100, 2.0)])
     assert final.mean() < folds.mean()
-    assert data_drift.error_distance(folds, final, scale=1.0) == 0.0
-    assert data_drift.error_distance(final, folds, scale=1.0) > 0
+    assert gates.error_distance(folds, final, scale=1.0) == 0.0
+    assert gates.error_distance(final, folds, scale=1.0) > 0

@@ -10,14 +10,12 @@ from apc_automl.data.checks import MAXIMUM_COLUMNS
 from apc_automl.data.table import decode_rows
 from apc_automl.data.table_schema import Schema
 from apc_automl.errors import ModelFileRefused
-from apc_automl.model.model_file import load_model
+from apc_automl.model.model_file import load_model, predict, write_predictions
 from apc_automl.training.gates import NONE_PASSED
 from apc_automl.training.material import Blob, JsonObject, Prepared, Study
 from apc_automl.training.measuring import measure, prepare, refit, rescore, time_training, unusable, validate
-from apc_automl.training.predicting import predict, write_predictions
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import SWARMS, Recipe, families_of
 from apc_automl.training.search import Place, default_recipe, next_recipe
-from apc_automl.training.spaces import SWARMS, families_of
 
 SEED = 7
 

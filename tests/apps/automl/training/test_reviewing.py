@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from apc_automl.model.model_file import write_predictions
 from apc_automl.training.material import Blob, JsonObject, Study
 from apc_automl.training.measuring import prepare
-from apc_automl.training.predicting import write_predictions
 from apc_automl.training.reviewing import review
 
 WORDS = ("refund", "late", "thanks", "broken")

@@ -4,9 +4,8 @@ import pytest
 
 from apc_automl.data.table_schema import Schema
 from apc_automl.training.material import Prepared
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import SWARMS, Recipe, axes_of, families_of
 from apc_automl.training.search import Imported, Place, Trial, next_recipe, next_recipes
-from apc_automl.training.spaces import SWARMS, axes_of, families_of
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,11 @@ import psutil
 import pytest
 from tests.support.waiting import until
 
-from apc_automl.data.generated import DEFAULT_TARGET
 from apc_automl.errors import TableInvalid, TrainingUnavailable
+from apc_automl.run.form import DEFAULT_TARGET
 from apc_automl.training import work
 from apc_automl.training.material import Study
-from apc_automl.training.recipes import Recipe
-from apc_automl.training.spaces import FAMILIES, default_settings
+from apc_automl.training.recipes import FAMILIES, Recipe, default_settings
 from apc_automl.training.workbench import ATTEMPTS, Workbench
 
 

@@ -15,14 +15,13 @@ import pandas as pd
 from apc_automl.data.split import make_folds
 from apc_automl.data.table import decode_groups, decode_rows
 from apc_automl.data.table_schema import Schema
+from apc_automl.model.model_file import predict
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, Study
 from apc_automl.training.models import build_baseline, build_pipeline
-from apc_automl.training.predicting import predict
-from apc_automl.training.recipes import Recipe
+from apc_automl.training.recipes import SWARMS, Recipe, families_of
 from apc_automl.training.reviewing import plain_model
 from apc_automl.training.search import drawn_recipe
-from apc_automl.training.spaces import SWARMS, families_of
 
 FOLDS = 4
 """As many as the swarms use."""

@@ -14,8 +14,9 @@ from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_sco
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
+from apc_automl.data.columns import as_numbers
 from apc_automl.data.split import Parts, Rows
-from apc_automl.data.table import LEAST_GROUPS, Table, as_numbers, describe, in_time
+from apc_automl.data.table import LEAST_GROUPS, Table, describe, in_time
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind
 from apc_automl.errors import TableInvalid
 

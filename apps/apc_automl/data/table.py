@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.column_types import MOMENT, TRUTH, ReadColumn, Values, read_columns
+from apc_automl.data.columns import LARGEST_NUMBER, TRUTH, ReadColumn, Values, as_numbers, as_stored, read_columns
 from apc_automl.data.source import read_source
 from apc_automl.data.table_schema import TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
@@ -25,8 +25,6 @@ MINIMUM_ROWS_PER_CLASS = 8
 LEAST_GROUPS = 10
 """To keep some of them apart from those that are trained on."""
 LARGEST_LABEL = 1e100
-LARGEST_NUMBER = 3e38
-"""Trees hold no larger ones."""
 MAXIMUM_CLASSES = 50
 MAXIMUM_CATEGORIES = 50
 NAMED_CLASSES = 3
@@ -168,37 +166,6 @@ def find_column(path: Path, name: str | None, columns: Sequence[str]) -> str:
     near = get_close_matches(name.casefold(), by_folded, n=1)
     question = f" (do you mean {_shown(by_folded[near[0]])!r}?)" if near else ""
     raise TableInvalid(f"{path} has no column {name!r} to predict{question}; its columns are: {_listed(columns)}")
-
-
-def as_stored(values: Values, column: Column) -> Values:
-    """Return a column as slices hold it: numbers, or texts; the same for training and for prediction."""
-    if column.kind is ColumnKind.NUMERIC:
-        if pd.api.types.infer_dtype(values, skipna=True) == "boolean":
-            values = values.astype(object).map(float, na_action="ignore")
-        numbers = pd.to_numeric(values, errors="coerce").astype("float64")
-        return numbers.where(numbers.abs() <= LARGEST_NUMBER)
-    if pd.api.types.is_datetime64_any_dtype(values):
-        zoneless = values.dt.tz_convert("UTC").dt.tz_localize(None) if values.dt.tz is not None else values
-        values = zoneless.dt.strftime(column.date_format or MOMENT)
-    return values.astype(object).where(values.notna(), None).map(str, na_action="ignore")
-
-
-def as_numbers(values: Values, column: Column) -> Values:
-    """Return a stored column as one number a cell, for tests that look at columns one by one.
-
-    A date is its day, a text its length, a category the rank of its name; NaN where nothing is.
-    """
-    match column.kind:
-        case ColumnKind.NUMERIC:
-            return values.astype("float64")
-        case ColumnKind.DATE:
-            dates = pd.to_datetime(values.astype(object), format=column.date_format, errors="coerce", utc=True)
-            days: Values = (dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1)
-            return days
-        case ColumnKind.TEXT:
-            return values.astype(object).map(len, na_action="ignore").astype("float64")
-    codes: Values = values.astype("category").cat.codes.astype("float64")
-    return codes.where(codes >= 0)
 
 
 def describe(columns: tuple[Column, ...]) -> Iterator[tuple[str, str]]:

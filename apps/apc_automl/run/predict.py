@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -16,6 +16,13 @@ from apc_automl.report.run_log import LoggedPacket, RunLog, read_run
 from apc_cli.for_applications import LogDiffers, open_log, write_bytes
 from apc_contracts.contract_model import Id
 from apc_contracts.errors import InputUnusable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A text that begins so is a formula to a spreadsheet."""
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 
@@ -122,7 +129,7 @@ def predict_table(folder: Path, data: Path, out: Path, options: TableOptions = N
 def _predict(
     schema: Schema, model: bytes, reader: ModelReader, rows_in: tuple[Path, TableOptions], out: Path
 ) -> tuple[int, list[str]]:
-    from apc_automl.data.new_rows import differences, encode_features, with_predictions
+    from apc_automl.data.columns import differences, encode_features
     from apc_automl.data.source import read_source
     from apc_automl.model.model_file import read_predictions
 
@@ -191,3 +198,27 @@ def checked_promise(record: Record, run: RunLog) -> LoggedPacket:
             f"`apc automl report --run-id {record.run_id}` writes them again"
         )
     return packet
+
+
+def with_predictions(frame: "pd.DataFrame", schema: Schema, predictions: "np.ndarray[Any, Any]") -> bytes:
+    """Return the table as CSV with the column `predicted TARGET`, and for classes a probability each.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe before it.
+    """
+    import numpy as np
+    import pandas as pd
+
+    name = f"predicted {schema.target}"
+    if schema.classes:
+        classes = np.array(schema.classes, dtype=object)[predictions.argmax(axis=1)]
+        shares = {f"probability of {one}": predictions[:, place] for place, one in enumerate(schema.classes)}
+        whole = frame.assign(**{name: classes}, **shares)
+    else:
+        whole = frame.assign(**{name: predictions})
+    texts = [one for one in whole.columns if not pd.api.types.is_numeric_dtype(whole[one])]
+    whole = whole.assign(**{one: whole[one].map(_harmless) for one in texts}).rename(columns=_harmless)
+    return whole.to_csv(index=False, lineterminator="\n").encode()
+
+
+def _harmless(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import log_loss, mean_squared_error
 
-from apc_automl.data.table import as_numbers
+from apc_automl.data.columns import as_numbers
 from apc_automl.data.table_schema import Schema
 
 LOWEST_PROBABILITY = 0.002

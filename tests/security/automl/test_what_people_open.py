@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from jinja2 import Environment
 
-from apc_automl.data.new_rows import with_predictions
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.report.outcome import Judged, Outcome
 from apc_automl.report.page import write_report
 from apc_automl.report.run_log import LoggedPacket, RunLog
+from apc_automl.run.predict import with_predictions
 from apc_automl.training.recipes import Recipe
 
 MARKUP = "<script>alert(1)</script>"

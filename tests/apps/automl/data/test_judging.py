@@ -12,8 +12,9 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.metrics import mean_squared_error
 
+from apc_automl.data.columns import as_numbers
 from apc_automl.data.split import Parts, keep_together, make_folds, split_rows
-from apc_automl.data.table import Table, as_numbers, decode_groups, encode_rows, read_table
+from apc_automl.data.table import Table, decode_groups, encode_rows, read_table
 from apc_automl.data.table_schema import TableOptions
 from apc_automl.errors import TableInvalid
 from apc_automl.training.measuring import prepare

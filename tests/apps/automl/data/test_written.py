@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from apc_automl.data.new_rows import differences, encode_features
+from apc_automl.data.columns import differences, encode_features
 from apc_automl.data.source import read_source
 from apc_automl.data.table import Table, read_table
 from apc_automl.data.table_schema import ColumnKind, Schema, TableOptions
@@ -127,29 +127,48 @@ def test_a_header_that_lacks_a_name_is_refused_unless_the_first_column_numbers_t
 
 
 @pytest.mark.parametrize(
-    ("cell", "option", "as_default", "as_told"),
+    ("cell", "option", "as_default", "as_told", "is_warned"),
     [
-        ("1.234", TableOptions(decimal=","), 1.234, 1234.0),
-        ("1,234", TableOptions(decimal="."), 1.234, 1234.0),
-        ("03.04.2021", TableOptions(dates="month-first"), "%d.%m.%Y", "%m.%d.%Y"),
-        ("03/04/2021", TableOptions(dates="month-first"), "%d/%m/%Y", "%m/%d/%Y"),
+        ("1.234", TableOptions(decimal=","), 1.234, 1234.0, True),
+        ("1,234", TableOptions(decimal="."), 1.234, 1234.0, True),
+        ("03.04.2021", TableOptions(dates="month-first"), "%d.%m.%Y", "%m.%d.%Y", False),
+        ("03/04/2021", TableOptions(dates="month-first"), "%d/%m/%Y", "%m/%d/%Y", True),
     ],
 )
 def test_what_a_column_does_not_tell_is_said_and_can_be_told(
-    tmp_path: Path, cell: str, option: TableOptions, as_default: float | str, as_told: float | str
+    tmp_path: Path, cell: str, option: TableOptions, as_default: float | str, as_told: float | str, is_warned: bool
 ) -> None:
     path = written(
         tmp_path, "x;y;z", lambda n: f"{cell if n % 2 else cell.replace('3', '2', 1)};{'ab'[n // 3 % 2]};w{n % 9}"
     )
 
-    def read(options: TableOptions | None) -> tuple[float | str | None, bool]:
+    def read(options: TableOptions | None) -> tuple[float | str | None, list[bool]]:
         table = read_table(path, "y", options=options)
         column = table.schema.columns[0]
-        is_said = any(note.startswith("warning: column 'x'") for note in table.schema.notes)
-        return column.date_format if column.kind is ColumnKind.DATE else table.frame["x"].iloc[1], is_said
+        said = [note.startswith("warning: ") for note in table.schema.notes if "column 'x'" in note and "--d" in note]
+        return column.date_format if column.kind is ColumnKind.DATE else table.frame["x"].iloc[1], said
 
-    assert read(None) == (as_default, True)
-    assert read(option) == (as_told, False)
+    assert read(None) == (as_default, [is_warned])
+    assert read(option) == (as_told, [])
+
+
+@pytest.mark.parametrize(
+    ("other", "sign", "form", "is_warned"),
+    [
+        ("25/12/2021", ".", "%d/%m/%Y", False),
+        ("12/25/2021", ".", "%m/%d/%Y", False),
+        ("west", ",", "%d/%m/%Y", False),
+        ("west", ".", "%d/%m/%Y", True),
+    ],
+)
+def test_what_other_columns_tell_of_days_and_months_is_no_warning(
+    tmp_path: Path, other: str, sign: str, form: str, is_warned: bool
+) -> None:
+    path = written(tmp_path, "x;z;v;y", lambda n: f"0{1 + n % 9}/04/2021;{other};{n % 90}{sign}5;{'ab'[n // 3 % 2]}")
+    table = read_table(path, "y")
+    assert table.schema.columns[0].date_format == form
+    said = [note for note in table.schema.notes if "column 'x'" in note and "--dates tells it" in note]
+    assert [note.startswith("warning: ") for note in said] == [is_warned]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from uuid import UUID
 import pandas
 import pytest
 
-from apc_automl.data.new_rows import differences
+from apc_automl.data.columns import differences
 from apc_automl.data.table_schema import Column, ColumnKind, ProblemKind, Schema
 from apc_automl.report.run_log import RunLog
 from apc_automl.run.predict import WrittenModel, checked_promise, predict_table, verify_model

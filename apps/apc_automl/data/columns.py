@@ -1,0 +1,497 @@
+"""What a column is and how it is written, told from all of its cells; and new rows, read by that record.
+
+A sign between thousands is taken out only where a whole column is written with it; a number with leading zeros names
+something and stays text. The way in which a column is written stays with the model.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import pandas as pd
+from pandas.tseries.api import guess_datetime_format
+
+from apc_automl.data.table_schema import Column, ColumnKind, Schema, TableOptions
+from apc_automl.errors import TableInvalid
+
+Values: TypeAlias = "pd.Series[Any]"
+Counts: TypeAlias = Mapping[str, int]
+
+MOMENT: Final = "%Y-%m-%dT%H:%M:%S"
+"""How dates of a table that holds dates, not their texts, are written."""
+MISSING: Final = frozenset(
+    "na n/a n.a. #n/a nan null nil none - -- — . ? n.v. k.a. missing (null) (none) #null! #div/0! #value! #num!".split()
+)
+"""In a column of numbers or dates these say that there is none; in a column of texts they are texts."""
+TRUTHS: Final = {"true": 1.0, "false": 0.0}
+TRUTH: Final = "true/false"
+"""The unit of a column of these."""
+LARGEST_NUMBER = 3e38
+"""Trees hold no larger ones."""
+ODD_SHARE = 0.02
+"""Cells of a column of numbers or dates that are none, at most; they count as missing, and are named."""
+MOST_ODD = 5
+"""Different ones."""
+TEXT_SHARE = 0.8
+"""Of this share of numbers on, a column that is read as text is told of."""
+LEAST_NUMBERS = 10
+"""Different numbers in it: few with a text between are categories."""
+LONGEST_EXAMPLE = 20
+LONGEST_NUMBER = 60
+"""Signs."""
+MOST_DIGITS = 15
+"""A number that is longer names something: a computer's number does not hold its last digits."""
+LEAST_DAYS = 10
+"""Different days written as numbers, such as 20240131, to take them for days."""
+SAMPLED_DATES = 12
+STRANGE_ROWS = 5
+"""So many new rows of unknown categories, and none of a known one, are another column."""
+
+_MONEY = r"[$€£¥₹₽₩]|(?:EUR|USD|CHF|GBP|JPY|Fr\.|US\$|R\$)"
+_BLANKS = "\u00a0\u202f\u2009 "
+_NUMBER = re.compile(
+    rf"(?P<open>\()?(?P<sign>[+\-\u2212])?[{_BLANKS}]?(?P<before>{_MONEY})?[{_BLANKS}]?(?P<sign2>[+\-\u2212])?"
+    rf"(?P<body>(?:\d|[.,]\d)(?:[\d.,'\u2019_{_BLANKS}]*[\d.,])?)(?P<power>[eE][+\-]?\d+)?"
+    rf"[{_BLANKS}]?(?P<after>{_MONEY}|%|‰|[A-Za-z°µ²³/]{{1,6}})?(?P<minus>-)?(?(open)\))"
+)
+_GROUP = rf"'\u2019_{_BLANKS}"
+_FORMS: Final = {
+    ".": re.compile(
+        rf"\d+|\d*\.\d+|\d+\.|[1-9]\d{{0,2}}([,{_GROUP}])\d{{3}}(?:\1\d{{3}})*(?:\.\d+)?"
+        r"|[1-9]\d?(?:,\d\d)+,\d{3}(?:\.\d+)?"
+    ),
+    ",": re.compile(rf"\d+|\d*,\d+|\d+,|[1-9]\d{{0,2}}([.{_GROUP}])\d{{3}}(?:\1\d{{3}})*(?:,\d+)?"),
+}
+"""A number without its unit, by decimal sign."""
+_ENDLESS = re.compile(r"[+\-]?inf(inity)?", re.IGNORECASE)
+_NAMES_SOMETHING = re.compile(rf"0\d+|\+\d{{7,}}|\d{{{MOST_DIGITS + 1},}}")
+"""A customer, a post code, a telephone, a card."""
+_LIKE_A_DATE = re.compile(r"(?=.*\d).{6,40}")
+_DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+_SHORT_YEAR = re.compile(r"\d\d([./\-])\d\d\1\d\d|\d\d-[A-Za-z]{3}-\d\d")
+"""Without its zeros a date with a short year is like the number of a version."""
+_MORE_FORMATS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%d-%b-%y", "%m/%Y")
+"""Ways to write dates that pandas does not guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A text that is a number."""
+
+    body: str
+    unit: str
+    sign: str
+    power: str
+    decimals: str
+    """The decimal signs, of `.` and `,`, with which it is one."""
+
+    @property
+    def between(self) -> frozenset[str]:
+        """What stands between its digits: nothing in a number that means the same with either decimal sign."""
+        return frozenset(self.body) - frozenset("0123456789")
+
+    def value(self, decimal: str) -> float:
+        """Return the number, given the decimal sign; without one it is whole."""
+        whole, _, fraction = self.body.partition(decimal) if decimal else (self.body, "", "")
+        return float(f"{self.sign}{re.sub(r'[^0-9]', '', whole) or 0}.{fraction or 0}{self.power}")
+
+
+@dataclass(slots=True)
+class ReadColumn:
+    """A column and what was found out about it."""
+
+    values: Values
+    """Numbers, texts, or what an Excel workbook or a parquet file has."""
+    kind: ColumnKind | None = None
+    """None of texts that may be categories or text."""
+    date_format: str | None = None
+    decimal: str = ""
+    thousands: str = ""
+    unit: str = ""
+    missing: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+
+def read_columns(frame: pd.DataFrame, separator: str, options: TableOptions) -> dict[str, ReadColumn]:
+    """Return what each column is. Columns that hold no texts come back as they are."""
+    texts = {name: stripped(frame[name]) for name in frame.columns if holds_texts(frame[name])}
+    counts = {name: _counts(values) for name, values in texts.items()}
+    numbers = {name: _numbers_of(one) for name, one in counts.items()}
+    dates = {name: _date_forms(one) for name, one in counts.items() if _may_be_dates(numbers[name], one)}
+    columns = [one for name, one in numbers.items() if len(one) > len(counts[name]) / 2]
+    usual = options.decimal or _only({_sure_decimal(one) for one in columns})
+    first = _only({_order(forms) for forms in dates.values()}) or ("day" if usual == "," else "")
+    found = {}
+    for name in frame.columns:
+        if name not in texts:
+            found[name] = _typed(frame[name])
+        elif dates.get(name):
+            found[name] = _as_dates(name, texts[name], counts[name], dates[name])
+            _choose_order(found[name], name, dates[name], first, separator, options.dates)
+        else:
+            decimal, doubt = _decimal(numbers[name], usual, separator)
+            found[name] = _as_numbers(name, texts[name], counts[name], numbers[name], options.decimal or decimal)
+            if doubt and found[name].kind is ColumnKind.NUMERIC:
+                found[name].notes.append(f"warning: column {name!r}: {doubt}")
+    return found
+
+
+def _only(found: set[str]) -> str:
+    """Return what all that are sure agree on; empty without it."""
+    sure = found - {""}
+    return sure.pop() if len(sure) == 1 else ""
+
+
+def _typed(values: Values) -> ReadColumn:
+    """Return a column that holds no texts, as an Excel workbook or a parquet file has it."""
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if pd.api.types.is_datetime64_any_dtype(values) or kind in ("datetime", "datetime64", "date"):
+        return ReadColumn(values, ColumnKind.DATE, MOMENT)
+    if kind == "boolean":
+        return ReadColumn(values.astype(object).map(float, na_action="ignore").astype("float64"), ColumnKind.NUMERIC)
+    if pd.api.types.is_numeric_dtype(values):
+        return ReadColumn(values.astype("float64"), ColumnKind.NUMERIC)
+    return ReadColumn(values)
+
+
+def holds_texts(values: Values) -> bool:
+    """Return whether the cells are texts, and no numbers, dates or truths of a workbook."""
+    is_text = pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty")
+    return is_text and not pd.api.types.is_numeric_dtype(values)
+
+
+def stripped(values: Values) -> Values:
+    """Return texts without the spaces around them; an empty one is missing."""
+    found = values.astype(object).map(str.strip, na_action="ignore")
+    return found.where(found.notna() & (found != ""), None)
+
+
+def parse_number(text: str) -> Number | None:
+    """Return the number that a text is in one of the ways to write them; None for any other text."""
+    found = _NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+    if found is None:
+        is_endless = _ENDLESS.fullmatch(text) is not None
+        return Number("1", "", "-" if text.startswith("-") else "", "e999", ".,") if is_endless else None
+    signs = found.group("open", "sign", "sign2", "minus")
+    if (found["before"] and found["after"]) or sum(map(bool, signs)) > 1:
+        return None
+    body, power = found["body"], found["power"] or ""
+    between = frozenset(body) - frozenset("0123456789")
+    # A number with a power has no sign between thousands.
+    decimals = [one for one, form in _FORMS.items() if form.fullmatch(body) and not (power and between - {one})]
+    is_negative = any(one in ("(", "-", "\u2212") for one in signs)
+    unit = found["before"] or found["after"] or ""
+    return Number(body, unit, "-" if is_negative else "", power, "".join(decimals)) if decimals else None
+
+
+def _sure_decimal(numbers: Mapping[str, Number]) -> str:
+    point, comma = (sum(sign in one.decimals for one in numbers.values()) for sign in ".,")
+    return "" if point == comma else "." if point > comma else ","
+
+
+def _decimal(numbers: Mapping[str, Number], usual: str, separator: str) -> tuple[str, str]:
+    """Return (the decimal sign of a column, what is doubtful about it)."""
+    sure = _sure_decimal(numbers)
+    doubtful = [text for text, one in numbers.items() if one.decimals == ".," and one.between & {*".,"}]
+    if sure or not doubtful:
+        return sure, ""
+    if usual or separator in (",", ""):
+        return usual or ".", ""
+    sign = "." if any("." in numbers[text].body for text in doubtful) else ","
+    small = [one for one in numbers.values() if not one.between]
+    is_thousands = len(small) >= len(numbers) / 50 and bool(small) and all(len(one.body) < 4 for one in small)
+    decimal = ("," if sign == "." else ".") if is_thousands else sign
+    text = doubtful[0]
+    read = numbers[text].value(decimal)
+    return decimal, f"{text!r} may have a decimal or a thousands sign, and is read as {read:g}; --decimal tells it"
+
+
+def _numbers_of(counts: Counts) -> dict[str, Number]:
+    """Return the texts that are numbers of one unit, if they may be a column of numbers; none of them else."""
+    found = {text: number for text in counts if (number := parse_number(text)) is not None}
+    is_whole = all(not one.between and not one.power for one in found.values())
+    names = [text for text in counts if _NAMES_SOMETHING.fullmatch(text)]
+    if any(len(text) <= MOST_DIGITS or is_whole for text in names):
+        return {}
+    units = Counter[str]()
+    for text, number in found.items():
+        units[number.unit] += counts[text]
+    named = [unit for unit in units if unit]
+    if not named or (len(named) == 1 and (not units[""] or not is_measure(named[0]))):
+        return found
+    usual = units.most_common(1)[0][0]
+    return {text: one for text, one in found.items() if one.unit == usual}
+
+
+def is_measure(unit: str) -> bool:
+    """Return whether a number without this unit is another one: 12 % are not 12, but $ 12 are."""
+    return not re.fullmatch(_MONEY, unit)
+
+
+def _as_numbers(name: str, texts: Values, counts: Counts, numbers: Mapping[str, Number], decimal: str) -> ReadColumn:
+    if counts and {text.casefold() for text in counts} <= TRUTHS.keys():
+        values = texts.map(lambda text: TRUTHS[text.casefold()], na_action="ignore").astype("float64")
+        return ReadColumn(values, ColumnKind.NUMERIC, unit=TRUTH)
+    read = {text: one for text, one in numbers.items() if (decimal or ".") in one.decimals}
+    odd = {text: count for text, count in counts.items() if text not in read}
+    if not _are_few(odd, counts):
+        share = 1 - sum(odd.values()) / max(1, sum(counts.values()))
+        is_told = share >= TEXT_SHARE and len(read) >= LEAST_NUMBERS
+        return ReadColumn(texts, notes=_of_text(name, odd, "numbers") if is_told else [])
+    found = ReadColumn(texts, ColumnKind.NUMERIC, decimal=decimal, missing=tuple(sorted(odd)))
+    found.values = texts.map({text: one.value(decimal) for text, one in read.items()}).astype("float64")
+    found.thousands = "".join(sorted({sign for one in read.values() for sign in one.between} - {decimal}))
+    found.notes = _of_odd_cells(name, texts, odd, "number")
+    example = next((text for text, one in read.items() if one.unit), None)
+    if example is not None:
+        found.unit, value = read[example].unit, read[example].value(decimal)
+        found.notes.append(f"column {name!r} is read without its {found.unit}: {example!r} is {value:g}")
+    return found
+
+
+def _may_be_dates(numbers: Mapping[str, Number], counts: Counts) -> bool:
+    """Return whether texts that are numbers in part may be dates all the same."""
+    return len(numbers) < len(counts) / 2 or all(_DAY_NUMBER.fullmatch(text) for text in numbers)
+
+
+def _date_forms(counts: Counts) -> list[str]:
+    """Return the ways to write dates in which as many cells as in no other are dates; none where they are no dates."""
+    likely = [text for text in counts if _LIKE_A_DATE.fullmatch(text) and text.casefold() not in MISSING]
+    if len(likely) < len(counts) / 2 or not likely:
+        return []
+    if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, sum(counts.values())):
+        return []
+    distinct, weights = pd.Series(list(counts), dtype=object), pd.Series(list(counts.values()))
+    sums = {form: int(weights[_parsed(distinct, form).notna()].sum()) for form in _guessed(likely)}
+    best = max(sums.values(), default=0)
+    return [form for form, one in sums.items() if one == best] if best > sum(counts.values()) / 2 else []
+
+
+def _guessed(likely: Sequence[str]) -> list[str]:
+    """Return the ways to write dates in which some of these texts are ones."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sample = likely[:: max(1, len(likely) // SAMPLED_DATES)]
+        guessed = [guess_datetime_format(text, dayfirst=first) for text in sample for first in (True, False)]
+    forms = [one for one in guessed if one is not None and re.search("%[dbm]", one) and not re.match("%Y.%d", one)]
+    first = pd.Series(likely[:SAMPLED_DATES], dtype=object)
+    is_short = all(_SHORT_YEAR.fullmatch(text) for text in first)
+    more = [one for one in _MORE_FORMATS if is_short or "%y" not in one]
+    return [*dict.fromkeys([*forms, *(one for one in more if _parsed(first, one).notna().any())])]
+
+
+def _parsed(texts: Values, form: str) -> Values:
+    return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
+
+
+def _as_dates(name: str, texts: Values, counts: Counts, forms: list[str]) -> ReadColumn:
+    distinct = pd.Series(list(counts), dtype=object)
+    odd = {text: counts[text] for text in distinct[_parsed(distinct, forms[0]).isna()]}
+    if not _are_few(odd, counts):
+        return ReadColumn(texts, notes=_of_text(name, odd, f"dates, {forms[0]}"))
+    known = texts.where(~texts.isin(list(odd)), None)
+    notes = _of_odd_cells(name, texts, odd, "date")
+    return ReadColumn(known, ColumnKind.DATE, forms[0], missing=tuple(sorted(odd)), notes=notes)
+
+
+def _order(forms: list[str]) -> str:
+    """Return what is first in the dates of a column, `day` or `month`; empty where both may be, or nobody can err."""
+    found = set()
+    for form in forms:
+        day, month = form.find("%d"), form.find("%m")
+        if min(day, month) >= 0 and not form.startswith("%Y"):
+            found.add("day" if day < month else "month")
+    return found.pop() if len(found) == 1 else ""
+
+
+def _choose_order(read: ReadColumn, name: str, forms: list[str], first: str, separator: str, told: str | None) -> None:
+    """Choose whether the day or the month is first in a column of which no cell tells it, and say so.
+
+    A dot between day and month is written where the day is first, and so is a decimal comma; another column of dates
+    tells it, too. Without any of them it is a warning.
+    """
+    month = [form for form in forms if _order([form]) == "month"]
+    if read.kind is not ColumnKind.DATE or not month or len(month) == len(forms):
+        return
+    likely = first or ("day" if "." in month[0] else "")
+    usual = "day" if separator == ";" or "/" not in month[0] else "month"
+    order = told.partition("-")[0] if told else likely or usual
+    read.date_format = next(form for form in forms if _order([form]) == order)
+    if not told:
+        example = str(read.values.dropna().iloc[0])
+        said = f"column {name!r}: {example!r} is read with the {order} first ({read.date_format}); --dates tells it"
+        read.notes.append(said if likely else f"warning: {said}")
+
+
+def _are_few(odd: Counts, counts: Counts) -> bool:
+    """Return whether a column is what its cells are but for these."""
+    whole, lost = sum(counts.values()), sum(odd.values())
+    unknown = {text: count for text, count in odd.items() if text.casefold() not in MISSING}
+    if not counts or len(odd) == len(counts) or lost >= whole / 2:
+        return False
+    if len(unknown) == 1 and not any(sign.isdigit() for sign in next(iter(unknown))):
+        return whole - lost > LEAST_NUMBERS and len(counts) - len(odd) > LEAST_NUMBERS
+    return len(unknown) <= MOST_ODD and sum(unknown.values()) <= max(1, ODD_SHARE * whole)
+
+
+def _of_text(name: str, odd: Counts, what: str) -> list[str]:
+    example = max(odd, key=lambda text: odd[text])[:LONGEST_EXAMPLE]
+    return [
+        f"warning: column {name!r} has {what}, but {sum(odd.values())} of its cells are none, such as {example!r}: "
+        "it is read as text; mend those cells"
+    ]
+
+
+def _of_odd_cells(name: str, texts: Values, odd: Counts, what: str) -> list[str]:
+    if not odd:
+        return []
+    first = max(odd, key=lambda text: odd[text])
+    row = int((texts == first).to_numpy().argmax()) + 1
+    count = sum(odd.values())
+    cells = "1 cell is no" if count == 1 else f"{count} cells are no"
+    is_usual = all(text.casefold() in MISSING for text in odd)
+    said = f"column {name!r}: {cells} {what} and counts as missing, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
+    return [said if is_usual else f"warning: {said}"]
+
+
+def _counts(texts: Values) -> dict[str, int]:
+    return {str(text): int(count) for text, count in texts.value_counts(sort=False).items()}
+
+
+def as_stored(values: Values, column: Column) -> Values:
+    """Return a column as slices hold it: numbers, or texts; the same for training and for prediction."""
+    if column.kind is ColumnKind.NUMERIC:
+        if pd.api.types.infer_dtype(values, skipna=True) == "boolean":
+            values = values.astype(object).map(float, na_action="ignore")
+        numbers = pd.to_numeric(values, errors="coerce").astype("float64")
+        return numbers.where(numbers.abs() <= LARGEST_NUMBER)
+    if pd.api.types.is_datetime64_any_dtype(values):
+        zoneless = values.dt.tz_convert("UTC").dt.tz_localize(None) if values.dt.tz is not None else values
+        values = zoneless.dt.strftime(column.date_format or MOMENT)
+    return values.astype(object).where(values.notna(), None).map(str, na_action="ignore")
+
+
+def as_numbers(values: Values, column: Column) -> Values:
+    """Return a stored column as one number a cell, for tests that look at columns one by one.
+
+    A date is its day, a text its length, a category the rank of its name; NaN where nothing is.
+    """
+    match column.kind:
+        case ColumnKind.NUMERIC:
+            return values.astype("float64")
+        case ColumnKind.DATE:
+            dates = _parsed(values.astype(object), str(column.date_format))
+            days: Values = (dates - pd.Timestamp(1970, 1, 1, tz="UTC")) / pd.Timedelta(days=1)
+            return days
+        case ColumnKind.TEXT:
+            return values.astype(object).map(len, na_action="ignore").astype("float64")
+    codes: Values = values.astype("category").cat.codes.astype("float64")
+    return codes.where(codes >= 0)
+
+
+def encode_features(frame: pd.DataFrame, schema: Schema, decimal: str | None = None) -> bytes:
+    """Return the features of new rows as the reader of models takes them; the target is not needed.
+
+    Args:
+        decimal: the decimal sign of the new rows, where it is another one than the model's.
+
+    Raises:
+        TableInvalid: columns are missing, or the cells of one are not written as the model's record says.
+    """
+    missing = [column.name for column in schema.columns if column.name not in frame.columns]
+    if missing:
+        known = ", ".join(map(repr, frame.columns[:12]))
+        raise TableInvalid(f"the table lacks the columns {', '.join(map(repr, missing))}; it has {known}")
+    features = pd.DataFrame({one.name: _new_rows(frame[one.name], one, schema, decimal) for one in schema.columns})
+    filler = schema.classes[0] if schema.classes else 0.0
+    return features.assign(**{schema.target: filler}).to_csv(index=False, lineterminator="\n").encode()
+
+
+def differences(frame: pd.DataFrame, schema: Schema) -> list[str]:
+    """Say what new rows have that the model does not use, or lack that it has been trained with."""
+    used = {column.name for column in schema.columns} | {schema.target}
+    unused = [name for name in frame.columns if name not in used]
+    said = [f"not used by the model: {', '.join(map(repr, unused))}"] if unused else []
+    new = [one.name for one in schema.columns if not one.has_missing and _cells(frame[one.name]).isna().any()]
+    said += [f"missing values that training had none of: {', '.join(map(repr, new))}"] if new else []
+    for column in schema.of_kind(ColumnKind.CATEGORICAL):
+        cells = _cells(frame[column.name]).dropna().map(str)
+        unknown = cells[~cells.isin(column.known)] if column.known else cells[:0]
+        if len(unknown):
+            said.append(
+                f"column {column.name!r}: {len(unknown)} cells are new to the model, such as {unknown.iloc[0]!r}"
+            )
+    return said
+
+
+def _cells(values: Values) -> Values:
+    return stripped(values) if holds_texts(values) else values
+
+
+def _new_rows(values: Values, column: Column, schema: Schema, decimal: str | None) -> Values:
+    """Return the cells of new rows as slices hold them. Raises TableInvalid for those that contradict the record."""
+    cells = _cells(values)
+    if holds_texts(values) and column.kind in (ColumnKind.NUMERIC, ColumnKind.DATE):
+        cells = cells.where(~cells.isin(column.missing), None)
+        if column.kind is ColumnKind.NUMERIC:
+            sign = decimal or column.decimal or schema.decimal
+            return as_stored(_numbers(cells, column, sign, is_told=decimal is not None), column)
+    stored = as_stored(cells, column)
+    if column.kind is ColumnKind.NUMERIC:
+        _refuse_lost(cells, stored, column, "numbers")
+    elif column.kind is ColumnKind.DATE:
+        _refuse_lost(cells, as_numbers(stored, column), column, f"dates like {column.date_format}")
+    elif column.known:
+        texts = stored.dropna()
+        if len(texts) >= STRANGE_ROWS and not texts.isin(column.known).any():
+            raise TableInvalid(
+                f"column {column.name!r} holds categories such as {column.known[0]!r} in the model; "
+                f"of the {len(texts)} cells here none is known, such as {texts.iloc[0]!r}"
+            )
+    return stored
+
+
+def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Values:
+    """Return texts as numbers, read as the model's record says that the column is written."""
+    read: dict[str, float] = {}
+    numbers = {str(text): parse_number(str(text)) for text in cells.dropna().unique()}
+    known = [one for one in numbers.values() if one is not None]
+    usual = sign or ("." if all("." in one.decimals for one in known) else ",")
+    for text, number in numbers.items():
+        if column.unit == TRUTH and text.casefold() in TRUTHS:
+            read[text] = TRUTHS[text.casefold()]
+        elif text.casefold() not in MISSING:
+            why = _contradiction(number, column, sign, is_told=is_told)
+            if why or number is None:
+                row = int((cells == text).to_numpy().argmax()) + 1
+                raise TableInvalid(f"column {column.name!r} holds numbers{why} in the model; row {row} has {text!r}")
+            read[text] = number.value(usual)
+    return cells.map(read).astype("float64")
+
+
+def _contradiction(number: Number | None, column: Column, sign: str, *, is_told: bool) -> str:
+    """Say how the numbers of a column are written in the model, where one is not written so; empty where it is."""
+    if number is None:
+        return ""
+    if number.unit != column.unit and (number.unit or is_measure(column.unit)):
+        return f" with {column.unit!r}" if column.unit else " without a unit"
+    if not number.between:
+        return ""
+    if not sign:
+        return "" if len(number.decimals) == 1 else " without a sign between their digits"
+    if sign not in number.decimals:
+        return f" with the decimal sign {sign!r} (--decimal tells another)"
+    is_open = number.decimals == ".," and not number.between - {sign} <= {*column.thousands}
+    return f" with the decimal sign {sign!r} and none between thousands (--decimal tells another)" * (
+        is_open and not is_told
+    )
+
+
+def _refuse_lost(given: Values, stored: Values, column: Column, what: str) -> None:
+    lost = stored.isna() & given.notna()
+    if lost.any():
+        row, value = int(lost.to_numpy().argmax()) + 1, given[lost].iloc[0]
+        raise TableInvalid(f"column {column.name!r} holds {what} in the model; row {row} has {value!r}")

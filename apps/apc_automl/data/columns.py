@@ -71,10 +71,21 @@ _NAMES_SOMETHING = re.compile(rf"0\d+|\+\d{{7,}}|\d{{{MOST_DIGITS + 1},}}")
 """A customer, a post code, a telephone, a card."""
 _LIKE_A_DATE = re.compile(r"(?=.*\d).{6,40}")
 _DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
-_SHORT_YEAR = re.compile(r"\d\d([./\-])\d\d\1\d\d|\d\d-[A-Za-z]{3}-\d\d")
+_SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d\d-[A-Za-z]{3}-\d\d)( .*)?")
 """Without its zeros a date with a short year is like the number of a version."""
-_MORE_FORMATS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%d-%b-%y", "%m/%Y")
-"""Ways to write dates that pandas does not guess."""
+_SHORT_YEARS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%d-%b-%y")
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+"""After a short year; ways to write dates that pandas does not guess."""
+_LATE_YEAR = 2050
+"""A short year from 50 to 68 is read as one of this century, and a birthday of 1955 is none of it."""
+_UNREAD_DATE = re.compile(
+    r"(\w{2,5}\.?,? )?\d{1,2}\.? (de )?[^\W\d]{3,10}\.? (de )?\d{4}"
+    r"|\d{1,2}[:.]\d\d( Uhr| ?h| ?[AaPp]\.?[Mm]\.?)"
+    r"|\d{1,2}:\d\d"
+)
+"""A date with a month's name in another language, or a time of day."""
+_UNITS: Final = frozenset("mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh".split())
+_VERSION = re.compile(r"\d{1,2}\.(0|[1-9]\d?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +209,16 @@ def _decimal(numbers: Mapping[str, Number], usual: str, separator: str) -> tuple
     doubtful = [text for text, one in numbers.items() if one.decimals == ".," and one.between & {*".,"}]
     if sure or not doubtful:
         return sure, ""
-    if usual or separator in (",", ""):
-        return usual or ".", ""
+    if usual:
+        return usual, ""
     sign = "." if any("." in numbers[text].body for text in doubtful) else ","
     small = [one for one in numbers.values() if not one.between]
     is_thousands = len(small) >= len(numbers) / 50 and bool(small) and all(len(one.body) < 4 for one in small)
     decimal = ("," if sign == "." else ".") if is_thousands else sign
+    if separator in (",", ""):
+        if decimal == ".":
+            return ".", ""
+        decimal = "."
     text = doubtful[0]
     read = numbers[text].value(decimal)
     return decimal, f"{text!r} may have a decimal or a thousands sign, and is read as {read:g}; --decimal tells it"
@@ -214,7 +229,7 @@ def _numbers_of(counts: Counts) -> dict[str, Number]:
     found = {text: number for text in counts if (number := parse_number(text)) is not None}
     is_whole = all(not one.between and not one.power for one in found.values())
     names = [text for text in counts if _NAMES_SOMETHING.fullmatch(text)]
-    if any(len(text) <= MOST_DIGITS or is_whole for text in names):
+    if any(len(text) <= MOST_DIGITS or is_whole for text in names) or _are_versions(counts):
         return {}
     units = Counter[str]()
     for text, number in found.items():
@@ -240,7 +255,7 @@ def _as_numbers(name: str, texts: Values, counts: Counts, numbers: Mapping[str, 
     if not _are_few(odd, counts):
         share = 1 - sum(odd.values()) / max(1, sum(counts.values()))
         is_told = share >= TEXT_SHARE and len(read) >= LEAST_NUMBERS
-        return ReadColumn(texts, notes=_of_text(name, odd, "numbers") if is_told else [])
+        return ReadColumn(texts, notes=_of_text(name, odd, "numbers") if is_told else _of_unread(name, counts))
     found = ReadColumn(texts, ColumnKind.NUMERIC, decimal=decimal, missing=tuple(sorted(odd)))
     found.values = texts.map({text: one.value(decimal) for text, one in read.items()}).astype("float64")
     found.thousands = "".join(sorted({sign for one in read.values() for sign in one.between} - {decimal}))
@@ -279,7 +294,7 @@ def _guessed(likely: Sequence[str]) -> list[str]:
     forms = [one for one in guessed if one is not None and re.search("%[dbm]", one) and not re.match("%Y.%d", one)]
     first = pd.Series(likely[:SAMPLED_DATES], dtype=object)
     is_short = all(_SHORT_YEAR.fullmatch(text) for text in first)
-    more = [one for one in _MORE_FORMATS if is_short or "%y" not in one]
+    more = ["%m/%Y", *(f"{day}{time}" for day in _SHORT_YEARS for time in _TIMES if is_short)]
     return [*dict.fromkeys([*forms, *(one for one in more if _parsed(first, one).notna().any())])]
 
 
@@ -294,6 +309,12 @@ def _as_dates(name: str, texts: Values, counts: Counts, forms: list[str]) -> Rea
         return ReadColumn(texts, notes=_of_text(name, odd, f"dates, {forms[0]}"))
     known = texts.where(~texts.isin(list(odd)), None)
     notes = _of_odd_cells(name, texts, odd, "date")
+    late = distinct[_parsed(distinct, forms[0]).dt.year >= _LATE_YEAR] if "%y" in forms[0] else distinct[:0]
+    if len(late):
+        year = _parsed(late, forms[0]).iloc[0].year
+        notes.append(
+            f"warning: column {name!r}: {late.iloc[0]!r} is read as a date of {year}; write years with four digits"
+        )
     return ReadColumn(known, ColumnKind.DATE, forms[0], missing=tuple(sorted(odd)), notes=notes)
 
 
@@ -311,12 +332,12 @@ def _choose_order(read: ReadColumn, name: str, forms: list[str], first: str, sep
     """Choose whether the day or the month is first in a column of which no cell tells it, and say so.
 
     A dot between day and month is written where the day is first, and so is a decimal comma; another column of dates
-    tells it, too. Without any of them it is a warning.
+    tells it, too, and so do rows that are in order in one of both ways. Without any of them it is a warning.
     """
     month = [form for form in forms if _order([form]) == "month"]
     if read.kind is not ColumnKind.DATE or not month or len(month) == len(forms):
         return
-    likely = first or ("day" if "." in month[0] else "")
+    likely = first or ("day" if "." in month[0] else _order_of_rows(read.values, forms))
     usual = "day" if separator == ";" or "/" not in month[0] else "month"
     order = told.partition("-")[0] if told else likely or usual
     read.date_format = next(form for form in forms if _order([form]) == order)
@@ -324,6 +345,13 @@ def _choose_order(read: ReadColumn, name: str, forms: list[str], first: str, sep
         example = str(read.values.dropna().iloc[0])
         said = f"column {name!r}: {example!r} is read with the {order} first ({read.date_format}); --dates tells it"
         read.notes.append(said if likely else f"warning: {said}")
+
+
+def _order_of_rows(values: Values, forms: list[str]) -> str:
+    """Return which order of day and month has the rows in time; empty where both have, or none."""
+    dates = {_order([form]): _parsed(values.dropna(), form) for form in forms}
+    sorted_ = {order for order, one in dates.items() if one.is_monotonic_increasing and one.nunique() > LEAST_DAYS}
+    return _only(sorted_)
 
 
 def _are_few(odd: Counts, counts: Counts) -> bool:
@@ -343,6 +371,30 @@ def _of_text(name: str, odd: Counts, what: str) -> list[str]:
         f"warning: column {name!r} has {what}, but {sum(odd.values())} of its cells are none, such as {example!r}: "
         "it is read as text; mend those cells"
     ]
+
+
+def _of_unread(name: str, counts: Counts) -> list[str]:
+    """Warn of a column of dates, times, versions, or numbers of several units, none of which is read as what it is."""
+    whole = sum(counts.values())
+    dates = [text for text in counts if _UNREAD_DATE.fullmatch(text)]
+    numbers = [one for text in counts if (one := parse_number(text)) is not None]
+    units = sorted({one.unit for one in numbers})
+    if sum(counts[text] for text in dates) > TEXT_SHARE * whole:
+        why = f"has dates or times such as {dates[0]!r}, which are not read"
+    elif _are_versions(counts):
+        why = "has numbers with and without a zero at their end, as the names of versions are written"
+    elif len(numbers) == len(counts) and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
+        why = f"has numbers of several units, {' and '.join(units)}"
+    else:
+        return []
+    return [f"warning: column {name!r} {why}: it is read as text"]
+
+
+def _are_versions(counts: Counts) -> bool:
+    """Return whether 1.1 and 1.10 differ: of numbers that people type, some begin with a zero behind the point."""
+    if not all(_VERSION.fullmatch(text) for text in counts):
+        return False
+    return any(text.endswith("0") and text[:-1] in counts and not text.endswith(".0") for text in counts)
 
 
 def _of_odd_cells(name: str, texts: Values, odd: Counts, what: str) -> list[str]:

@@ -12,14 +12,16 @@ import re
 import stat
 import zipfile
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
+from apc_automl.data.columns import parse_number
 from apc_automl.data.table_schema import TableOptions
 from apc_automl.data.typed_files import OLD_WORKBOOK, is_workbook, read_parquet, read_workbook
 from apc_automl.errors import TableInvalid
@@ -42,6 +44,13 @@ SAMPLE_LINES = 200
 SAMPLE_TEXT = 2**20
 MOST_TITLE_LINES = 10
 """Lines above the header."""
+NUMBERS_SHARE = 0.8
+"""Of the cells of a column, to take its first cell for a name where it is none."""
+MOST_LAST_LINES = 3
+"""Lines behind the table, such as a sum."""
+MOST_TITLE_FIELDS = 2
+"""Fields of a table in which a line of one may be a row."""
+_SUM: Final = re.compile(r"((grand |sub)?total|sum|summe|gesamt|insgesamt|totale|totaal|somme)\b.*", re.IGNORECASE)
 _PARQUET = b"PAR1"
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 """What a packed file raises: RuntimeError when it is encrypted, or packed in another way."""
@@ -306,7 +315,7 @@ def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
     """Return how many lines stand above the table, and its rows: titles have one field, the table has more."""
     filled = [sum(bool(cell.strip()) for cell in row) for row in rows]
     usual = max(set(filled), key=filled.count, default=0)
-    first = next((place for place, count in enumerate(filled) if count > 1), 0)
+    first = next((place for place, count in enumerate(filled) if count > 1 and count >= usual - 1), 0)
     if usual < 3 or first == 0 or first > MOST_TITLE_LINES or any("\n" in cell for row in rows[:first] for cell in row):
         first = 0
     return first, [row for row in rows[first:] if row]
@@ -326,7 +335,7 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
         mended.append("the header has no name for the first column, which numbers the rows: it is called 'row'")
     _refuse_repeated_names(names, path)
     width = max(1, len(names))
-    short, ended, rows = _check_lines(data, dialect, width, has_header)
+    short, ended, rows, last = _check_lines(data, dialect, width, has_header)
     if rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
         raise _too_many_cells(path)
     frame = pd.read_csv(
@@ -342,10 +351,13 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
         skiprows=dialect.title_lines,
         index_col=False,
     )
-    frame = frame.iloc[1:].reset_index(drop=True) if has_header else frame
+    frame = frame.iloc[int(has_header) : len(frame) - len(last)].reset_index(drop=True)
     frame.columns = pd.Index([name or f"column_{place}" for place, name in enumerate(names, 1)], dtype=object)
     if ended:
         mended.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
+    if last:
+        lines = "line is" if len(last) == 1 else f"{len(last)} lines are"
+        mended.append(f"warning: the last {lines} left out: column {frame.columns[0]!r} has {last[0]!r} there")
     if short:
         count, line = short
         mended.append(
@@ -392,15 +404,18 @@ def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
 
 def _check_lines(
     data: bytes, dialect: _Dialect, width: int, has_header: bool
-) -> tuple[tuple[int, int] | None, int, int]:
-    """Return (how many rows have too few fields and the first such line, how many end with a separator, all rows).
+) -> tuple[tuple[int, int] | None, int, int, list[str]]:
+    """Return (how many rows have too few fields and the first such line, how many end with a separator, all rows, how
+    the lines behind the table begin).
 
     Raises:
         ValueError: a row has a cell behind the last column: which of its cells belongs to which is not known.
     """
-    short, first_short, ended, rows = 0, 0, 0, 0
+    short, ended, rows = list[int](), 0, 0
+    last = deque[list[str]](maxlen=MOST_LAST_LINES)
     for row, line in _records(data, dialect):
         rows += 1
+        last.append(row)
         if len(row) > width:
             if any(cell.strip() for cell in row[width:]):
                 whose = "names" if has_header else "fields"
@@ -415,18 +430,41 @@ def _check_lines(
                 )
             ended += rows > 1
         elif len(row) < width:
-            short, first_short = short + 1, first_short or line
-    return (short, first_short) if short else None, ended, rows
+            short.append(line)
+    behind = _behind_table([*last], dialect, width)
+    short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(behind) :])]
+    return (len(short), short[0]) if short else None, ended, rows, behind
+
+
+def _behind_table(last: list[list[str]], dialect: _Dialect, width: int) -> list[str]:
+    """Return how the lines at the end begin that are no rows: a sum, or a remark in one field."""
+    sums = sum(_SUM.fullmatch(_first(row)) is not None for row in dialect.rows)
+    found: list[str] = []
+    for row in reversed(last):
+        is_sum = _SUM.fullmatch(_first(row)) is not None and sums <= MOST_LAST_LINES
+        if not is_sum and not (len(row) == 1 and width > MOST_TITLE_FIELDS):
+            break
+        found.insert(0, _first(row))
+    return found if len(dialect.rows) > len(found) + 1 else []
+
+
+def _first(row: list[str]) -> str:
+    return next((cell.strip() for cell in row if cell.strip()), "")
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Return whether the first line is a header: a line of numbers is none."""
-    return len(rows) < 2 or not all(_is_number(cell) for cell in rows[0])
+    """Return whether the first line is a header: one of numbers above numbers, and of texts of other rows, is none."""
+    if len(rows) < 2:
+        return True
+    columns = [*zip_longest(*rows[1:], fillvalue="")]
+    cells = [(cell, [one for one in below if one]) for cell, below in zip(rows[0], columns, strict=False)]
+    numbers = [cell for cell, below in cells if below and sum(map(_is_number, below)) > NUMBERS_SHARE * len(below)]
+    texts = [(cell, below) for cell, below in cells if not any(map(_is_number, below))]
+    if all(map(_is_number, rows[0])):
+        return False
+    is_known = any(cell in below for cell, below in texts if cell)
+    return not (numbers and is_known and all(map(_is_number, numbers)))
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        float(cell.replace(",", "."))
-    except ValueError:
-        return False
-    return True
+    return parse_number(cell.strip()) is not None

@@ -233,3 +233,33 @@ def test_an_option_that_reads_no_table_is_refused(options: TableOptions, said: s
     path.write_text("a||b\n1||+2\n")
     with pytest.raises(TableInvalid, match=f"(?s){re.escape(said) if options.separator else said}"):
         read_source(path, options)
+
+
+def sold(rows: int = 90) -> list[str]:
+    return [f"shop {n % 5};{n * 37 % 101};{n % 9},5;{'ab'[n % 2]}" for n in range(rows)]
+
+
+def test_lines_above_and_behind_a_table_are_no_rows(tmp_path: Path) -> None:
+    head = ["Report; of 2024", "# internal", "", "shop;sold;rate;y"]
+    end = ["", "Total;4545;9,5;", "Made on 2024-01-05"]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([*head, *sold(45), "", *sold(45), *end]) + "\n")
+    source = read_source(path)
+    assert len(source.frame) == 90
+    assert source.mended == (
+        "the 3 lines above the table are left out",
+        "warning: the last 2 lines are left out: column 'shop' has 'Total' there",
+    )
+    path.write_text("\n".join([head[-1], *(line.replace("shop 1", "Total") for line in sold())]) + "\n")
+    assert len(read_source(path).frame) == 90, "a word of a sum that many rows have is a category"
+
+
+@pytest.mark.parametrize(
+    ("first", "has_header"), [("shop 3;17;4,5;a", False), ("country;2019;2020;y", True), ("shop;sold;rate;y", True)]
+)
+def test_a_first_line_that_is_like_the_others_is_no_header(tmp_path: Path, first: str, has_header: bool) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([first, *sold()]) + "\n")
+    source = read_source(path)
+    assert source.header is has_header
+    assert len(source.frame) == 90 + (not has_header)

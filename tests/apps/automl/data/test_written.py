@@ -234,3 +234,42 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
     assert "column 'kind': 1 cells are new to the model, such as 'green'" in differences(rows(tmp_path, *lines), schema)
     with pytest.raises(TableInvalid, match="column 'kind' holds categories such as 'blue' in the model"):
         encode_features(rows(tmp_path, *[line.replace("red", "rot").replace("blue", "x") for line in lines]), schema)
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["3.860 kg", "762 g", "1.2 kg"], "has numbers of several units, g and kg: it is read as text"),
+        (["25. Februar 2024", "3. März 2024"], "has dates or times such as '25. Februar 2024', which are not read"),
+        (["14:30 Uhr", "08:05 Uhr"], "has dates or times such as '14:30 Uhr', which are not read: it is read as text"),
+        (["1.1", "1.10", "2.3"], "with and without a zero at their end, as the names of versions are written"),
+        (["03/23/68", "08/23/91"], "'03/23/68' is read as a date of 2068; write years with four digits"),
+    ],
+)
+def test_what_is_not_read_as_it_is_meant_is_said_of_the_column(tmp_path: Path, cells: list[str], said: str) -> None:
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % len(cells)]},{'ab'[n // 3 % 2]}"), "y")
+    assert any(note.startswith("warning: column 'x'") and said in note for note in table.schema.notes)
+
+
+def test_hundredths_that_people_type_are_numbers(tmp_path: Path) -> None:
+    cells = ["0.5", "0.50", "1.05", "2.25"]
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 4]},{'ab'[n // 3 % 2]}"), "y")
+    assert kinds(table) == {"x": "numeric"}
+
+
+def test_a_short_year_with_a_time_is_a_date(tmp_path: Path) -> None:
+    line = lambda n: f"{1 + n % 12:02d}/{1 + n % 28:02d}/23 {1 + n % 12:02d}:{n % 60:02d} PM,{'ab'[n % 2]}"  # noqa: E731
+    assert read_table(written(tmp_path, "x,y", line), "y").schema.columns[0].date_format == "%m/%d/%y %I:%M %p"
+
+
+def test_rows_in_order_tell_the_day_from_the_month(tmp_path: Path) -> None:
+    days = [f"{day:02d}/{month:02d}/2021" for month in range(1, 13) for day in range(1, 13)]
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{days[n]},{'ab'[n // 3 % 2]}", len(days)), "y")
+    assert table.schema.columns[0].date_format == "%d/%m/%Y"
+    assert not any(note.startswith("warning: column 'x'") for note in table.schema.notes)
+
+
+@pytest.mark.parametrize(("cell", "is_warned"), [("{0:,}", True), ("{1:.3f}", False)])
+def test_a_quoted_sign_that_may_be_either_is_told_of(tmp_path: Path, cell: str, is_warned: bool) -> None:
+    path = written(tmp_path, "x,y", lambda n: f'"{cell.format(1001 + 37 * n, 1.001 + n)}",{"ab"[n % 2]}')
+    assert any("--decimal tells it" in note for note in read_table(path, "y").schema.notes) is is_warned

@@ -23,7 +23,7 @@ Dates = Annotated[
     Literal["day-first", "month-first"] | None, typer.Option(help="What 03.04.2021 means; default detected.")
 ]
 Group = Annotated[str | None, typer.Option(metavar="COLUMN", help="Rows with its same value stay together.")]
-Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="Judge on the latest rows by it.")]
+Time = Annotated[str | None, typer.Option(metavar="COLUMN", help="Judge on the latest rows by it; none: never.")]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether the first line has names.")]
 
 Seed = Annotated[int | None, typer.Option(min=0, max=2**31 - 1, help="Same seed and priors, same model; default 7.")]

@@ -1,14 +1,14 @@
 """What the rows tell of the columns before the search: which are kept, and which would make its judgement too good."""
 
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.feature_selection import f_classif, f_regression
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
 from sklearn.model_selection import GroupKFold, KFold
@@ -76,30 +76,48 @@ def _score(column: Numbers, labels: Numbers, problem: ProblemKind) -> float:
             model = DecisionTreeClassifier(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
             return float(accuracy_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
         model = DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
-        return float(r2_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
+        explained = float(r2_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
+        ranks = float(spearmanr(column[:, 0], labels).statistic) if len(np.unique(column)) > 1 else 0.0
+        return max(explained, ranks**2)  # Steps do not follow the largest values of a copy.
 
 
 def _largest_share(labels: Numbers) -> float:
     return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
 
 
-def judge_fairly(table: Table) -> Table:
+def judge_fairly(table: Table, *, is_in_time: bool = True) -> Table:
     """Return the table in time where a date column says that its rows are; with warnings where they only may be.
 
     Each test compares what a small model loses on rows from between those it knows with what it loses on later ones,
     or on those of other groups.
+
+    Args:
+        is_in_time: whether the order of the rows may matter at all.
     """
     schema = table.schema
-    if schema.time or not 0 < len(schema.columns) <= TESTED_COLUMNS:
+    if not 0 < len(schema.columns) <= TESTED_COLUMNS:
         return table
     trial = _Trial(table)
+    if schema.time:
+        told = [(one.name, trial.worse_later(one)) for one in schema.columns if one.name == schema.time]
+        return table.noting(*(_drifting(name, ratio) for name, ratio in told if ratio > WORSE))
+    if not is_in_time:
+        said = "rows are split without regard to time, as --time none says: of later rows the score may say too much"
+        return table.noting(said, *_warnings_of_groups(table))
     dates = schema.of_kind(ColumnKind.DATE)
     worst = max(((trial.worse_later(one), one.name, one) for one in dates), default=None, key=lambda one: one[:2])
     if worst is not None and (worst[0] > WORSE or trial.is_sorted(worst[2])):
-        return in_time(table, worst[2]).noting(
-            f"the rows are in time: the model is trained on the earlier and judged on the latest by {worst[1]!r}"
-        )
-    return table.noting(*trial.warnings_of_time(), *trial.warnings_of_groups())
+        said = f"the rows are in time: the model is trained on the earlier and judged on the latest by {worst[1]!r}"
+        drifting = [_drifting(worst[1], worst[0])] if worst[0] > WORSE else []
+        return in_time(table, worst[2]).noting(f"{said}; --time none switches it off", *drifting)
+    return table.noting(*trial.warnings_of_time(), *_warnings_of_groups(table))
+
+
+def _drifting(name: str, ratio: float) -> str:
+    return (
+        f"warning: column {name!r}: later rows are predicted worse than those from between, with {ratio:.1f} times the "
+        "loss: rows further ahead than those that judge may be predicted worse still"
+    )
 
 
 def _parts(values: Any, column: Column) -> Numbers:
@@ -110,12 +128,42 @@ def _parts(values: Any, column: Column) -> Numbers:
     return np.hstack([numbers, numbers % 365.25, np.floor(numbers) % 7])
 
 
-class _Trial:
-    """Small models of a sample of the rows, in the order of the file."""
+def _warnings_of_groups(table: Table) -> Iterator[str]:
+    """Yield a warning for each column whose rows of one value tell of each other."""
+    rows, tried = len(table.frame), 0
+    for column in table.schema.columns:
+        values = table.frame[column.name]
+        is_name = column.kind is not ColumnKind.NUMERIC or bool((values == values.round()).all())
+        is_candidate = is_name and column.kind is not ColumnKind.DATE and LEAST_GROUPS < values.nunique() < rows / 2
+        if not is_candidate or tried == MOST_GROUP_COLUMNS:
+            continue
+        tried += 1
+        if _Trial(table, column.name).is_worse_apart(column):
+            yield (
+                f"warning: rows of one {column.name!r} are alike: the score is that of known ones; for others keep "
+                f"them together with --group {column.name}"
+            )
 
-    def __init__(self, table: Table) -> None:
+
+def _sampled(table: Table, column: str) -> Rows:
+    """Return rows for a trial, ascending: of whole groups where a column is given and many of its groups fit."""
+    count = len(table.frame)
+    if column and count > TESTED_ROWS:
+        codes = pd.factorize(table.frame[column])[0]
+        sizes = np.bincount(codes[codes >= 0])
+        order = np.random.default_rng(0).permutation(len(sizes))
+        chosen = order[np.cumsum(sizes[order]) <= TESTED_ROWS]
+        if len(chosen) >= LEAST_GROUPS:
+            return np.flatnonzero(np.isin(codes, chosen))
+    return np.linspace(0, count - 1, min(count, TESTED_ROWS)).astype(int)
+
+
+class _Trial:
+    """Small models of a sample of the rows, in the order of the file; of groups, where a column is given, all rows."""
+
+    def __init__(self, table: Table, column: str = "") -> None:
         schema = self.schema = table.schema
-        rows = np.linspace(0, len(table.frame) - 1, min(len(table.frame), TESTED_ROWS)).astype(int)
+        rows = _sampled(table, column)
         frame = table.frame.iloc[rows]
         self.columns = {column.name: as_numbers(frame[column.name], column).to_numpy() for column in schema.columns}
         self.codes = {one.name: pd.factorize(frame[one.name])[0] for one in schema.columns}
@@ -160,36 +208,14 @@ class _Trial:
                 "that of rows from between"
             )
 
-    def warnings_of_groups(self) -> Iterator[str]:
-        """Yield a warning for each column whose rows of one value tell of each other."""
-        plain: float | None = None
-        for column in [*self._candidates()][:MOST_GROUP_COLUMNS]:
-            codes = self.codes[column.name]
-            words = column.name.casefold().replace("_", " ").split()
-            names = [*self.columns]
-            if not any(word in NAMES_OF_GROUPS for word in words):
-                names.remove(column.name)
-            if not names:
-                continue
-            plain = self._loss(self._plain_folds(), names)
-            apart = self._loss(list(GroupKFold(FOLDS).split(codes, codes, codes)), names)
-            if self._ratio(apart, plain) > WORSE:
-                yield (
-                    f"warning: rows of one {column.name!r} are alike: the score is that of known ones; for others keep "
-                    f"them together with --group {column.name}"
-                )
-
-    def _candidates(self) -> Iterator[Column]:
-        rows = len(self.labels)
-        for column in self.schema.columns:
-            values = self.columns[column.name]
-            is_name = column.kind is not ColumnKind.NUMERIC or bool((values == values.round()).all())
-            if (
-                column.kind is not ColumnKind.DATE
-                and is_name
-                and LEAST_GROUPS <= self.codes[column.name].max() < rows / 2
-            ):
-                yield column
+    def is_worse_apart(self, column: Column) -> bool:
+        """Return whether more is lost on rows of other values of a column than on rows of known ones."""
+        words = column.name.casefold().replace("_", " ").split()
+        is_group = any(word in NAMES_OF_GROUPS for word in words)
+        names = [name for name in self.columns if is_group or name != column.name]
+        codes = self.codes[column.name]
+        apart = list(GroupKFold(FOLDS).split(codes, codes, codes))
+        return bool(names) and self._ratio(self._loss(apart, names), self._loss(self._plain_folds(), names)) > WORSE
 
     def _is_in_blocks(self) -> bool:
         """Return whether the rows are sorted by the target."""
@@ -300,11 +326,12 @@ def choose_words(table: Table, train: Rows) -> Table:
 
 
 def _common_words(texts: Any) -> tuple[str, ...]:
-    split = TfidfVectorizer().build_analyzer()
-    counts = Counter(word for text in texts.dropna() for word in set(split(text)))
-    most = MOST_SHARE * len(texts)
-    common = [word for word, count in counts.items() if LEAST_ROWS <= count <= most]
-    return tuple(sorted(sorted(common, key=lambda word: (-counts[word], word))[:MOST_WORDS]))
+    most = int(MOST_SHARE * len(texts))
+    counter = CountVectorizer(binary=True, min_df=LEAST_ROWS, max_df=most, max_features=MOST_WORDS)
+    try:
+        return tuple(sorted(counter.fit(texts.dropna()).get_feature_names_out().tolist()))
+    except ValueError:  # No word is in so many rows.
+        return ()
 
 
 def profile_table(table: Table, parts: Parts) -> dict[str, Any]:

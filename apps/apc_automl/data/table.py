@@ -17,7 +17,7 @@ import pandas as pd
 
 from apc_automl.data.columns import LARGEST_NUMBER, TRUTH, ReadColumn, Values, as_numbers, as_stored, read_columns
 from apc_automl.data.source import read_source
-from apc_automl.data.table_schema import TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
+from apc_automl.data.table_schema import NO_TIME, TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
 
 MINIMUM_ROWS = 40
@@ -199,7 +199,8 @@ def _named_columns(
 ) -> tuple[str, str | None, str | None]:
     """Return the columns of target, group and time as the table has them."""
     target = find_column(path, target, columns)
-    group, time = (one and find_column(path, one, columns) for one in (options.group, options.time))
+    told = None if options.time == NO_TIME and NO_TIME not in columns else options.time
+    group, time = (one and find_column(path, one, columns) for one in (options.group, told))
     if group and time:
         raise TableInvalid("rows are kept together by --group or judged on the latest by --time; name one of them")
     if target in (group, time):

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict
 TEXT_NUMBERS = 20
 """A text becomes so many numbers."""
 DATE_NUMBERS = 6
+NO_TIME = "none"
+"""As the column of the time: the rows are in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class TableOptions:
     group: str | None = None
     """Rows with the same value in this column stay together."""
     time: str | None = None
-    """The rows are judged on the latest by this column."""
+    """The rows are judged on the latest by this column; `NO_TIME`, where no column is called so: never in time."""
 
     @property
     def words(self) -> list[str]:

@@ -18,7 +18,7 @@ import pandas as pd
 from apc_automl.data.checks import choose_words, judge_fairly, leakage_notes, narrow, profile_table
 from apc_automl.data.split import keep_together, make_folds, sample_notes, split_rows
 from apc_automl.data.table import Table, decode_groups, decode_rows, encode_rows, read_table, take_ahead
-from apc_automl.data.table_schema import ProblemKind, Schema, TableOptions
+from apc_automl.data.table_schema import NO_TIME, ProblemKind, Schema, TableOptions
 from apc_automl.model.model_file import dump_model, load_model, predict, read_predictions
 from apc_automl.training import gates
 from apc_automl.training.material import Blob, JsonObject, Measured, Prepared, Study
@@ -48,7 +48,8 @@ def prepare(
     table = keep_together(take_ahead(path, target, problem, options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Constant columns of the train part have no score; that is an answer.
-        table = table if options is not None and options.group else judge_fairly(table)
+        is_in_time = options is None or options.time != NO_TIME
+        table = table if options is not None and options.group else judge_fairly(table, is_in_time=is_in_time)
         parts = split_rows(table, seed, rounds, maximum_rows)
         table = narrow(choose_words(table, parts.train), parts.train)
         table = table.noting(*sample_notes(table, parts), *leakage_notes(table, parts.train))

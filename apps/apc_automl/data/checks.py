@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.feature_selection import f_classif, f_regression
+from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
@@ -292,9 +292,8 @@ def narrow(table: Table, train: Rows) -> Table:
     filled = values.fillna(values.median()).fillna(0.0).to_numpy()
     score = f_classif if schema.problem is ProblemKind.CLASSIFICATION else f_regression
     with np.errstate(all="ignore"):
-        strengths, _ = score(filled, table.frame[schema.target].iloc[train].to_numpy())
-    order = np.argsort(-np.nan_to_num(strengths, nan=-1.0, posinf=np.inf), kind="stable")
-    kept = {numeric[position] for position in order[:kept_count]}
+        chosen = SelectKBest(score, k=kept_count).fit(filled, table.frame[schema.target].iloc[train].to_numpy())
+    kept = {*chosen.get_feature_names_out(numeric)}
     columns = [column for column in schema.columns if column.kind is not ColumnKind.NUMERIC or column.name in kept]
     note = f"{len(schema.columns) - len(columns)} numeric columns that tell least by themselves are left out"
     return table.with_columns(columns).noting(note)

@@ -412,7 +412,7 @@ def _check_lines(
         ValueError: a row has a cell behind the last column: which of its cells belongs to which is not known.
     """
     short, ended, rows = list[int](), 0, 0
-    last = deque[list[str]](maxlen=MOST_LAST_LINES)
+    last = deque[list[str]](maxlen=MOST_LAST_LINES + 1)
     for row, line in _records(data, dialect):
         rows += 1
         last.append(row)
@@ -445,7 +445,7 @@ def _behind_table(last: list[list[str]], dialect: _Dialect, width: int) -> list[
         if not is_sum and not (len(row) == 1 and width > MOST_TITLE_FIELDS):
             break
         found.insert(0, _first(row))
-    return found if len(dialect.rows) > len(found) + 1 else []
+    return found if len(found) <= MOST_LAST_LINES and len(dialect.rows) > len(found) + 1 else []
 
 
 def _first(row: list[str]) -> str:

@@ -252,6 +252,9 @@ def test_lines_above_and_behind_a_table_are_no_rows(tmp_path: Path) -> None:
     )
     path.write_text("\n".join([head[-1], *(line.replace("shop 1", "Total") for line in sold())]) + "\n")
     assert len(read_source(path).frame) == 90, "a word of a sum that many rows have is a category"
+    last = [line.replace("shop", "Total") for line in sold(5)]
+    path.write_text("\n".join([head[-1], *sold(300), *last]) + "\n")
+    assert len(read_source(path).frame) == 305, "and so it is at the end of a sorted table"
 
 
 @pytest.mark.parametrize(

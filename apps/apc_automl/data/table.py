@@ -188,10 +188,13 @@ def describe(columns: tuple[Column, ...]) -> Iterator[tuple[str, str]]:
 
 def in_time(table: Table, column: Column) -> Table:
     """Return the table in the order of a date or a number: it is judged on the latest rows."""
-    values = as_numbers(table.frame[column.name], column)
-    order = np.argsort(values.fillna(-np.inf).to_numpy(), kind="stable")
     schema = table.schema.model_copy(update={"time": column.name, "kept_together": ""})
-    return Table(schema, table.frame.iloc[order].reset_index(drop=True))
+    return Table(schema, _sorted(table.frame, table.frame[column.name], column))
+
+
+def _sorted(frame: pd.DataFrame, stored: Values, column: Column) -> pd.DataFrame:
+    order = np.argsort(as_numbers(stored, column).fillna(-np.inf).to_numpy(), kind="stable")
+    return frame.iloc[order].reset_index(drop=True)
 
 
 def _named_columns(
@@ -212,10 +215,8 @@ def _ordered(table: Table, values: Values, read: ReadColumn, name: str) -> Table
     if read.kind not in (ColumnKind.DATE, ColumnKind.NUMERIC):
         raise TableInvalid(f"--time {name}: this column holds neither dates nor numbers")
     column = Column(name=name, kind=read.kind, date_format=read.date_format)
-    stored = as_stored(values, column).reset_index(drop=True)
-    order = np.argsort(as_numbers(stored, column).fillna(-np.inf).to_numpy(), kind="stable")
     said = f"the rows are in the order of {name!r}: the model is trained on the earlier and judged on the latest"
-    return replace(table, frame=table.frame.iloc[order].reset_index(drop=True)).noting(said)
+    return replace(table, frame=_sorted(table.frame, as_stored(values, column), column)).noting(said)
 
 
 def _groups(values: Values, name: str, notes: list[str]) -> Numbers:

@@ -80,7 +80,7 @@ def _read(path: Path, bound: int) -> tuple[pd.DataFrame, list[str]]:
     except (TableInvalid, MemoryError):
         raise
     except Exception as error:  # A broken workbook raises whatever it happens to break.
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = _first_line(error)
         raise TableInvalid(f"{path} cannot be read as an Excel workbook: {why}; save the sheet as CSV") from error
 
 
@@ -97,14 +97,11 @@ def _first_sheet(file: BinaryIO, path: Path, bound: int) -> tuple[pd.DataFrame, 
 
 def bounded_rows(rows: Iterable[Row], bound: int, path: Path) -> list[Row]:
     """Return the rows that have cells. Raises TableInvalid as soon as all rows exceed the bound together."""
-    kept, size = [], 0
-    for row in rows:
-        size += sum(BYTES_OF_A_CELL + (len(cell) if isinstance(cell, str) else 0) for cell in row) + BYTES_OF_A_CELL
-        if size > bound:
-            raise TableInvalid(f"{path} has more than {bound // 2**20} MiB of data; name a part of the table")
-        if any(cell is not None for cell in row):
-            kept.append(row)
-    return kept
+    return [row for row in bounded(rows, _size_of_row, bound, path) if any(cell is not None for cell in row)]
+
+
+def _size_of_row(row: Row) -> int:
+    return BYTES_OF_A_CELL * (len(row) + 1) + sum(len(cell) for cell in row if isinstance(cell, str))
 
 
 def _library() -> Any:

@@ -195,7 +195,9 @@ async def test_states_and_transitions_are_those_of_the_views(archived: ArchivedL
         session,
         last,
     )
-    states = dict(await connection.fetch("SELECT packet_id, state FROM apc_log.packet_state WHERE seq < $1", BLOCK))
+    states = dict(
+        map(tuple, await connection.fetch("SELECT packet_id, state FROM apc_log.packet_state WHERE seq < $1", BLOCK))
+    )
     stale = await connection.fetch(
         "SELECT * FROM apc_log.packet_stale WHERE session_id = $1 AND seq <= $2", session, last
     )

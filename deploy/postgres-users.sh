@@ -26,7 +26,7 @@ psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --set web="$web" --set door="$door" --set librarian="$librarian" <<'SQL'
 SELECT format('CREATE ROLE %I NOLOGIN', name)
 FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_state_reader',
-    'apc_settler', 'apc_door', 'apc_mover']) AS name
+    'apc_settler', 'apc_door', 'apc_mover', 'apc_archiver']) AS name
 WHERE to_regrole(name) IS NULL \gexec
 -- The operator also looks after the tasks, effects and memories of agents, and makes their logins. The logins of agents are made
 -- by `apc agent add`; that of the reference swarm's librarian is made here, because it also looks into the log of earlier runs for
@@ -35,7 +35,7 @@ SELECT format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE %s', name, password, gro
 FROM (VALUES
     ('apc_gate', :'gate', 'apc_reader'),
     ('apc_log_writer', :'log_writer', 'apc_writer'),
-    ('apc_operator', :'operator', 'apc_reader, apc_agent, apc_registrar, apc_settler, apc_mover'),
+    ('apc_operator', :'operator', 'apc_reader, apc_agent, apc_registrar, apc_settler, apc_mover, apc_archiver'),
     ('apc_web', :'web', 'apc_reader, apc_state_reader, apc_settler'),
     ('apc_a2a', :'door', 'apc_reader, apc_door'),
     ('agent.librarian', :'librarian', 'apc_agent, apc_reader')

@@ -315,7 +315,7 @@ REVOKE ALL ON FUNCTION apc_guard.record_in(integer, text, jsonb), apc_guard.fold
     apc_guard.drop_released(integer, bigint), apc_guard.expire(integer, bigint),
     apc_guard.hold(text, text, bytea, text, timestamptz), apc_guard.lift_hold(uuid) FROM PUBLIC;
 
--- Who archives: reads the log, and does what the guard allows. Who holds is the operator, or the archiver for him.
+-- Who archives does what the guard allows, and nothing else; he reads as a member of apc_reader.
 DO $$
 BEGIN
     IF to_regrole('apc_archiver') IS NULL THEN
@@ -329,7 +329,6 @@ END $$;
 DO $$
 BEGIN
     GRANT USAGE ON SCHEMA apc_log, apc_guard TO apc_archiver;
-    GRANT SELECT ON ALL TABLES IN SCHEMA apc_log, apc_guard TO apc_archiver;
     GRANT SELECT ON apc_guard.holds TO apc_owner, apc_reader, apc_writer;
     GRANT EXECUTE ON FUNCTION apc_guard.record_segment(integer, bigint, bytea, text, jsonb), apc_guard.release_problem(integer, bigint),
         apc_guard.build_thin(integer, bigint, bytea[]), apc_guard.release(integer, bigint, bytea[]), apc_guard.drop_released(integer, bigint),

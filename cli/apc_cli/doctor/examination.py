@@ -37,6 +37,7 @@ from apc_cli.doctor.log import (
     look_at_places,
     look_at_projections,
     look_at_recorded_time,
+    look_at_segments,
     look_at_unstored,
 )
 from apc_cli.output.output import AsJson, print_rows
@@ -77,6 +78,7 @@ async def _database(
         ("log end", look_at_evidence),
         ("unstored entries", look_at_unstored),
         ("search", look_at_projections),
+        ("segments", look_at_segments),
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
         ("inputs set aside", look_at_inputs_set_aside),

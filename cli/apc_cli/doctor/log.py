@@ -11,6 +11,7 @@ from apc_bus.errors import QueueMissing, ShardsDiffer
 from apc_bus.port import QueueDepth
 from apc_bus.rabbit.administration import queue_depth
 from apc_bus.rabbit.connections import Nodes, Timing
+from apc_bus.settings import ArchiveSettings
 from apc_bus.topology import gate_queue, log_queue
 from apc_cli.connections import CONNECT_PATIENCE
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
@@ -22,6 +23,7 @@ from apc_log.queries.search import read_lag
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
 from apc_persister.follower import PROJECTIONS
+from apc_persister.segments import AHEAD, YOUNG
 from apc_persister.verification import findings
 from apc_persister.verification.log_ends import check_ends, check_registry
 
@@ -214,6 +216,67 @@ async def look_at_projections(pool: asyncpg.Pool) -> list[Finding]:
     return [
         warning(check, said, "they follow while a log writer runs: see `projections_lag` in its log if they do not")
     ]
+
+
+LONGEST_UNARCHIVED = timedelta(days=1)
+_AHEAD = """
+SELECT shards.shard, count(*) FILTER (WHERE first_seq > next_seq) AS ahead FROM apc_log.shards
+LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 GROUP BY shards.shard ORDER BY shards.shard
+"""
+_UNARCHIVED = """
+SELECT count(*) AS segments, min(full_since) AS since FROM (
+    SELECT (SELECT recorded_at FROM apc_log.log_checkpoints AS note
+            WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1) AS full_since
+    FROM apc_log.segments AS segment WHERE state = 'sealed'
+) AS sealed
+"""
+_GROWTH = """
+SELECT pg_database_size(current_database()) AS size,
+       sum(newest.tree_size - coalesce(before.tree_size, 0))::bigint AS entries,
+       (SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+        WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r')
+       / greatest(sum(newest.tree_size - coalesce(gone.last_seq, 0)), 1) AS bytes_an_entry
+FROM apc_log.shards
+CROSS JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
+                    ORDER BY tree_size DESC LIMIT 1) AS newest
+LEFT JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
+                   AND recorded_at < now() - interval '1 day' ORDER BY tree_size DESC LIMIT 1) AS before ON true
+LEFT JOIN LATERAL (SELECT max(last_seq) AS last_seq FROM apc_log.segments
+                   WHERE segments.shard = shards.shard AND state IN ('released', 'expired')) AS gone ON true
+"""
+
+
+async def look_at_segments(pool: asyncpg.Pool) -> list[Finding]:
+    """Check that the log has room, that full segments are archived, and when the database will be full."""
+    check, settings = "segments", ArchiveSettings()
+    found: list[Finding] = []
+    for row in await pool.fetch(_AHEAD, YOUNG):
+        if row["ahead"] < AHEAD:
+            said = f"shard {row['shard']}: {numbered(row['ahead'], 'segment')} open ahead of the log, of {AHEAD}"
+            found.append(warning(check, said, "the log writer opens them: see `projections_lag` in its log"))
+    late, growth = await pool.fetchrow(_UNARCHIVED), await pool.fetchrow(_GROWTH)
+    assert late is not None and growth is not None  # both are sums
+    if settings.archive_url and late["since"] is not None and now() - late["since"] > LONGEST_UNARCHIVED:
+        said = f"{numbered(late['segments'], 'full segment')} not archived, the oldest since {late['since']:%Y-%m-%d}"
+        found.append(warning(check, said, "run `apc log archive`, and see what it says"))
+    a_day = int((growth["entries"] or 0) * (growth["bytes_an_entry"] or 0))
+    said = f"the database has {_gigabytes(growth['size'])}, and {_gigabytes(a_day)} came in the last day"
+    if settings.database_bytes is None or not a_day:
+        return [*found, ok(check, said)]
+    days = max(settings.database_bytes - growth["size"], 0) / a_day
+    said = f"{said}: full in {days:.0f} days"
+    if days > FEWEST_DAYS:
+        return [*found, ok(check, said)]
+    fix = "let segments go earlier (`apc log archive`, APC_HOT_DAYS), or give it more space"
+    return [*found, warning(check, said, fix)]
+
+
+FEWEST_DAYS = 14
+"""Fewer days until the database is full are a warning."""
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
 
 
 # Checks of what orchestrators have logged and the database does not hold yet.

@@ -240,6 +240,7 @@ LOOKS = [
     ("look_at_effects", "effects"),
     ("look_at_unstored", "unstored entries"),
     ("look_at_projections", "search"),
+    ("look_at_segments", "segments"),
     ("look_at_cluster", "cluster"),
     ("look_at_evidence", "log end"),
     ("registered_agents", "topology"),

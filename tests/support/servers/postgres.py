@@ -25,7 +25,7 @@ DECLARE
 BEGIN
     FOREACH name IN ARRAY ARRAY[
         'apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_logins', 'apc_recorder',
-        'apc_state_reader', 'apc_settler', 'apc_door', 'apc_mover'
+        'apc_state_reader', 'apc_settler', 'apc_door', 'apc_mover', 'apc_archiver'
     ] LOOP
         CONTINUE WHEN EXISTS (SELECT FROM pg_roles WHERE rolname = name);
         BEGIN

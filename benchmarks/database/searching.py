@@ -111,7 +111,7 @@ async def _follow(pool: asyncpg.Pool, packets: int, figures: Figures) -> None:
             began = time.monotonic()
             for _ in range(0, first, PIECE):
                 async with connection.transaction():
-                    await fill(connection, projection, 0, first)
+                    await fill(connection, projection, {0: first})
             took += time.monotonic() - began
         figures.add(Figure("follower", first / took, "packets/s", note="without a pause: search rows and run cards"))
         async with connection.transaction():

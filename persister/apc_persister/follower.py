@@ -7,7 +7,7 @@ the rows together with the place, and they are filled again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -29,18 +29,18 @@ class Projection:
     tables: tuple[str, ...]
     """What a rebuild empties."""
     fill: str
-    """The call: $1 the shard, $2 and $3 the first and the last seq."""
+    """The function: of a shard, and of the first and the last seq."""
 
 
 PROJECTIONS = (
-    Projection("packet_search", ("packet_search",), "SELECT apc_log.index_packets($1, $2, $3)"),
-    Projection("run_cards", ("run_cards",), "SELECT apc_log.write_cards($1, $2, $3)"),
-    Projection("troubles", ("troubles", "trouble_minutes"), "SELECT apc_log.note_troubles($1, $2, $3)"),
-    Projection("answers", ("answers",), "SELECT apc_log.note_answers($1, $2, $3)"),
+    Projection("packet_search", ("packet_search",), "apc_log.index_packets"),
+    Projection("run_cards", ("run_cards",), "apc_log.write_cards"),
+    Projection("troubles", ("troubles", "trouble_minutes"), "apc_log.note_troubles"),
+    Projection("answers", ("answers",), "apc_log.note_answers"),
     Projection(
         "agent_days",
         ("packet_minutes", "agent_days", "agent_latencies"),
-        "SELECT apc_log.count_days($1, $2, $3)",
+        "apc_log.count_days",
     ),
 )
 """Everything that is filled after commit (migrations/sql/0114_search.sql to 0116_agent_days.sql)."""
@@ -54,20 +54,28 @@ _LONGEST_PAUSE_S = 30.0
 
 _PLACES = "SELECT projection, shard, seq FROM apc_log.followed"
 _BEGIN = """
-INSERT INTO apc_log.followed (projection, shard, seq) SELECT $1, $2, 0
-WHERE NOT EXISTS (SELECT FROM apc_log.followed WHERE projection = $1 AND shard = $2)
+INSERT INTO apc_log.followed (projection, shard, seq) SELECT $1, shard, 0 FROM unnest($2::integer[]) AS new(shard)
+WHERE NOT EXISTS (SELECT FROM apc_log.followed AS one WHERE one.projection = $1 AND one.shard = new.shard)
 ON CONFLICT (projection, shard) DO NOTHING
 """
 # A lock of a row, which no agent's login can take: one on a number anybody can hold.
-_PLACE = """
+_TAKE_PLACES = """
 WITH alone AS MATERIALIZED (
     SELECT FROM apc_log.followed WHERE projection = $1
     AND shard = (SELECT min(shard) FROM apc_log.followed WHERE projection = $1) FOR UPDATE SKIP LOCKED
 )
-SELECT seq, set_config('synchronous_commit', 'off', true) FROM apc_log.followed
-WHERE projection = $1 AND shard = $2 AND EXISTS (SELECT FROM alone) FOR UPDATE
+SELECT shard, seq, set_config('synchronous_commit', 'off', true) FROM apc_log.followed
+WHERE projection = $1 AND shard = ANY($2::integer[]) AND EXISTS (SELECT FROM alone) ORDER BY shard FOR UPDATE
 """
-_MOVE = "UPDATE apc_log.followed SET seq = $3 WHERE projection = $1 AND shard = $2"
+# One statement for all shards: with one for each, many shards cost many times as much, however little each has.
+_FILL = """
+SELECT {function}(shard, first, last)
+FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) AS piece(shard, first, last)
+"""
+_MOVE = """
+UPDATE apc_log.followed AS one SET seq = piece.last
+FROM unnest($2::integer[], $3::bigint[]) AS piece(shard, last) WHERE one.projection = $1 AND one.shard = piece.shard
+"""
 _FORGET = "DELETE FROM apc_log.followed"
 # The writer keeps the ranges of sessions: behind are entries of a writer of an older release, and of the guard.
 _UNBOUNDED = "SELECT shard FROM apc_log.shards WHERE bounded_seq < next_seq - 1 ORDER BY shard"
@@ -128,34 +136,47 @@ class Follower:
                 await open_ahead(connection, self._segment_entries)
             ends, places = await read_ends(connection), await _read_places(connection)
             for projection in PROJECTIONS:
-                for shard, end in ends.items():
-                    if places.get((projection.name, shard), 0) < end:
-                        try:
-                            is_behind |= await self._take(connection, projection, shard, end)
-                        except asyncpg.PostgresError as error:
-                            if is_away(error):
-                                raise
-                            failed = failed or error
+                behind = {shard: end for shard, end in ends.items() if places.get((projection.name, shard), 0) < end}
+                if behind:
+                    has_more, error = await self._take_each(connection, projection, behind)
+                    is_behind, failed = is_behind or has_more, failed or error
             is_behind |= await bound_sessions(connection, self._piece)
         if failed is not None:
             raise failed
         return clock() - began if is_behind else None
 
-    async def _take(self, connection: AnyConnection, projection: Projection, shard: int, end: int) -> bool:
+    async def _take_each(
+        self, connection: AnyConnection, projection: Projection, ends: Mapping[int, int]
+    ) -> tuple[bool, asyncpg.PostgresError | None]:
+        """Take a piece of these shards together; after an error one by one, so that the others are taken.
+
+        Returns whether there is more, and the error of a piece that cannot be taken.
+        """
+        try:
+            return await self._take(connection, projection, ends), None
+        except asyncpg.PostgresError as error:
+            if is_away(error):
+                raise
+            if len(ends) == 1:
+                return False, error
+        each = [await self._take_each(connection, projection, {shard: end}) for shard, end in ends.items()]
+        return any(has_more for has_more, _ in each), next((error for _, error in each if error is not None), None)
+
+    async def _take(self, connection: AnyConnection, projection: Projection, ends: Mapping[int, int]) -> bool:
         """Take a piece; return whether there is more. The next piece is smaller when this one took long."""
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             async with connection.transaction():
-                taken = await fill(connection, projection, shard, end, self._piece)
+                taken = await fill(connection, projection, ends, self._piece)
         except DATABASE_AWAY:
             self._piece = max(1, self._piece // 4)
             raise
         if clock() - began > _LONG_S:
             self._piece = max(1, self._piece // 2)
-        elif taken is not None:
+        elif taken:
             self._piece = min(PIECE, 2 * self._piece)
-        return taken is not None and taken < end
+        return bool(taken) and any(taken.get(shard, 0) < end for shard, end in ends.items())
 
     async def catch_up(self) -> None:
         """Take everything that is in the log now, without a pause."""
@@ -168,21 +189,29 @@ async def _read_places(connection: AnyConnection) -> Mapping[tuple[str, int], in
 
 
 async def fill(
-    connection: AnyConnection, projection: Projection, shard: int, end: int, piece: int = PIECE
-) -> int | None:
-    """Take the next piece of a shard, at most up to `end`, in the transaction of the connection.
+    connection: AnyConnection, projection: Projection, ends: Mapping[int, int], piece: int = PIECE
+) -> dict[int, int]:
+    """Take the next piece, of these shards at most up to their ends, in the transaction of the connection.
 
-    Returns the last seq that was taken; None when there was nothing, or while another process fills the projection.
+    Returns the last seq that was taken by shard; nothing while another process fills the projection.
     """
-    place: int | None = await connection.fetchval(_PLACE, projection.name, shard)
-    if place is None and await connection.execute(_BEGIN, projection.name, shard) == "INSERT 0 1":
-        place = await connection.fetchval(_PLACE, projection.name, shard)
-    if place is None or place >= end:
-        return None
-    last = min(place + piece, end)
-    await connection.execute(projection.fill, shard, place + 1, last)
-    await connection.execute(_MOVE, projection.name, shard, last)
-    return last
+    places = await _take_places(connection, projection, ends)
+    if len(places) < len(ends) and await connection.execute(_BEGIN, projection.name, list(ends)) != "INSERT 0 0":
+        places = await _take_places(connection, projection, ends)
+    places = {shard: place for shard, place in places.items() if place < ends[shard]}
+    if not places:
+        return {}
+    share = max(1, piece // len(places))
+    lasts = {shard: min(place + share, ends[shard]) for shard, place in places.items()}
+    firsts = [place + 1 for place in places.values()]
+    await connection.execute(_FILL.format(function=projection.fill), list(lasts), firsts, list(lasts.values()))
+    await connection.execute(_MOVE, projection.name, list(lasts), list(lasts.values()))
+    return lasts
+
+
+async def _take_places(connection: AnyConnection, projection: Projection, shards: Iterable[int]) -> dict[int, int]:
+    rows = await connection.fetch(_TAKE_PLACES, projection.name, list(shards))
+    return {row["shard"]: row["seq"] for row in rows}
 
 
 async def bound_sessions(connection: AnyConnection, piece: int = PIECE) -> bool:

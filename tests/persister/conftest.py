@@ -13,7 +13,7 @@ from apc_bus.in_memory import InMemoryBroker
 @pytest.fixture
 async def pool(postgres_url: str) -> AsyncIterator[asyncpg.Pool]:
     """A pool on a fresh database."""
-    opened = await open_pool(postgres_url, max_size=4)
+    opened = await open_pool(postgres_url, max_size=6)
     yield opened
     await opened.close()
 

@@ -4,15 +4,18 @@ import random
 import string
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
 from msgspec.structs import replace
-from tests.support.log import LogBench, hop, packet_entry
+from tests.support.log import LogBench, ScriptedGate, hop, lift_guard, packet_entry
 from tests.support.waiting import until
 
 from apc_bus.errors import StatementTooSlow
+from apc_bus.in_memory import InMemoryBroker
+from apc_bus.settings import PersisterSettings
+from apc_bus.topology import build_topology
 from apc_log.batch import Entry
 from apc_persister import follower
 from apc_persister.follower import PROJECTIONS, Follower, Projection, empty_projections, fill
@@ -99,7 +102,7 @@ async def test_each_entry_is_taken_once_wherever_it_was_cut(bench: LogBench, mon
     async with bench.pool.acquire() as connection:
         undone = connection.transaction()
         await undone.start()
-        assert await fill(connection, SEARCH, 0, 7)
+        assert await fill(connection, SEARCH, {0: 7})
         await undone.rollback()  # as when the process ends before COMMIT
     assert await bench.pool.fetch(ROWS) == []
     await Follower(bench.pool).catch_up()
@@ -121,8 +124,8 @@ async def test_one_process_at_a_time_fills_a_projection(bench: LogBench) -> None
     await write(bench, packet_entry())
     await bench.pool.execute("UPDATE apc_log.followed SET seq = 0")
     async with bench.pool.acquire() as one, one.transaction(), bench.pool.acquire() as other, other.transaction():
-        assert await fill(one, SEARCH, 0, 1)
-        assert not await fill(other, SEARCH, 0, 1)
+        assert await fill(one, SEARCH, {0: 1})
+        assert not await fill(other, SEARCH, {0: 1})
 
 
 async def test_a_piece_that_is_too_slow_is_taken_in_smaller_ones(
@@ -134,11 +137,11 @@ async def test_a_piece_that_is_too_slow_is_taken_in_smaller_ones(
         await empty_projections(connection)
     pieces: list[int] = []
 
-    async def slow(connection: Any, projection: Projection, shard: int, end: int, piece: int) -> int | None:
+    async def slow(connection: Any, projection: Projection, ends: dict[int, int], piece: int) -> dict[int, int]:
         pieces.append(piece)
         if piece > 4:
             raise StatementTooSlow("a statement was too slow")
-        return await fill(connection, projection, shard, end, piece)
+        return await fill(connection, projection, ends, piece)
 
     monkeypatch.setattr(follower, "fill", slow)
     following = Follower(bench.pool)
@@ -152,7 +155,7 @@ async def test_it_follows_beside_the_writer_and_goes_on_after_an_error(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.gate.open()
-    monkeypatch.setattr(follower, "PROJECTIONS", (Projection("packet_search", (), "SELECT apc_log.away($1, $2, $3)"),))
+    monkeypatch.setattr(follower, "PROJECTIONS", (Projection("packet_search", (), "apc_log.away"),))
     async with bench.writing() as persister:
         await bench.gate.log([packet_entry(text="late")])
         await until(bench.has_rows("agent_packets", 1))
@@ -165,13 +168,51 @@ async def test_a_piece_that_cannot_be_taken_holds_up_its_projection_alone(
     bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.gate.open()
-    broken = Projection("broken", (), "SELECT apc_log.away($1, $2, $3)")
+    broken = Projection("broken", (), "apc_log.away")
     monkeypatch.setattr(follower, "PROJECTIONS", (broken, *PROJECTIONS))
     await write(bench, packet_entry(text="behind"))
     with pytest.raises(asyncpg.UndefinedFunctionError):
         await Follower(bench.pool).take_piece()
     assert await found(bench, "behind") == [1]
     assert {row["projection"] for row in await bench.pool.fetch(PLACES)} == {one.name for one in PROJECTIONS}
+
+
+BREAKS_IN_SHARD_1 = """
+CREATE FUNCTION apc_log.breaks(of_shard integer, first_seq bigint, last_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF of_shard = 1 THEN RAISE division_by_zero; END IF;
+END $$
+"""
+
+
+async def test_many_shards_cost_no_more_statements_and_one_that_fails_holds_up_none_of_the_others(
+    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = InMemoryBroker(build_topology(shards=4))
+    gates = [ScriptedGate(broker.connect("orchestrator"), shard) for shard in range(4)]
+    for number, gate in enumerate(gates):
+        await gate.open()
+        await gate.log([packet_entry(text=f"word{number}") for _ in range(2 + number)])
+    await LogBench(gates[0], broker.connect("persister"), pool, PersisterSettings(shards=4)).write()
+    async with pool.acquire() as connection:
+        await lift_guard(cast(asyncpg.Connection, connection))
+        await connection.execute(BREAKS_IN_SHARD_1)
+    ends = {0: 2, 1: 3, 2: 4, 3: 5}
+    assert await pool.fetchval("SELECT count(*) FROM apc_log.packet_search") == sum(ends.values())
+    monkeypatch.setattr(follower, "PROJECTIONS", (Projection("breaks", (), "apc_log.breaks"),))
+    for _ in range(2):
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await Follower(pool).take_piece()
+        places = await pool.fetch("SELECT shard, seq FROM apc_log.followed WHERE projection = 'breaks' ORDER BY shard")
+        assert [tuple(row) for row in places] == [(0, 2), (2, 4), (3, 5)]
+    pieces = []
+    async with pool.acquire() as connection, connection.transaction():
+        await empty_projections(connection)
+        connection.add_query_logger(lambda query: pieces.append(query.query))
+        assert await fill(connection, SEARCH, ends, piece=8) == {0: 2, 1: 2, 2: 2, 3: 2}
+        first, pieces = len(pieces), []
+        assert await fill(connection, SEARCH, ends, piece=9) == {1: 3, 2: 4, 3: 5}
+        assert len(pieces) == 3 and first == 4, "places, and once where they begin; rows; places"
 
 
 async def test_a_reader_reads_and_an_agent_does_not(bench: LogBench) -> None:

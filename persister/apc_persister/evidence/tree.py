@@ -29,6 +29,8 @@ async def read_recorded(connection: AnyConnection, shard: int, first: int, last:
     Raises:
         EntryForeign: one of them is missing, stands twice, or is none that the guard records.
     """
+    if first > last:
+        return
     await prepare_reader(connection)
     for start in range(first, last + 1, _PIECE):
         end = min(start + _PIECE - 1, last)

@@ -232,7 +232,7 @@ async def test_locks_that_anybody_can_name_keep_nobody_waiting(logins: Logins) -
         assert await tasks.claim(bank, "w", timedelta(minutes=1)) is not None
         assert await logins.admin.fetchval("SELECT apc_log.sum_runs(now(), 10)") == 0
         async with logins.admin.acquire() as admin, admin.transaction():
-            assert await fill(admin, PROJECTIONS[1], 0, 1)
+            assert await fill(admin, PROJECTIONS[1], {0: 1})
         await logins.admin.execute(LOCK_SCHEMA)
         await logins.admin.execute("DROP FUNCTION apc_access.send_away(text)")
         await migrate(logins.url)

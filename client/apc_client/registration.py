@@ -155,13 +155,13 @@ async def _publish(bus: Bus, changes: Sequence[AnyChange], shards: Iterable[int]
             str(shard),
             # A separate id for each shard: one id must not be in flight twice on a channel.
             Message(
-                encode_registry_change(change),
+                body,
                 message_id=str(new_packet_id()),
                 type=headers.TYPE_REGISTRY,
                 user_id=bus.user,
             ),
         )
-        for change in changes
+        for body in map(encode_registry_change, changes)
         for shard in shards
     ]
     for outcome in await bus.publish_all(publications):

@@ -1,7 +1,8 @@
-"""Bundles: several packets of one broker user for one shard in one AMQP message.
+"""Bundles: several messages of one broker user for the gate of one shard in one AMQP message.
 
 A message costs the broker and both ends about the same, whatever its size. Packets for apc.ingress that are published
-at the same moment share one. Deliveries to agents do not: each has its own acknowledgement, retry and dead letter.
+at the same moment share one, and so do changes of the registry for apc.receipts. Deliveries to agents do not: each has
+its own acknowledgement, retry and dead letter.
 
 Source: docs/decisions/0017-bundles.md.
 """
@@ -14,11 +15,13 @@ import msgspec
 
 from apc_bus.errors import PublishRefused
 from apc_bus.port import HeaderValue, Message, Publication
-from apc_bus.topology import INGRESS
+from apc_bus.topology import INGRESS, RECEIPTS
 from apc_contracts.identity.ids import SLOTS
 from apc_contracts.limits import DEFAULT_LIMITS
 
 CONTENT_TYPE = "application/vnd.apc.bundle"
+TO_GATES = frozenset({INGRESS, RECEIPTS})
+"""The exchanges whose messages the gates read, who take bundles apart."""
 MOST_PARTS = 32
 MOST_BYTES = 64 * 1024
 """Bytes of the parts of one bundle, properties included. A larger packet travels alone."""
@@ -72,7 +75,7 @@ _part_decoder = msgspec.msgpack.Decoder(_Part)
 
 
 def bundled(publications: Sequence[Publication], shards: int = SLOTS) -> list[Sending]:
-    """Return what goes to the broker: packets for one shard together, everything else by itself.
+    """Return what goes to the broker: what one exchange takes to one shard together, everything else by itself.
 
     The order for one shard stays. What belongs together has a separate message.
 
@@ -82,17 +85,17 @@ def bundled(publications: Sequence[Publication], shards: int = SLOTS) -> list[Se
     Raises:
         PublishRefused: messages that belong together do not fit into one.
     """
-    growing: dict[tuple[str, str | None], _Group] = {}
+    growing: dict[tuple[str, str, str | None], _Group] = {}
     groups: list[_Group] = []
     for position, publication in enumerate(publications):
         message = publication.message
-        key = _shard_of_key(publication.routing_key, shards), message.user_id
-        is_ingress = publication.exchange == INGRESS
+        key = publication.exchange, _shard_of_key(publication.routing_key, shards), message.user_id
+        is_for_gate = publication.exchange in TO_GATES
         is_followed = bool(publication.followed_by)
-        part = _written(message) if is_ingress and len(publications) > 1 and not is_followed else None
+        part = _written(message) if is_for_gate and len(publications) > 1 and not is_followed else None
         if part is None:
             groups.append(_Group([position], _together(publication) if is_followed else []))
-            if is_ingress:
+            if is_for_gate:
                 growing.pop(key, None)  # what follows it goes out after it
             continue
         group = growing.get(key)

@@ -5,7 +5,7 @@ Among those in the log are also the orchestrator's own: that a host appeared, or
 
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError, model_validator
@@ -292,7 +292,20 @@ def parse_logged_change(body: bytes) -> LoggedChange:
     return _parsed(body, _logged_adapter)
 
 
+_KEPT_CHANGES, _KEPT_BYTES = 2_048, 4_096
+"""How many changes a process remembers, none longer than that: each of its shards reads every change."""
+
+
 def _parsed(body: bytes, adapter: TypeAdapter[Change]) -> Change:
+    return _parse(body, adapter) if len(body) > _KEPT_BYTES else _parse_once(body, adapter)
+
+
+@lru_cache(_KEPT_CHANGES)
+def _parse_once(body: bytes, adapter: TypeAdapter[Change]) -> Change:
+    return _parse(body, adapter)
+
+
+def _parse(body: bytes, adapter: TypeAdapter[Change]) -> Change:
     read_strict_json(body)
     try:
         return validated(body, partial(adapter.validate_json, strict=True))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from apc_bus.errors import PublishRefused
 from apc_bus.port import Message, Publication
 from apc_bus.rabbit.bundles import CONTENT_TYPE, LARGEST_BYTES, MOST_BYTES, MOST_PARTS, bundled, unbundled
-from apc_bus.topology import INGRESS, RECEIPTS
+from apc_bus.topology import INGRESS, INTER_AGENT, RECEIPTS
 from apc_contracts.limits import DEFAULT_LIMITS
 
 texts = st.text(max_size=300)
@@ -60,10 +60,11 @@ def test_everything_arrives_once_in_the_order_of_its_queue(sent: Sequence[Public
                 assert came == [message for message in went if message.user_id == user]
 
 
-def test_packets_for_one_shard_share_a_message_and_nothing_else_does() -> None:
+def test_what_one_gate_reads_of_one_exchange_shares_a_message_and_nothing_else_does() -> None:
     packets = [Publication(INGRESS, str(number % 2), Message(b"{}", f"m-{number}")) for number in range(40)]
     receipts = [Publication(RECEIPTS, "0", Message(b"[]", f"r-{number}")) for number in range(3)]
-    assert [len(one.positions) for one in bundled([*packets, *receipts])] == [20, 20, 1, 1, 1]
+    deliveries = [Publication(INTER_AGENT, "a", Message(b"{}", f"d-{number}")) for number in range(2)]
+    assert [len(one.positions) for one in bundled([*packets, *receipts, *deliveries])] == [20, 20, 3, 1, 1]
     ids = [one.publication.message.message_id for one in bundled(packets)]
     assert ids == ["m-0+19", "m-1+19"], "its own id: a part may be in flight by itself"
 

@@ -16,6 +16,7 @@ from apc_contracts import (
     encode_registry_change,
     parse_registry_change,
 )
+from apc_contracts.identity.registry_change import parse_logged_change
 from apc_contracts.identity.signing import encode_public_key, new_private_key
 
 CHANGE_ID = UUID("0190a5f2-1111-7222-8333-444455556666")
@@ -36,6 +37,14 @@ def test_round_trip() -> None:
     revoked = AgentRevoked(change_id=CHANGE_ID, agent_id="sentinel-1")
     assert parse_registry_change(encode_registry_change(ADDED)) == ADDED
     assert parse_registry_change(encode_registry_change(revoked)) == revoked
+
+
+def test_every_shard_of_a_process_reads_a_change_once_unless_it_is_long() -> None:
+    body = encode_registry_change(ADDED)
+    assert parse_registry_change(bytes(bytearray(body))) is parse_registry_change(body)
+    assert type(parse_logged_change(body)) is AgentAdded
+    long = encode_registry_change(ADDED.model_copy(update={"public_keys": {f"k{n}": PUBLIC_KEY for n in range(99)}}))
+    assert len(long) > 4_096 and parse_registry_change(long) is not parse_registry_change(long)
 
 
 def test_the_host_of_an_agent() -> None:

@@ -211,6 +211,8 @@ def _allocator_trim() -> Callable[[int], int] | None:
 
 
 EVICTION_SECONDS = 5.0
+LOADED_AT_ONCE = 4
+"""Sessions that are read at the same time when a shard is taken; each needs a connection of the pool meanwhile."""
 
 
 class SessionLoader:
@@ -233,6 +235,24 @@ class SessionLoader:
         except SessionUnloadable:
             return False
         return True
+
+    async def load_all(self, session_ids: Iterable[str]) -> None:
+        """Load these sessions, several at a time: reading one is some fifteen questions to the database in turn.
+
+        Raises:
+            SessionUnloadable: the database is away.
+        """
+        left = iter(session_ids)
+
+        async def load_in_turn() -> None:
+            for session_id in left:
+                await self.load(session_id)
+
+        loading = [asyncio.create_task(load_in_turn()) for _ in range(LOADED_AT_ONCE)]
+        try:
+            await asyncio.gather(*loading)
+        finally:
+            await cancelled(*loading)
 
     async def load(self, session_id: str) -> Session | None:
         """Return the session, or None when this shard has none with this id.

@@ -192,9 +192,9 @@ class ShardServer:
         """Deliver and verify again what was open under the last lease, and repeat late refusals."""
         resources, batch = self._resources, self._open_batch()
         pool, shard = resources.pool, resources.lease.shard
-        for stored in await open_sessions(pool, shard):
-            if stored.has_work:
-                await self._loader.load(stored.session_id)
+        known = await open_sessions(pool, shard)
+        await self._loader.load_all([stored.session_id for stored in known if stored.has_work])
+        for stored in known:
             self._timers.note(stored.session_id, stored.next_deadline)
             if not stored.is_terminal:
                 self._open.add(stored.session_id)

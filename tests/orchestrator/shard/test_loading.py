@@ -1,5 +1,6 @@
 """A session that is loaded from the log is the session that was in memory, wherever a takeover interrupts it."""
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -36,11 +37,13 @@ from apc_log.batch import LOG_BATCH_TYPE, EpochOpen, encode
 from apc_log.body_encryption import KeyRing, MasterKey
 from apc_log.session_loading import load_session
 from apc_orchestrator.batch import Batch
+from apc_orchestrator.errors import SessionUnloadable
 from apc_orchestrator.judging.inputs import ORCHESTRATOR_KINDS, read_input
 from apc_orchestrator.judging.judge import Judge
 from apc_orchestrator.judging.memory import Sessions, ShardMemory
 from apc_orchestrator.judging.registry import Registry
 from apc_orchestrator.lease import Lease
+from apc_orchestrator.shard.intake import LOADED_AT_ONCE, SessionLoader
 from apc_persister.encryption import HIDDEN, Encryption
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
@@ -274,3 +277,28 @@ async def test_what_is_loaded_is_what_was_in_memory(postgres_url: str, seed: int
                 assert found[name] == value, name
     finally:
         await pool.close()
+
+
+class Barred(SessionLoader):
+    """Reads a session only once as many are being read as are read at the same time; the one named `lost` cannot be."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Barrier(LOADED_AT_ONCE)
+        self.read: list[str] = []
+
+    async def load(self, session_id: str) -> None:
+        await self.gate.wait()
+        if session_id == "lost":
+            raise SessionUnloadable("session lost: the database is away")
+        self.read.append(session_id)
+        await asyncio.Event().wait() if session_id == "slow" else None
+
+
+async def test_sessions_are_read_several_at_a_time_and_each_once() -> None:
+    names = [f"s-{number}" for number in range(3 * LOADED_AT_ONCE)]
+    loader = Barred()
+    await loader.load_all(names)
+    assert sorted(loader.read) == sorted(names)
+    with pytest.raises(SessionUnloadable):
+        await loader.load_all(["slow", "lost", "s-1", "s-2"])
+    assert [task for task in asyncio.all_tasks() if "load_in_turn" in repr(task)] == []

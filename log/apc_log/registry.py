@@ -56,7 +56,7 @@ ORDER BY event.agent_id, event.seq DESC
 """
 _CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1 AND change ->> 'action' <> 'host'"
 _SHARDS = "SELECT DISTINCT shard FROM apc_log.registry_events WHERE change_id = $1"
-_RECORDED = "SELECT count(DISTINCT (shard, change_id)) FROM apc_log.registry_events WHERE change_id = ANY($1)"
+_RECORDED = "SELECT count(*) FROM apc_log.registry_events WHERE change_id = ANY($1)"
 
 
 async def read_registry(pool: asyncpg.Pool) -> dict[str, Registration]:
@@ -115,7 +115,7 @@ async def shards_with(pool: asyncpg.Pool, change: UUID) -> set[int]:
 
 
 async def count_recorded(pool: asyncpg.Pool, changes: Iterable[UUID]) -> int:
-    """Return how often these changes are in the log, each counted once for every shard."""
+    """Return how often these changes are in the log, which has each of them once for every shard."""
     recorded: int = await pool.fetchval(_RECORDED, list(changes))
     return recorded
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 import asyncpg
+import pytest
 from tests.persister.writing.test_writer import conflicts
 from tests.support.log import (
     LogBench,
@@ -13,6 +14,9 @@ from tests.support.log import (
 )
 
 from apc_bus.port import Delivery, Message
+from apc_client.registration import wait_until_recorded
+from apc_contracts import parse_registry_change
+from apc_contracts.errors import ServiceAway
 from apc_log.batch import (
     CONTENT_TYPE,
     LOG_BATCH_TYPE,
@@ -114,3 +118,15 @@ async def test_an_agent_that_registers_meanwhile_does_not_disturb_the_reader(ben
     known = await read_registry(cast(asyncpg.Pool, _Interrupted(bench)))
     assert known["a-1"].role == "explorer"
     assert "late-1" in await read_registry(bench.pool)
+
+
+async def test_changes_are_recorded_once_every_shard_has_all_of_them(bench: LogBench) -> None:
+    entries: list[Entry] = [change("a-1"), change("a-2")]
+    first, last = (parse_registry_change(cast(RegistryEntry, one).change) for one in entries)
+    await write_to(bench, 0, entries)
+    await write_to(bench, 1, entries[1:])
+    for recorded in ([last], []):
+        await wait_until_recorded(bench.pool, recorded, 2, timedelta(seconds=10))
+    for missing in ([first, last], [last, first]):
+        with pytest.raises(ServiceAway):
+            await wait_until_recorded(bench.pool, missing, 2, timedelta())

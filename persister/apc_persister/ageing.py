@@ -7,8 +7,9 @@ of before an exported checkpoint vouches for its record, and segments go in thei
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -57,7 +58,7 @@ class _Ages(BaseModel):
 
 
 class Policy(_Ages):
-    """How long segments stay in the database, and their rows in the archive; None = for ever.
+    """How long segments stay in the database, and their rows in the archive; None = without end.
 
     Sessions that a contract with a longer `release_after` judged stay in the database until that has passed; one with a
     longer `expire_after`, or none, keeps the segment in the archive.
@@ -198,3 +199,63 @@ def _summary(manifest: Manifest) -> str:
 
 def _is_past(limit: timedelta | None, age: timedelta) -> bool:
     return limit is not None and age >= limit
+
+
+# What there is, and holds.
+
+_LISTED = """
+SELECT segment.shard, first_seq, last_seq, segment.state, record_seq,
+       (manifest ->> 'bytes')::bigint AS archived_bytes, (
+    SELECT recorded_at FROM apc_log.log_checkpoints AS note
+    WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1
+) AS full_since, (
+    SELECT count(*) FROM apc_log.sessions AS session
+    WHERE session.shard = segment.shard AND is_open AND coalesce(session.first_seq, 0) <= segment.last_seq
+) AS open_sessions, (
+    SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace
+       AND relname ~ ('^[a-z_]+_' || segment.shard || '_' || first_seq || '(_thin)?$') AND relkind = 'r'
+) AS hot_bytes
+FROM apc_log.segments AS segment JOIN apc_log.shards USING (shard)
+WHERE ($1::integer IS NULL OR segment.shard = $1) AND first_seq < next_seq ORDER BY segment.shard, first_seq
+"""
+_HOLDS = """
+SELECT hold_id::text, session_id, run_id, encode(contract_hash, 'hex') AS contract_hash, reason, actor, since, until,
+       CASE WHEN is_in_force THEN 'in force' WHEN lifted_at IS NOT NULL THEN 'lifted' ELSE 'over' END AS state
+FROM apc_log.holds ORDER BY since
+"""
+_HOLD = "SELECT apc_guard.hold($1, $2, $3, $4, $5)"
+_LIFT = "SELECT apc_guard.lift_hold($1)"
+
+
+async def list_segments(pool: asyncpg.Pool, shard: int | None = None) -> list[asyncpg.Record]:
+    """Return every segment that has entries, of one shard or of all: range, state, sizes, what keeps it."""
+    return await pool.fetch(_LISTED, shard)
+
+
+async def list_holds(pool: asyncpg.Pool) -> list[asyncpg.Record]:
+    """Return every hold, also those that are over."""
+    return await pool.fetch(_HOLDS)
+
+
+async def hold(
+    connection: AnyConnection,
+    reason: str,
+    *,
+    session: str | None = None,
+    run: str | None = None,
+    contract: bytes | None = None,
+    until: datetime | None = None,
+) -> UUID:
+    """Hold a session, a run, or what a contract (its SHA-256) judged; return the id of the hold.
+
+    Raises:
+        asyncpg.InvalidParameterValueError: not one of the three is named, or there is no reason.
+        asyncpg.InsufficientPrivilegeError: the database's user is no member of apc_archiver.
+    """
+    hold_id: UUID = await connection.fetchval(_HOLD, session, run, contract, reason, until)
+    return hold_id
+
+
+async def lift_hold(connection: AnyConnection, hold_id: UUID) -> None:
+    """End a hold. Raises as `hold`, when there is none."""
+    await connection.execute(_LIFT, hold_id)

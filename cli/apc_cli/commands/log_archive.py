@@ -19,32 +19,10 @@ from apc_cli.output.terminal import echo
 from apc_cli.system.running import stop_on_signals
 from apc_log.archive import Archive, read_log_name
 from apc_log.heads import AnyConnection
-from apc_persister.ageing import Ageing, Step, load_policy
+from apc_persister.ageing import Ageing, Step, hold, lift_hold, list_holds, list_segments, load_policy
 
 INTERVAL = timedelta(minutes=1)
 """Between two looks of `apc log archive`."""
-_SEGMENTS = """
-SELECT segment.shard, first_seq, last_seq, segment.state, record_seq,
-       (manifest ->> 'bytes')::bigint AS archived_bytes, (
-    SELECT recorded_at FROM apc_log.log_checkpoints AS note
-    WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1
-) AS full_since, (
-    SELECT count(*) FROM apc_log.sessions AS session
-    WHERE session.shard = segment.shard AND is_open AND coalesce(session.first_seq, 0) <= segment.last_seq
-) AS open_sessions, (
-    SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace
-       AND relname ~ ('^[a-z_]+_' || segment.shard || '_' || first_seq || '(_thin)?$') AND relkind = 'r'
-) AS hot_bytes
-FROM apc_log.segments AS segment JOIN apc_log.shards USING (shard)
-WHERE ($1::integer IS NULL OR segment.shard = $1) AND first_seq < next_seq ORDER BY segment.shard, first_seq
-"""
-_HOLDS = """
-SELECT hold_id::text, session_id, run_id, encode(contract_hash, 'hex') AS contract_hash, reason, actor, since, until,
-       CASE WHEN is_in_force THEN 'in force' WHEN lifted_at IS NOT NULL THEN 'lifted' ELSE 'over' END AS state
-FROM apc_log.holds ORDER BY since
-"""
-_HOLD = "SELECT apc_guard.hold($1, $2, $3, $4, $5)"
-_LIFT = "SELECT apc_guard.lift_hold($1)"
 _RIGHTS = "the database's user {user} may not: grant it apc_archiver"
 
 ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this shard alone.")]
@@ -72,7 +50,7 @@ def add_to(app: Commands) -> None:
 async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     """Print the segments of the log: range, state, what keeps each in the database, sizes, age."""
     async with open_log() as pool:
-        rows = [dict(row) for row in await pool.fetch(_SEGMENTS, shard)]
+        rows = [dict(row) for row in await list_segments(pool, shard)]
     for row in rows:
         row["age"] = "" if row["full_since"] is None else _age(datetime.now(UTC) - row["full_since"])
     print_rows(
@@ -146,20 +124,20 @@ async def add(
         raise InputUnusable(f"--contract {contract}: give its SHA-256 as 64 hex digits") from None
     async with _as_archiver() as connection:
         day = None if until is None else until.replace(tzinfo=UTC)
-        echo(str(await connection.fetchval(_HOLD, session, run, hash_, reason, day)))
+        echo(str(await hold(connection, reason, session=session, run=run, contract=hash_, until=day)))
 
 
 @holds.command("list")
-async def list_holds(as_json: AsJson = False) -> None:
+async def show(as_json: AsJson = False) -> None:
     """Print every hold, also those that are over."""
     async with open_log() as pool:
-        rows: list[dict[str, Any]] = [dict(row) for row in await pool.fetch(_HOLDS)]
+        rows: list[dict[str, Any]] = [dict(row) for row in await list_holds(pool)]
     print_rows(rows, title="holds", as_json=as_json, empty="nothing is held", least=("actor", "since"))
 
 
 @holds.command()
-async def lift(hold: Annotated[UUID, typer.Argument(metavar="HOLD", help="The hold's id.")]) -> None:
+async def lift(held: Annotated[UUID, typer.Argument(metavar="HOLD", help="The hold's id.")]) -> None:
     """End a hold; an entry of every shard tells of it."""
     async with _as_archiver() as connection:
-        await connection.execute(_LIFT, hold)
-    echo(f"hold {hold} is lifted")
+        await lift_hold(connection, held)
+    echo(f"hold {held} is lifted")

@@ -18,7 +18,15 @@ from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_head
 from apc_log.placement import check_places, read_open_sessions, split_sessions
-from apc_log.queries.health import count_unstored, read_age, read_exports, read_seconds_ahead
+from apc_log.queries.health import (
+    count_unstored,
+    read_age,
+    read_exports,
+    read_growth,
+    read_seconds_ahead,
+    read_segments_ahead,
+    read_unarchived,
+)
 from apc_log.queries.search import read_lag
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
@@ -219,43 +227,17 @@ async def look_at_projections(pool: asyncpg.Pool) -> list[Finding]:
 
 
 LONGEST_UNARCHIVED = timedelta(days=1)
-_AHEAD = """
-SELECT shards.shard, count(*) FILTER (WHERE first_seq > next_seq) AS ahead FROM apc_log.shards
-LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 GROUP BY shards.shard ORDER BY shards.shard
-"""
-_UNARCHIVED = """
-SELECT count(*) AS segments, min(full_since) AS since FROM (
-    SELECT (SELECT recorded_at FROM apc_log.log_checkpoints AS note
-            WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1) AS full_since
-    FROM apc_log.segments AS segment WHERE state = 'sealed'
-) AS sealed
-"""
-_GROWTH = """
-SELECT pg_database_size(current_database()) AS size,
-       sum(newest.tree_size - coalesce(before.tree_size, 0))::bigint AS entries,
-       (SELECT sum(pg_total_relation_size(oid)) FROM pg_class
-        WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r')
-       / greatest(sum(newest.tree_size - coalesce(gone.last_seq, 0)), 1) AS bytes_an_entry
-FROM apc_log.shards
-CROSS JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
-                    ORDER BY tree_size DESC LIMIT 1) AS newest
-LEFT JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
-                   AND recorded_at < now() - interval '1 day' ORDER BY tree_size DESC LIMIT 1) AS before ON true
-LEFT JOIN LATERAL (SELECT max(last_seq) AS last_seq FROM apc_log.segments
-                   WHERE segments.shard = shards.shard AND state IN ('released', 'expired')) AS gone ON true
-"""
 
 
 async def look_at_segments(pool: asyncpg.Pool) -> list[Finding]:
     """Check that the log has room, that full segments are archived, and when the database will be full."""
     check, settings = "segments", ArchiveSettings()
     found: list[Finding] = []
-    for row in await pool.fetch(_AHEAD, YOUNG):
+    for row in await read_segments_ahead(pool, YOUNG):
         if row["ahead"] < AHEAD:
             said = f"shard {row['shard']}: {numbered(row['ahead'], 'segment')} open ahead of the log, of {AHEAD}"
             found.append(warning(check, said, "the log writer opens them: see `projections_lag` in its log"))
-    late, growth = await pool.fetchrow(_UNARCHIVED), await pool.fetchrow(_GROWTH)
-    assert late is not None and growth is not None  # both are sums
+    late, growth = await read_unarchived(pool), await read_growth(pool)
     if settings.archive_url and late["since"] is not None and now() - late["since"] > LONGEST_UNARCHIVED:
         said = f"{numbered(late['segments'], 'full segment')} not archived, the oldest since {late['since']:%Y-%m-%d}"
         found.append(warning(check, said, "run `apc log archive`, and see what it says"))

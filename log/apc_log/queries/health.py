@@ -224,3 +224,51 @@ async def count_retried(pool: asyncpg.Pool, since: datetime) -> int:
 
 async def _counts(pool: asyncpg.Pool, query: str, since: datetime) -> dict[str, int]:
     return {row["name"]: row["count"] for row in await pool.fetch(query, since)}
+
+
+# Segments: room ahead of the log, what is not archived, and how the database grows.
+
+_AHEAD = """
+SELECT shards.shard, count(*) FILTER (WHERE first_seq > next_seq) AS ahead FROM apc_log.shards
+LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 GROUP BY shards.shard ORDER BY shards.shard
+"""
+_UNARCHIVED = """
+SELECT count(*) AS segments, min(full_since) AS since FROM (
+    SELECT (SELECT recorded_at FROM apc_log.log_checkpoints AS note
+            WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1) AS full_since
+    FROM apc_log.segments AS segment WHERE state = 'sealed'
+) AS sealed
+"""
+_GROWTH = """
+SELECT pg_database_size(current_database()) AS size,
+       sum(newest.tree_size - coalesce(before.tree_size, 0))::bigint AS entries,
+       (SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+        WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r')
+       / greatest(sum(newest.tree_size - coalesce(gone.last_seq, 0)), 1) AS bytes_an_entry
+FROM apc_log.shards
+CROSS JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
+                    ORDER BY tree_size DESC LIMIT 1) AS newest
+LEFT JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
+                   AND recorded_at < now() - interval '1 day' ORDER BY tree_size DESC LIMIT 1) AS before ON true
+LEFT JOIN LATERAL (SELECT max(last_seq) AS last_seq FROM apc_log.segments
+                   WHERE segments.shard = shards.shard AND state IN ('released', 'expired')) AS gone ON true
+"""
+
+
+async def read_segments_ahead(pool: asyncpg.Pool, entries: int) -> list[asyncpg.Record]:
+    """Return `shard` and `ahead`, the segments that are empty yet, of each shard with more than so many entries."""
+    return await pool.fetch(_AHEAD, entries)
+
+
+async def read_unarchived(pool: asyncpg.Pool) -> asyncpg.Record:
+    """Return how many `segments` are full and not recorded, and `since` when the oldest is full; None without any."""
+    row = await pool.fetchrow(_UNARCHIVED)
+    assert row is not None
+    return row
+
+
+async def read_growth(pool: asyncpg.Pool) -> asyncpg.Record:
+    """Return the database's `size` in bytes, the `entries` of the last day, and the `bytes_an_entry` takes."""
+    row = await pool.fetchrow(_GROWTH)
+    assert row is not None
+    return row

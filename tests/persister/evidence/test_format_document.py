@@ -109,7 +109,8 @@ def test_the_metadata_of_hops() -> None:
 
 
 def test_what_is_not_covered() -> None:
-    assert dict(re.findall(r"^\| `(\w+\.[\w*]+)` \| (.+) \|$", DOCUMENT, re.MULTILINE)) == UNCOVERED
+    section = DOCUMENT.partition("## Verification\n")[2]
+    assert dict(re.findall(r"^\| `(\w+\.[\w*]+)` \| (.+) \|$", section, re.MULTILINE)) == UNCOVERED
 
 
 def test_the_vectors() -> None:

@@ -173,10 +173,11 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_packet_and_its_p
         async with host.running():
             await house.agents.publish(*sent)
             await until(have_ended(house, len(sent)), 60)
-    (told,) = events(tmp_path, "loop_blocked")
-    assert (told["host"], told["agent_id"], told["packet_id"]) == (HOST, HOSTED[1], str(sent[1].packet_id))
+    blocked = events(tmp_path, "loop_blocked")  # a busy machine may block it elsewhere, too
+    (told,) = [one for one in blocked if one.get("packet_id") == str(sent[1].packet_id)]
+    assert (told["host"], told["agent_id"]) == (HOST, HOSTED[1])
     assert "time.sleep(1.5)" in told["stack"]
-    assert len(events(tmp_path, "loop_free_again")) == 1
+    assert len(events(tmp_path, "loop_free_again")) == len(blocked)
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ hold is in docs/reference/log-format.md; who reads them is `apc_log.cold`, who w
 import asyncio
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -80,6 +81,7 @@ SORTED_BY: Mapping[str, tuple[str, ...]] = {
     "checkpoints": ("tree_size",),
 }
 OF_ENTRIES = ("packet", "hop", "lineage", "other")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _PART_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 1 << 26
 _LOCKED = {"x-amz-sdk-checksum-algorithm": "SHA256"}
@@ -228,18 +230,27 @@ def parse_manifest(text: bytes, origin: str, first: int) -> Manifest:
 def _read_manifest(document: dict[str, Any]) -> Manifest:
     if (document["format"], document["version"]) != (FORMAT, VERSION):
         raise ValueError(f"format {document['format']!r}, version {document['version']!r}")
+    if not all(type(document[name]) is int for name in ("first_seq", "last_seq")):
+        raise ValueError("the range is not of numbers")
     return Manifest(
         document["origin"],
         document["first_seq"],
         document["last_seq"],
         tuple(bytes.fromhex(root) for root in document["subtrees"]),
         document["checkpoint"],
-        tuple(SegmentObject(**one) for one in document["objects"]),
+        tuple(_read_object(SegmentObject(**one)) for one in document["objects"]),
         document["counts"],
         document["tallies"],
         tuple(document["log_entries"]),
         tuple(bytes.fromhex(root) for root in document["beyond"]),
     )
+
+
+def _read_object(one: SegmentObject) -> SegmentObject:
+    """Return an object of a manifest. Raises ValueError: its digest, which names a file of the cache, is none."""
+    if _DIGEST.fullmatch(one.sha256) is None or type(one.size) is not int or not isinstance(one.version, str | None):
+        raise ValueError(f"the object {one.name!r} has no digest, size or version")
+    return one
 
 
 def _problem_of(manifest: Manifest, origin: str, first: int, text: bytes) -> str | None:
@@ -302,16 +313,31 @@ class Archive:
         """File of a folder -> the state in which it had the bytes that its manifest names."""
         if {"", ".", ".."} & set(log_name.split("/")):
             raise ArchiveError(f"the log's name {log_name!r} is no name of objects")
-        try:
-            if self._folder:
-                self._store: ObjectStore = LocalStore(prefix=self._folder, mkdir=True)
-                self._writer: ObjectStore = self._store
-            else:
-                self._store = open_remote(self.location, allow_http)
-                self._writer = open_remote(self.location, allow_http, _LOCKED, config={"checksum_algorithm": "SHA256"})
-        except (BaseError, OSError, ValueError) as error:
-            problem = store_problem(error, "APC_ARCHIVE")
-            raise ArchiveError(f"cannot open the archive {location}: {problem}; check APC_ARCHIVE_URL") from error
+        self._remotes: tuple[ObjectStore, ObjectStore] | None = None
+        if self._folder is None:
+            try:
+                reads = open_remote(self.location, allow_http)
+                writes = open_remote(self.location, allow_http, _LOCKED, config={"checksum_algorithm": "SHA256"})
+            except (BaseError, OSError, ValueError) as error:
+                problem = store_problem(error, "APC_ARCHIVE")
+                raise ArchiveError(f"cannot open the archive {location}: {problem}; check APC_ARCHIVE_URL") from error
+            self._remotes = reads, writes
+
+    @property
+    def _store(self) -> ObjectStore:
+        """The store for reading. Raises FileNotFoundError: there is no such folder."""
+        if self._remotes is not None:
+            return self._remotes[0]
+        if self._folder is None or not self._folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {self.location}")
+        return LocalStore(prefix=self._folder)
+
+    @property
+    def _writer(self) -> ObjectStore:
+        """The store for writing. Raises OSError: a folder cannot be made."""
+        if self._folder is not None:
+            make_private_folder(self._folder)
+        return self._store if self._remotes is None else self._remotes[1]
 
     @classmethod
     def open(cls, settings: ArchiveSettings, log_name: str) -> Self:

@@ -213,3 +213,13 @@ async def test_a_stranger_signs_the_manifests_checkpoint(copied: ArchivedLog) ->
     forged = note[:-10] + ("A" if note[-10] != "A" else "B") + note[-9:]
     sign_off(copied, 0, checkpoint=forged)
     assert "cannot be trusted" in message_of(await verify(copied), copied, 0, MANIFEST)
+
+
+@pytest.mark.parametrize("digest", ["../../../etc/hostname", "/etc/hostname", "", "A" * 64, "0" * 63, "0" * 64 + "\n"])
+async def test_a_digest_that_is_a_path_names_no_file(copied: ArchivedLog, digest: str) -> None:
+    """Objects of a bucket are cached under their digests."""
+    manifest = copied.manifests[0]
+    lie = replace(manifest, objects=(replace(manifest.objects[0], sha256=digest), *manifest.objects[1:]))
+    path_of(copied, 0, MANIFEST).write_bytes(lie.text)
+    with pytest.raises(ArchiveDiffers, match=r"'packet\.parquet' has no digest"):
+        await copied.archive().read_manifest(0, 1)

@@ -19,7 +19,7 @@ from apc_contracts.session.lifecycle import ADVANCE, LIFECYCLE
 from apc_log.archive import BLOCK, OF_ENTRIES, SCHEMAS, Archive, Manifest, place_of
 from apc_log.body_encryption import is_sealed
 from apc_log.entries import BYTES_COLUMN, FLOATS, HASHES, JSON, TIME_LISTS, TIMES
-from apc_log.errors import ArchiveError, ArchiveUnavailable
+from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes
 from apc_log.offline_verifier import (
     COLUMNS,
@@ -368,12 +368,17 @@ class ColdLog:
         return [record_of(*row) for row in await self._rows(table, statement, values)]
 
     async def _rows(self, table: str, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        import duckdb
+
         await self._prepare(table)
         cursor = self._connection.cursor()
         try:
             return await asyncio.to_thread(lambda: cursor.execute(statement, list(values)).fetchall())
         except OSError as error:  # another process removed it from the cache
             raise ArchiveUnavailable(self._manifests[0].place, f"{table}.parquet", str(error)) from error
+        except duckdb.Error as error:
+            problem = f"it cannot be read: {str(error).splitlines()[0]}"
+            raise ArchiveDiffers(self._manifests[0].place, f"{table}.parquet", problem) from error
         finally:
             cursor.close()
 
@@ -388,7 +393,7 @@ class ColdLog:
                 shards.setdefault(manifest.shard, []).append(str(files[f"{table}.parquet"]))
             parts = [f"SELECT {shard} AS shard, * FROM read_parquet({files!r})" for shard, files in shards.items()]
             if not parts:
-                columns = ", ".join(f"NULL::{_DUCKDB[kind]} AS {name}" for name, kind in SCHEMAS[table].items())
+                columns = ", ".join(f"NULL::{DUCKDB[kind]} AS {name}" for name, kind in SCHEMAS[table].items())
                 parts = [f"SELECT 0 AS shard, {columns} WHERE false"]
             self._connection.execute(f"CREATE VIEW {table} AS {' UNION ALL '.join(parts)}")
             self._ready[table] = True
@@ -398,7 +403,7 @@ class ColdLog:
         await self._stack.aclose()
 
 
-_DUCKDB = {
+DUCKDB = {
     **{"text": "VARCHAR", "texts": "VARCHAR[]", "uuid": "BLOB", "bytes": "BLOB", "int": "BIGINT", "float": "DOUBLE"},
     **{"flag": "BOOLEAN", "time": "TIMESTAMP"},
 }

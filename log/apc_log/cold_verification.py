@@ -22,7 +22,7 @@ from apc_log.archive import (
     place_of,
     table_of,
 )
-from apc_log.cold import count_entries, open_duckdb, read_log_entries
+from apc_log.cold import DUCKDB, count_entries, open_duckdb, read_log_entries
 from apc_log.entries import BYTES_COLUMN
 from apc_log.errors import ArchiveDiffers, ArchiveUnavailable
 from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Frontier, fold_bytes, widths_between
@@ -88,11 +88,14 @@ def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment
     Every entry gives its leaf, the leaves give the root; bodies and columns are those of the entries.
     """
     checked = CheckedSegment(manifest)
-    stored = files[LEAVES].read_bytes()
+    checked.leaves = files[LEAVES].read_bytes()
+    _check_subtrees(checked)
     with open_duckdb() as connection:
         for table in SCHEMAS:
-            connection.read_parquet(str(files[f"{table}.parquet"])).create_view(table)
-        _check_leaves(connection, checked, stored)
+            _read_table(connection, checked, table, files[f"{table}.parquet"])
+        if checked.findings:
+            return checked
+        _check_leaves(connection, checked)
         for table in OF_ENTRIES:
             _check_columns(connection, checked, table)
         _check_ids(connection, checked)
@@ -102,9 +105,29 @@ def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment
     return checked
 
 
+def _read_table(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, path: Path) -> None:
+    """Make an object a table, once it is Parquet with the columns of its kind, and each row has what it stands on."""
+    import duckdb
+
+    types = {name: DUCKDB[kind] for name, kind in SCHEMAS[table].items()}
+    needed = [name for name in ("seq", "entry", "tree_size", "note") if name in types]
+    try:
+        found = connection.read_parquet(str(path))
+        if dict(zip(found.columns, map(str, found.types), strict=True)) != types:
+            raise ValueError("other columns than those of its kind")
+        found.create_view(table)
+        counted = ", ".join(["count(*)", *(f"count({name})" for name in needed)])
+        (counts,) = connection.execute(f"SELECT {counted} FROM {table}").fetchall()
+        if len(set(counts)) > 1:
+            raise ValueError("rows without a number or an entry")
+    except (duckdb.Error, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        checked.add(f"{table}.parquet", checked.manifest.first, f"it cannot be read: {first_line}")
+
+
 def _newest_note(connection: "DuckDBPyConnection") -> str | None:
-    row = connection.execute("SELECT note FROM checkpoints ORDER BY tree_size DESC LIMIT 1").fetchone()
-    return None if row is None else row[0]
+    rows = connection.execute("SELECT note FROM checkpoints ORDER BY tree_size DESC LIMIT 1").fetchall()
+    return rows[0][0] if rows else None
 
 
 def _check_log_entries(checked: CheckedSegment, found: Sequence[str] | None) -> None:
@@ -123,10 +146,9 @@ def _check_log_entries(checked: CheckedSegment, found: Sequence[str] | None) -> 
             checked.add(MANIFEST, entry.seq, f"log entry {entry.seq} differs from its leaf")
 
 
-def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment, stored: bytes) -> None:
-    """Compare the leaves that follow from the entries with `leaves`, and these with the subtrees of the manifest; and
-    the bytes beside entries with the hashes in them."""
-    manifest = checked.manifest
+def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
+    """Compare the leaves that follow from the entries with `leaves`, and bytes beside entries with their hashes."""
+    manifest, stored = checked.manifest, checked.leaves
     first, count = manifest.first, manifest.last - manifest.first + 1
     leaves, strays, twice, wrong = [b""] * count, 0, [], []
     for table in OF_ENTRIES:
@@ -156,8 +178,6 @@ def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment, sto
             checked.add(None, first + at, f"entry {first + at} stands twice")
         if strays:
             checked.add(None, first, f"{strays} entries are not of this segment")
-    checked.leaves = stored
-    _check_subtrees(checked, stored)
 
 
 def _is_body_of(entry: bytes, body: bytes | None) -> bool:
@@ -175,8 +195,9 @@ def _is_body_of(entry: bytes, body: bytes | None) -> bool:
     return body is not None and parsed.values[BYTES_COLUMN[parsed.kind][1]] == sha256(body).hexdigest()
 
 
-def _check_subtrees(checked: CheckedSegment, leaves: bytes) -> None:
-    manifest, width = checked.manifest, BLOCK * HASH_SIZE
+def _check_subtrees(checked: CheckedSegment) -> None:
+    """Compare `leaves` with the subtrees of the manifest."""
+    manifest, leaves, width = checked.manifest, checked.leaves, BLOCK * HASH_SIZE
     if len(leaves) != len(manifest.subtrees) * width:
         checked.add(LEAVES, manifest.first, f"{len(leaves)} bytes are not the leaves of the segment")
         return
@@ -272,6 +293,20 @@ def _check_counts(connection: "DuckDBPyConnection", checked: CheckedSegment) -> 
         checked.add(MANIFEST, checked.manifest.first, "its counts or tallies are not those of the entries")
 
 
+def _check(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
+    """As `check_files`; what DuckDB cannot read to its end is a finding."""
+    import duckdb
+
+    try:
+        return check_files(manifest, files)
+    except duckdb.Error as error:
+        checked = CheckedSegment(manifest, files[LEAVES].read_bytes())
+        _check_subtrees(checked)
+        first_line = str(error).partition("\n")[0]
+        checked.add(None, manifest.first, f"its objects cannot be read: {first_line}")
+        return checked
+
+
 async def check_segment(archive: Archive, manifest: Manifest) -> CheckedSegment:
     """Verify the objects of a segment against each other and its manifest.
 
@@ -279,7 +314,7 @@ async def check_segment(archive: Archive, manifest: Manifest) -> CheckedSegment:
         ArchiveUnavailable, ArchiveDiffers: an object is missing or has other bytes.
     """
     async with archive.fetched(manifest, *OBJECTS) as files:
-        return await asyncio.to_thread(check_files, manifest, files)
+        return await asyncio.to_thread(_check, manifest, files)
 
 
 # The archive of a shard: its segments follow from the tree, and the tree from checkpoints that were kept.
@@ -389,7 +424,7 @@ async def _read_leaves(archive: Archive, read: _Read, checked: CheckedSegment) -
         if LEAVES not in {one.name for one in read.findings}:
             read.findings.append(ColdFinding(error.segment, error.name, read.first, error.problem))
         return
-    await asyncio.to_thread(_check_subtrees, checked, checked.leaves)
+    await asyncio.to_thread(_check_subtrees, checked)
     _check_log_entries(checked, None)
 
 

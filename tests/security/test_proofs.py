@@ -185,6 +185,7 @@ HERE: Table = {
         "test_what_expired_by_an_entry_is_no_finding_and_stays_provable": "unlink()",
         "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",
         "test_a_digest_that_is_a_path_names_no_file": "write_bytes(",
+        "test_an_object_that_is_no_table_is_a_finding": "sign_off(",
     },
     "log/test_findings.py": {
         "test_one_change_is_one_finding_that_names_it": "disable_guards(",

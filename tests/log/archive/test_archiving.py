@@ -195,9 +195,8 @@ async def test_states_and_transitions_are_those_of_the_views(archived: ArchivedL
         session,
         last,
     )
-    states = dict(
-        map(tuple, await connection.fetch("SELECT packet_id, state FROM apc_log.packet_state WHERE seq < $1", BLOCK))
-    )
+    rows = await connection.fetch("SELECT packet_id, state FROM apc_log.packet_state WHERE seq < $1", BLOCK)
+    states = {row["packet_id"]: row["state"] for row in rows}
     stale = await connection.fetch(
         "SELECT * FROM apc_log.packet_stale WHERE session_id = $1 AND seq <= $2", session, last
     )

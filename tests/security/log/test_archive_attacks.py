@@ -223,3 +223,41 @@ async def test_a_digest_that_is_a_path_names_no_file(copied: ArchivedLog, digest
     path_of(copied, 0, MANIFEST).write_bytes(lie.text)
     with pytest.raises(ArchiveDiffers, match=r"'packet\.parquet' has no digest"):
         await copied.archive().read_manifest(0, 1)
+
+
+def no_parquet(path: Path) -> None:
+    path.write_bytes(b"PAR1 is no table PAR1")
+
+
+def without_a_column(path: Path) -> None:
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["session_id"]), path)
+
+
+def of_another_type(path: Path) -> None:
+    table = pq.read_table(path)
+    at = table.column_names.index("seq")
+    pq.write_table(table.set_column(at, "seq", table["seq"].cast(pa.string())), path)
+
+
+def without_an_entry(path: Path) -> None:
+    table = pq.read_table(path)
+    at = table.column_names.index("entry")
+    pq.write_table(table.set_column(at, "entry", pa.nulls(len(table), pa.string())), path)
+
+
+def torn_in_the_middle(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[100:5_000] = bytes(4_900)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("spoil", [no_parquet, without_a_column, of_another_type, without_an_entry, torn_in_the_middle])
+async def test_an_object_that_is_no_table_is_a_finding(copied: ArchivedLog, spoil: Callable[[Path], None]) -> None:
+    """Its digest in the manifest is right: nothing in a bucket makes the verification raise."""
+    spoil(path_of(copied, 0, "packet.parquet"))
+    sign_off(copied, 0)
+    report = await verify(copied)
+    assert any("cannot be read" in one.message for one in report.findings), report.findings
+    assert {one.segment for one in report.findings} == {copied.manifests[0].place}
+    assert report.size == 2 * BLOCK, "the tree goes on from the leaves"

@@ -207,6 +207,7 @@ CREATE OR REPLACE FUNCTION apc_guard.exempt(projection regclass) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here constant xid8 := pg_current_xact_id();
+    guarding record;
 BEGIN
     IF NOT apc_guard.in_maintenance()
        OR EXISTS (SELECT FROM apc_guard.log_tables WHERE name = projection AND new_in IS DISTINCT FROM here) THEN
@@ -218,8 +219,9 @@ BEGIN
     INSERT INTO apc_guard.log_tables (name, relname, is_append_only, new_in)
     SELECT oid, relname, false, here FROM pg_class WHERE oid = projection
     ON CONFLICT (name) DO UPDATE SET is_append_only = false;
-    EXECUTE format('DROP TRIGGER IF EXISTS refuse_row_change ON %s', projection);
-    EXECUTE format('DROP TRIGGER IF EXISTS refuse_statement ON %s', projection);
+    FOR guarding IN SELECT tgname FROM pg_trigger WHERE tgrelid = projection AND tgname IN ('refuse_row_change', 'refuse_statement') LOOP
+        EXECUTE format('DROP TRIGGER %I ON %s', guarding.tgname, projection);
+    END LOOP;
 END $$;
 
 -- Takes a table of apc_log under the guard. A tightening: anyone who may call it may do so at any time.
@@ -268,6 +270,9 @@ BEGIN
         EXECUTE format('ALTER %s OWNER TO apc_owner', item.name);
     END LOOP;
     GRANT SELECT ON ALL TABLES IN SCHEMA apc_log TO apc_reader, apc_writer;
+    FOR item IN SELECT name FROM apc_guard.log_tables WHERE part_of IS NOT NULL LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM apc_reader, apc_writer', item.name); -- read and written through the whole
+    END LOOP;
     FOR item IN
         SELECT oid::regclass AS name, is_append_only FROM apc_guard.log_tables JOIN pg_class ON oid = name
         WHERE NOT is_guards_own AND part_of IS NULL

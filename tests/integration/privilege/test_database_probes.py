@@ -7,9 +7,18 @@ import asyncpg
 import pytest
 from tests.integration.privilege.documented import check_table
 
-ROLES = ("apc_reader", "apc_writer", "apc_agent", "apc_state_reader", "apc_door", "apc_mover", "apc_owner")
+ROLES = (
+    "apc_reader",
+    "apc_writer",
+    "apc_agent",
+    "apc_state_reader",
+    "apc_door",
+    "apc_mover",
+    "apc_archiver",
+    "apc_owner",
+)
 RELATIONS = """
-SELECT name.oid::regclass::text AS name, name.relkind AS kind, namespace.nspname AS schema,
+SELECT name.oid::regclass::text AS name, name.relkind AS kind, name.relispartition AS is_segment, namespace.nspname AS schema,
        (SELECT is_append_only FROM apc_guard.log_tables AS listed WHERE listed.name = name.oid) AS is_append_only,
        ARRAY(SELECT attname::text FROM pg_attribute
              WHERE attrelid = name.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''
@@ -18,6 +27,7 @@ FROM pg_class AS name JOIN pg_namespace AS namespace ON namespace.oid = relnames
 WHERE nspname IN ('apc_log', 'apc_app', 'apc_keys', 'apc_guard') AND relkind IN ('r', 'p', 'v', 'm')
 ORDER BY nspname, relname
 """
+SEGMENT, SEGMENT_BESIDE = "a segment of a table of the log", "a segment of a projection beside the log"
 LOG, PROJECTION, VIEW = "a table of the log", "a projection beside the log", "a view of the log"
 KEYS, APP, GUARD = "apc_keys.subject_keys", "another table of apc_app", "a table of the guard"
 STATES = "the tasks and effects in apc_app"
@@ -88,6 +98,8 @@ class Relation:
             kind = VIEW
         else:
             kind = LOG if row["is_append_only"] else PROJECTION
+        if row["is_segment"]:
+            kind = SEGMENT if kind == LOG else SEGMENT_BESIDE
         return cls(row["name"], kind, row["columns"])
 
     def statements(self, verb: str) -> dict[str, str]:
@@ -105,7 +117,12 @@ class Relation:
             case "truncate":
                 return {"": f"TRUNCATE {name} CASCADE"}
             case "alter":
-                return {"": f"ALTER TABLE {name} ADD COLUMN probe int"}
+                change = (
+                    "SET (autovacuum_enabled = true)"
+                    if self.kind in (SEGMENT, SEGMENT_BESIDE)
+                    else "ADD COLUMN probe int"
+                )
+                return {"": f"ALTER TABLE {name} {change}"}
             case _:
                 return {"": f"DROP TABLE {name} CASCADE"}
 

@@ -26,7 +26,7 @@ def _statements() -> Iterator[tuple[str, str]]:
     """Yield every module-level string that is a whole statement: `module.name`, and its text."""
     for package in PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if module.name.endswith(("__main__", "sqlite_effects")):  # the latter's are for SQLite
+            if module.name.endswith(("__main__", "sqlite_effects", ".cold", ".cold_verification")):  # SQLite, DuckDB
                 continue
             for name, value in vars(importlib.import_module(module.name)).items():
                 if isinstance(value, str) and _STATEMENT.match(value) and not _UNFILLED.search(value):

@@ -18,7 +18,8 @@ ROLES = (
     "apc_owner",
 )
 RELATIONS = """
-SELECT name.oid::regclass::text AS name, name.relkind AS kind, name.relispartition AS is_segment, namespace.nspname AS schema,
+SELECT name.oid::regclass::text AS name, name.relkind AS kind, name.relispartition AS is_segment,
+       namespace.nspname AS schema,
        (SELECT is_append_only FROM apc_guard.log_tables AS listed WHERE listed.name = name.oid) AS is_append_only,
        ARRAY(SELECT attname::text FROM pg_attribute
              WHERE attrelid = name.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = '' AND attidentity = ''

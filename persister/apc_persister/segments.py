@@ -5,7 +5,7 @@ divided table holds within one of them. So the writer looks, under the lock on t
 the log that the sessions of a transaction stand in: nobody else adds to it meanwhile.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Set
 from dataclasses import dataclass
 from itertools import count
 from uuid import UUID
@@ -102,32 +102,38 @@ class Written:
     """The first entry of the segment that the transaction's last entry stands in."""
 
 
-async def replace_repeats(connection: AnyConnection, log: Written, placed: list[Placed]) -> None:
+async def replace_repeats(
+    connection: AnyConnection, log: Written, placed: list[Placed], sessions: Collection[str]
+) -> bool:
     """Replace by a conflict each packet whose id the log or this list has already, and what an earlier segment has.
 
-    An entry that is repeated within the segment is left: its unique index refuses it.
+    `sessions` are those that the entries name, without that of presence. An entry that is repeated within the segment
+    is left: its unique index refuses it. Returns whether anything was replaced.
     """
-    packets = [item.entry for item in placed if isinstance(item.entry, PacketEntry)]
-    sessions = {item.entry.session_id for item in placed if isinstance(item.entry, _IN_SESSION)} - {PRESENCE_SESSION}
+    packets = [
+        (at, (item.entry.session_id, item.entry.packet_id), item.entry)
+        for at, item in enumerate(placed)
+        if isinstance(item.entry, PacketEntry)
+    ]
     first = await _first_entry(connection, log, sessions)
-    # The presence of agents is a session that never ends and has no range; it has few packets.
-    known: dict[Identity, bytes] = {}
-    for is_presence, since in ((False, first), (True, 1)):
-        some = [_identity(packet) for packet in packets if (packet.session_id == PRESENCE_SESSION) is is_presence]
-        known |= await _known(connection, log.shard, some, since, log.next_seq - 1)
-    fresh: set[Identity] = set()
-    for at, item in enumerate(placed):
-        packet = item.entry
-        if not isinstance(packet, PacketEntry):
-            continue
-        first_hash = known.get(_identity(packet))
+    ordinary = [identity for _, identity, packet in packets if packet.session_id != PRESENCE_SESSION]
+    known = await _known(connection, log.shard, ordinary, first, log.next_seq - 1)
+    if len(ordinary) < len(packets):
+        # The presence of agents is a session that never ends and has no range; it has few packets.
+        present = [identity for _, identity, packet in packets if packet.session_id == PRESENCE_SESSION]
+        known |= await _known(connection, log.shard, present, 1, log.next_seq - 1)
+    repeated = 0
+    for at, identity, packet in packets:
+        first_hash = known.get(identity)
         if first_hash is None:
-            known[_identity(packet)] = packet.packet_hash
-            fresh.add(_identity(packet))
+            known[identity] = packet.packet_hash
         else:
-            placed[at] = item._replace(entry=duplicate_id(packet, first_hash))
+            placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
+            repeated += 1
     if first < log.segment_first:
-        await _replace_older(connection, log, placed, fresh, first)
+        fresh = {identity for at, identity, packet in packets if placed[at].entry is packet}
+        repeated += await _replace_older(connection, log, placed, fresh, first)
+    return repeated > 0
 
 
 async def _first_entry(connection: AnyConnection, log: Written, sessions: Collection[str]) -> int:
@@ -142,7 +148,7 @@ async def _first_entry(connection: AnyConnection, log: Written, sessions: Collec
 
 async def _known(
     connection: AnyConnection, shard: int, wanted: Collection[Identity], first: int, last: int
-) -> Mapping[Identity, bytes]:
+) -> dict[Identity, bytes]:
     """Return those of these packets that the log has from one entry to another, each with its hash."""
     if not wanted or first > last:
         return {}
@@ -152,8 +158,8 @@ async def _known(
 
 async def _replace_older(
     connection: AnyConnection, log: Written, placed: list[Placed], fresh: Set[Identity], first: int
-) -> None:
-    """Look into the segments before the one that is written to.
+) -> int:
+    """Look into the segments before the one that is written to; return how many entries were replaced.
 
     What is about a packet of this transaction, or of that segment, cannot be there.
     """
@@ -174,13 +180,11 @@ async def _replace_older(
         if keys:
             rows = await connection.fetch(statement, *_columns(keys), log.shard, first, log.segment_first - 1)
             repeated.update(map(tuple, rows))
-    for at, item in enumerate(placed) if repeated else ():
-        if _key(item.entry) in repeated:
-            error = RepeatedError("an earlier segment of the log has this entry")
-            placed[at] = item._replace(entry=unstorable(item.entry, DUPLICATE_EVENT, error))
-
-
-_IN_SESSION = (PacketEntry, HopEntry, LineageEntry, CoordinationEntry)
+    found = [at for at, item in enumerate(placed) if _key(item.entry) in repeated] if repeated else []
+    for at in found:
+        error = RepeatedError("an earlier segment of the log has this entry")
+        placed[at] = placed[at]._replace(entry=unstorable(placed[at].entry, DUPLICATE_EVENT, error))
+    return len(found)
 
 
 def _identity(entry: PacketEntry | HopEntry | LineageEntry) -> Identity:

@@ -344,13 +344,14 @@ async def _attempt(
         before = len(intake.placed)
         entries = [item.entry for item in intake.placed]
         segment_first = await make_room(connection, shard, head.next_seq - 1 + len(intake.sessions))
-        await replace_repeats(connection, Written(shard, first_seq, is_bounded, segment_first), intake.placed)
+        ranges, log = ranges_of(intake.placed), Written(shard, first_seq, is_bounded, segment_first)
+        if await replace_repeats(connection, log, intake.placed, ranges.keys()):
+            ranges = ranges_of(intake.placed)
         if is_careful:
             leaves = await _write_carefully(connection, intake, now)
         else:
             check_changes(intake.placed)
             leaves = await store(connection, intake.placed, now)
-            ranges = ranges_of(intake.placed)
             await project_sessions(connection, shard, list(intake.sessions.values()), ranges)
             unchanged = {name: place for name, place in ranges.items() if name not in intake.sessions}
             await widen_ranges(connection, shard, unchanged)

@@ -1,13 +1,16 @@
-"""Where the log of each shard ends, who waits until it grows, which epochs were given, and where a session stands."""
+"""Where the log of each shard ends and who waits until it grows, where a session stands, and what was let go of."""
 
 import asyncio
+import inspect
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Final
+from datetime import datetime
+from functools import cache, wraps
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -15,6 +18,8 @@ from asyncpg.pool import PoolConnectionProxy
 from apc_bus.concurrency import unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line
 from apc_bus.telemetry import get_logger
+from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.errors import ArchiveUnavailable
 
 AnyConnection = asyncpg.Connection | PoolConnectionProxy
 """A connection, or a pool's proxy of one."""
@@ -268,3 +273,306 @@ def _filled(statement: str) -> str:
     at = max((int(number) for number in _PARAMETER.findall(statement)), default=0) + 1
     filled = _WITHIN.sub(rf"AND \1.shard = ${at} AND \1.seq BETWEEN ${at + 1} AND ${at + 2}", statement)
     return filled.replace("/*range*/", f", ${at}, ${at + 1}, ${at + 2}")
+
+
+# What was let go of (ADR 26). Of a released segment the database keeps the rows of sessions that stay, and TRANSFERs
+# and EVALs with what is about them. A reading that needs more is an error, or is repeated with the archive.
+
+_GONE = """
+SELECT shard, first_seq, last_seq, state = 'expired' FROM apc_log.segments WHERE state IN ('released', 'expired')
+ORDER BY shard, first_seq
+"""
+# A session whose transitions or other packets are still there has stayed in this segment as a whole.
+_OF_SESSIONS = """
+WITH gone AS MATERIALIZED (
+    SELECT shard, first_seq, last_seq FROM apc_log.segments WHERE state IN ('released', 'expired')
+), named AS (
+    SELECT session_id, shard, first_seq, last_seq FROM apc_log.sessions WHERE session_id = ANY ($1::text[])
+    UNION ALL
+    SELECT session_id, shard, first_seq, last_seq FROM apc_log.unopened_sessions WHERE session_id = ANY ($1::text[])
+    UNION ALL
+    SELECT one, -1, 0, 0 FROM unnest($1::text[]) AS one WHERE one = $2
+)
+SELECT DISTINCT gone.shard, gone.first_seq
+FROM named JOIN gone ON named.first_seq = 0
+  OR gone.shard = named.shard AND gone.first_seq <= named.last_seq AND gone.last_seq >= named.first_seq
+WHERE NOT EXISTS (
+    SELECT FROM apc_log.coordination_events AS moved WHERE moved.session_id = named.session_id
+      AND moved.shard = gone.shard AND moved.seq BETWEEN gone.first_seq AND gone.last_seq
+) AND NOT EXISTS (
+    SELECT FROM apc_log.agent_packets AS packet WHERE packet.session_id = named.session_id
+      AND packet.shard = gone.shard AND packet.seq BETWEEN gone.first_seq AND gone.last_seq
+      AND packet.packet_type NOT IN ('TRANSFER', 'EVAL')
+)
+"""
+_RUN_SESSIONS = "SELECT session_id FROM apc_log.sessions WHERE run_id = ANY ($1::text[])"
+# What names the run in a session that never began is looked for between its first entry and its last.
+_STRAYS = """
+SELECT DISTINCT gone.shard, gone.first_seq
+FROM (
+    SELECT shard, min(first_seq) AS first, max(last_seq) AS last FROM apc_log.sessions
+    WHERE run_id = ANY ($1::text[]) AND first_seq IS NOT NULL GROUP BY shard
+) AS run
+JOIN apc_log.segments AS gone ON gone.shard = run.shard AND gone.state IN ('released', 'expired')
+  AND gone.first_seq <= run.last AND gone.last_seq >= run.first
+JOIN apc_log.unopened_sessions AS other ON other.first_seq = 0
+  OR other.shard = gone.shard AND other.first_seq <= gone.last_seq AND other.last_seq >= gone.first_seq
+"""
+_SESSIONS_OF_PACKETS = "SELECT packet_id, session_id FROM apc_log.packet_ids WHERE packet_id = ANY ($1::uuid[])"
+_PACKETS_AT = """
+SELECT packet.shard, packet.seq, packet.session_id FROM unnest($1::integer[], $2::bigint[]) AS place(shard, seq)
+JOIN apc_log.agent_packets AS packet USING (shard, seq)
+"""
+_FILLED = """
+SELECT shard, first_seq, (
+    SELECT recorded_at FROM apc_log.log_checkpoints AS note
+    WHERE note.shard = segments.shard AND note.tree_size >= segments.last_seq ORDER BY note.tree_size LIMIT 1
+) AS filled_at
+FROM apc_log.segments WHERE state IN ('released', 'expired')
+"""
+_ORIGIN = "SELECT split_part(note, E'\\n', 1) FROM apc_log.log_checkpoints WHERE shard = $1 LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A segment that was released from the database."""
+
+    shard: int
+    first: int
+    last: int
+    is_expired: bool
+    """Its rows may have gone from the archive as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which part of the log a reading looks at: what is named, together; all of it when nothing is."""
+
+    sessions: Collection[str] | None = None
+    runs: Collection[str] | None = None
+    packets: Collection[UUID] | None = None
+    """By id, of any session. One that the database has is looked for in no archived segment."""
+    places: Collection[tuple[int, int]] | None = None
+    ranges: Collection[LogRange] | None = None
+    since: datetime | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is named."""
+        named = (self.sessions, self.runs, self.packets, self.places, self.ranges, self.since)
+        return all(one is None for one in named)
+
+
+async def released_in(connection: asyncpg.Pool | AnyConnection, reach: Reach) -> list[Gone]:
+    """Return the released segments of which a reading of `reach` needs more than the database has, in their order."""
+    rows = await connection.fetch(_GONE)
+    gone = {(row[0], row[1]): Gone(*row) for row in rows}
+    if not gone or reach.is_whole:
+        return list(gone.values())
+    touched: set[tuple[int, int]] = set()
+    sessions = set(reach.sessions or ())
+    if reach.runs is not None:
+        found = [row[0] for row in await connection.fetch(_RUN_SESSIONS, list(reach.runs))]
+        if not found:
+            return list(gone.values())
+        sessions.update(found)
+        touched.update((row[0], row[1]) for row in await connection.fetch(_STRAYS, list(reach.runs)))
+    if reach.packets is not None:
+        rows = await connection.fetch(_SESSIONS_OF_PACKETS, list(reach.packets))
+        if {row["packet_id"] for row in rows} != set(reach.packets):
+            return list(gone.values())
+        sessions.update(row["session_id"] for row in rows)
+    for place in (one for one in gone.values() if reach.ranges is not None):
+        spans = [one for one in reach.ranges or () if one.shard == place.shard]
+        if any(one.first <= place.last and one.last >= place.first for one in spans):
+            touched.add((place.shard, place.first))
+    if reach.places is not None:
+        here, away = await _at_places(connection, list(gone.values()), reach.places)
+        sessions.update(here)
+        touched.update(away)
+    if reach.since is not None:
+        for row in await connection.fetch(_FILLED):
+            if row["filled_at"] is None or row["filled_at"] >= reach.since:
+                touched.add((row["shard"], row["first_seq"]))
+    if sessions:
+        rows = await connection.fetch(_OF_SESSIONS, list(sessions), PRESENCE_SESSION)
+        touched.update((row[0], row[1]) for row in rows)
+    return [one for place, one in gone.items() if place in touched]
+
+
+async def _at_places(
+    connection: asyncpg.Pool | AnyConnection, gone: Sequence[Gone], places: Collection[tuple[int, int]]
+) -> tuple[set[str], set[tuple[int, int]]]:
+    """Return the sessions of the packets that stayed at these places, and the segments of the others."""
+    of = {
+        tuple(place): (one.shard, one.first)
+        for place in places
+        for one in gone
+        if place[0] == one.shard and one.first <= place[1] <= one.last
+    }
+    if not of:
+        return set(), set()
+    rows = await connection.fetch(_PACKETS_AT, [shard for shard, _ in of], [seq for _, seq in of])
+    here = {(row["shard"], row["seq"]): row["session_id"] for row in rows}
+    return set(here.values()), {segment for place, segment in of.items() if place not in here}
+
+
+async def places_away(
+    connection: asyncpg.Pool | AnyConnection, places: Collection[tuple[int, int]]
+) -> frozenset[tuple[int, int]]:
+    """Return those of these places that have no packet here and stand in a released segment."""
+    rows = await connection.fetch(_GONE) if places else []
+    within = [
+        (shard, seq)
+        for shard, seq in places
+        if any(row["shard"] == shard and row["first_seq"] <= seq <= row["last_seq"] for row in rows)
+    ]
+    if not within:
+        return frozenset()
+    found = await connection.fetch(_PACKETS_AT, [shard for shard, _ in within], [seq for _, seq in within])
+    return frozenset(within) - {(row["shard"], row["seq"]) for row in found}
+
+
+async def released_until(connection: asyncpg.Pool | AnyConnection) -> datetime | None:
+    """Return a time up to which entries stand in the archive alone; None where nothing was released."""
+    times = [row["filled_at"] for row in await connection.fetch(_FILLED)]
+    return max((at for at in times if at is not None), default=None)
+
+
+async def unavailable(connection: asyncpg.Pool | AnyConnection, gone: Gone) -> ArchiveUnavailable:
+    """Return the error of who needs the archive of a segment and has none."""
+    origin = await connection.fetchval(_ORIGIN, gone.shard)
+    problem = "it was released from the database, and there is no archive to read: set APC_ARCHIVE_URL"
+    return ArchiveUnavailable(f"log/{origin}/{gone.first:020}", None, problem)
+
+
+async def require_here(connection: asyncpg.Pool | AnyConnection, reach: Reach) -> None:
+    """Raise ArchiveUnavailable where a reading of `reach` needs more than the database has."""
+    gone = await released_in(connection, reach)
+    if gone:
+        raise await unavailable(connection, gone[0])
+
+
+Thaw = Callable[[asyncpg.Pool, Reach, Sequence[Gone]], AbstractAsyncContextManager[asyncpg.Pool]]
+"""Gives what takes statements as the pool does, and has the rows of a reach, archived ones too."""
+_ARCHIVES: WeakKeyDictionary[asyncpg.Pool, Thaw] = WeakKeyDictionary()
+"""Of each pool how to read the archive of its log."""
+_SHARDS = 256
+Given = Mapping[str, Any]
+"""Parameter -> argument of a reading; filters by their own names."""
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound=asyncpg.Pool | AnyConnection)
+
+
+def attach_archive(pool: asyncpg.Pool, thaw: Thaw) -> None:
+    """Let readings through this pool go on in the archive."""
+    _ARCHIVES[pool] = thaw
+
+
+def reads(
+    of: Callable[[Given], Reach], *, enough: Callable[[Any, Given, Sequence[Gone], datetime | None], bool] | None = None
+) -> Callable[[Callable[Concatenate[C, P], Awaitable[T]]], Callable[Concatenate[C, P], Awaitable[T]]]:
+    """Make a reading of the log complete: what was released is read from the archive, or is an error.
+
+    Args:
+        of: what it looks at, by its arguments.
+        enough: whether a result is complete though segments are gone: a page of the newest.
+    """
+
+    def decorated(
+        function: Callable[Concatenate[C, P], Awaitable[T]],
+    ) -> Callable[Concatenate[C, P], Awaitable[T]]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        async def read(pool: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            if getattr(pool, "is_thawed", False):
+                return await function(pool, *args, **kwargs)
+            given = _given(signature, pool, args, kwargs)
+            reach = of(given)
+            failure: Exception | None = None
+            result: T | None = None
+            try:
+                result = await function(pool, *args, **kwargs)
+            except (LookupError, ValueError, TypeError, AttributeError) as error:  # over rows that are not there
+                failure = error
+            # Behind the reading: what is released while it goes on must not be missed.
+            gone = await released_in(pool, reach)
+            if failure is not None and not gone:
+                raise failure
+            if not gone:
+                return cast(T, result)
+            if failure is None and enough is not None and enough(result, given, gone, await released_until(pool)):
+                return cast(T, result)
+            thaw = _ARCHIVES.get(pool) if isinstance(pool, asyncpg.Pool) else None
+            if thaw is None or not isinstance(pool, asyncpg.Pool):
+                raise await unavailable(pool, gone[0])
+            async with thaw(pool, reach, gone) as whole:
+                return await function(cast(C, whole), *args, **kwargs)
+
+        read.__dict__["reads"] = of
+        return read
+
+    return decorated
+
+
+def _given(signature: inspect.Signature, pool: object, args: Sequence[Any], kwargs: Given) -> dict[str, Any]:
+    bound = signature.bind(pool, *args, **kwargs)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    for name in ("filters", "given"):
+        if isinstance(given.get(name), Mapping):
+            given |= given[name]
+    return given
+
+
+def of_given(given: Given) -> Reach:
+    """Return the reach of a reading by its `session_id`, else `run_id`, else `packet_id`; all of the log without."""
+    if given.get("session_id") is not None:
+        return Reach(sessions=[given["session_id"]])
+    if given.get("run_id") is not None:
+        return Reach(runs=[given["run_id"]])
+    if given.get("packet_id") is not None:
+        return Reach(packets=[given["packet_id"]])
+    return Reach()
+
+
+def of_page(given: Given) -> Reach:
+    """Return the reach of a page in the order of the log, behind `after`."""
+    reach, after = of_given(given), given.get("after")
+    if after is None or not reach.is_whole:
+        return reach
+    others = (LogRange(shard, 1) for shard in range(after[0] + 1, _SHARDS))
+    return Reach(ranges=[LogRange(after[0], after[1] + 1), *others])
+
+
+def of_places(given: Given) -> Reach:
+    """Return the reach of a reading of `places`, or one `position` or `place`."""
+    return Reach(places=given["places"] if "places" in given else [given.get("position") or given["place"]])
+
+
+def since(given: Given) -> Reach:
+    """Return the reach of what came at `since` or later."""
+    return Reach(since=given["since"])
+
+
+def is_newest_page(rows: Sequence[Any], given: Given, gone: Sequence[Gone], until: datetime | None) -> bool:
+    """Whether a page by time, newest first, is full before it comes to what was released."""
+    names = ("judged_at", "answered_at", "at")
+    times = [
+        row[0] if isinstance(row, tuple) else next(getattr(row, one) for one in names if hasattr(row, one))
+        for row in rows
+    ]
+    return len(rows) == given["limit"] and until is not None and all(at > until for at in times)
+
+
+def is_last_page(rows: Sequence[Any], given: Given, gone: Sequence[Gone], until: datetime | None) -> bool:
+    """Whether a page against the order of the log is full before it comes to what was released."""
+    if not given.get("newest") or len(rows) < given["limit"]:
+        return False
+    shard = min(row.shard for row in rows)
+    ends = [one.last for one in gone if one.shard == shard]
+    return all(one.shard <= shard for one in gone) and all(
+        row.shard > shard or row.seq > max(ends, default=0) for row in rows
+    )

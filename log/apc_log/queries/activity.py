@@ -7,6 +7,8 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_log.heads import reads, since
+
 # A writer's commits are in the order of time, so that the first entry since a time is found by halves in the primary
 # key: no index by time is needed.
 _RECENT = """
@@ -76,6 +78,7 @@ class PacketCount:
     """Of these alone; None: accepted or held, or no code is known."""
 
 
+@reads(since)
 async def count_recent(pool: asyncpg.Pool, since: datetime, step: timedelta) -> list[PacketCount]:
     """Return packets by spans of `step` from a time on, by the code of their refusal: read from the log itself."""
     return [PacketCount(**row) for row in await pool.fetch(_RECENT, since, step, MOST_RECENT)]
@@ -157,7 +160,10 @@ class LatestPacket:
 
 
 async def latest_packets(pool: asyncpg.Pool, agent_id: str, limit: int) -> list[LatestPacket]:
-    """Return the newest packets that an agent sent or was sent, without HEARTBEATs."""
+    """Return the newest packets that an agent sent or was sent, without HEARTBEATs.
+
+    Of those that the search knows: older than `released_until` they may be in the archive alone.
+    """
     query = f"{_lexeme(f'agent={agent_id}')} & !{_lexeme('type=HEARTBEAT')}"
     return [LatestPacket(**row) for row in await pool.fetch(_LATEST, query, limit)]
 

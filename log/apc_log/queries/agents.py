@@ -9,7 +9,7 @@ import asyncpg
 from apc_contracts.agent import INTRA_AGENT_MACHINE, Answer, LocalStep, walk_from_log
 from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.registry_change import HOST_SUBJECT
-from apc_log.heads import bounded, read_range
+from apc_log.heads import bounded, of_given, read_range, reads
 from apc_log.registry import ACCEPTED
 
 ALIVE_WITHIN = timedelta(seconds=90)
@@ -210,6 +210,7 @@ class InvocationRow:
     steps: tuple[LocalStep, ...]
 
 
+@reads(of_given)
 async def list_invocations(
     pool: asyncpg.Pool, contract: Contract, agent_id: str, *, limit: int = 20
 ) -> list[InvocationRow]:

@@ -15,7 +15,7 @@ import orjson
 from apc_contracts.payloads.by_type import ArbitrationPayload
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType
 from apc_log.body_encryption import is_sealed
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Reach, bounded, is_newest_page, of_given, read_range, reads
 from apc_log.queries.packets import FILTERS, ScopeFilters, narrowed
 
 SELECTED = "selected:"
@@ -99,6 +99,7 @@ async def list_arbitrations(
     return [row for row in rows if isinstance(row, ArbitrationRow)]
 
 
+@reads(of_given, enough=is_newest_page)
 async def page_of_arbitrations(
     pool: asyncpg.Pool,
     *,
@@ -172,6 +173,7 @@ class CandidateOrigin:
     protocol_id: str | None
 
 
+@reads(lambda given: Reach(sessions={session for session, _ in given["wanted"]}))
 async def candidate_origins(pool: asyncpg.Pool, wanted: Sequence[tuple[str, UUID]]) -> dict[UUID, CandidateOrigin]:
     """Return the origin of each packet, given as (session_id, packet_id); unknown ones are left out."""
     sessions = [session for session, _ in wanted]

@@ -10,7 +10,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.vocabulary import CONTROL_TYPES
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Given, Reach, bounded, of_page, read_range, reads
 from apc_log.queries.packets import Position
 
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
@@ -111,6 +111,13 @@ class DeliveryHop:
     metadata: dict[str, Any]
 
 
+def _of_dead(given: Given) -> Reach:
+    if given["session_id"] is None and given["packet_ids"] is not None:
+        return Reach(packets=given["packet_ids"])
+    return of_page({"session_id": given["session_id"], "after": given["after"]})
+
+
+@reads(_of_dead)
 async def list_dead(
     pool: asyncpg.Pool,
     *,
@@ -129,6 +136,11 @@ async def list_dead(
     return [DeadDelivery(**row) for row in rows]
 
 
+def _of_deliveries(given: Given) -> Reach:
+    return Reach(sessions={one.session_id for one in given["deliveries"]})
+
+
+@reads(_of_deliveries)
 async def packet_places(pool: asyncpg.Pool, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Position]:
     """Return where the packets of deliveries stand in the log."""
     sessions = [one.session_id for one in deliveries]
@@ -137,6 +149,7 @@ async def packet_places(pool: asyncpg.Pool, deliveries: Sequence[DeliveryId]) ->
     return {deliveries[row["number"] - 1]: Position(row["shard"], row["seq"]) for row in rows}
 
 
+@reads(lambda given: Reach(packets=given["packet_ids"]))
 async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dict[DeliveryId, tuple[str, int]]:
     """Return (state, attempt) of every delivery of these packets that has its own hop."""
     rows = await pool.fetch(STATES, packet_ids)
@@ -144,6 +157,7 @@ async def delivery_states(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> dic
     return {one: (row["state"], row["attempt"]) for one, row in zip(ids, rows, strict=True)}
 
 
+@reads(lambda given: Reach(sessions=[given["delivery"].session_id]))
 async def delivery_history(pool: asyncpg.Pool, delivery: DeliveryId) -> list[DeliveryHop]:
     """Return the hops of one delivery, oldest first."""
     bounds = await read_range(pool, [delivery.session_id])

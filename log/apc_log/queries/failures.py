@@ -10,7 +10,7 @@ import orjson
 from apc_contracts.content import typed_content
 from apc_contracts.explanation.failure import Failure, LastGood, halting_delivery
 from apc_log.body_encryption import is_sealed
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Reach, bounded, of_given, read_range, reads
 from apc_log.queries.dead import DeadDelivery, DeliveryId
 from apc_log.queries.packets import list_agent_packets, opened_bodies
 
@@ -60,6 +60,7 @@ ORDER BY given.number
 """
 
 
+@reads(lambda given: Reach(sessions={one.session_id for one in given["dead"]}))
 async def failures_of(
     pool: asyncpg.Pool, dead: Sequence[DeadDelivery], *, opens: bool = False, looks_back: bool = False
 ) -> list[Failure]:
@@ -76,6 +77,7 @@ async def failures_of(
     return [_failure(row, is_dead=True, is_halted=_id(row) in halted) for row in found]
 
 
+@reads(of_given)
 async def halting_failure(
     pool: asyncpg.Pool, session_id: str, halt_reason: str | None, *, opens: bool = False
 ) -> Failure | None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
+
+from apc_log.heads import Given, Reach, reads, since
 
 _EXPORTS = """
 SELECT made.shard, best.target, best.tree_size,
@@ -73,15 +75,24 @@ async def read_exports(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
 
 
 async def count_dead_by_reason(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
-    """Return how many deliveries are dead for each reason, most first, with the time of the oldest."""
+    """Return how many deliveries are dead for each reason, most first, with the time of the oldest.
+
+    Of those in the database: dead letters of sessions that were released stand in the archive.
+    """
     return await pool.fetch(_BY_REASON)
 
 
+def _since_days(given: Given) -> Reach:
+    return Reach(since=datetime.now(UTC) - timedelta(days=given["days"]))
+
+
+@reads(_since_days)
 async def count_set_aside(pool: asyncpg.Pool, days: int) -> int:
     """Return how many inputs were set aside within so many days, because each ended the orchestrator every time."""
     return int(await pool.fetchval(_SET_ASIDE, days))
 
 
+@reads(_since_days)
 async def count_unstored(pool: asyncpg.Pool, days: int) -> tuple[int, datetime | None]:
     """Return how many entries the writer could only store as conflicts within so many days, and when the newest."""
     row = await pool.fetchrow(_UNSTORED, days)
@@ -196,26 +207,31 @@ SELECT count(DISTINCT (packet_id, recipient)) FROM apc_log.packet_events WHERE a
 """
 
 
+@reads(lambda given: Reach(packets=given["packet_ids"]))
 async def find_logged(pool: asyncpg.Pool, packet_ids: Sequence[UUID]) -> set[str]:
     """Return which of these packets the log holds, those set aside too."""
     return {row["packet_id"] for row in await pool.fetch(_LOGGED, packet_ids)}
 
 
+@reads(since)
 async def count_verdicts(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
     """Return how many packets got each verdict; refused ones by the code of their refusal."""
     return await _counts(pool, _VERDICTS, since)
 
 
+@reads(since)
 async def count_conflicts(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
     """Return how many entries were set aside as conflicts, by kind."""
     return await _counts(pool, _CONFLICTS, since)
 
 
+@reads(since)
 async def count_deliveries(pool: asyncpg.Pool, since: datetime) -> dict[str, int]:
     """Return how many deliveries are in each state."""
     return await _counts(pool, _DELIVERIES, since)
 
 
+@reads(since)
 async def count_retried(pool: asyncpg.Pool, since: datetime) -> int:
     """Return how many deliveries had more than one attempt."""
     retried: int = await pool.fetchval(_RETRIED, since)

@@ -10,7 +10,7 @@ import asyncpg
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.explanation.surroundings import StaleDecision
 from apc_contracts.vocabulary import PacketType
-from apc_log.heads import bounded, read_range
+from apc_log.heads import bounded, of_given, read_range, reads
 from apc_log.queries.packets import PacketHead, PacketRow, Position, list_agent_packets
 
 COLUMNS = """
@@ -90,6 +90,7 @@ class PacketImpact:
     resting: tuple[ImpactRow, ...]
 
 
+@reads(of_given)
 async def get_packet_impact(
     pool: asyncpg.Pool,
     packet_id: UUID,
@@ -115,6 +116,7 @@ async def get_packet_impact(
     return PacketImpact(target, tuple(ImpactRow(**dict(row)) for row in rows))
 
 
+@reads(of_given)
 async def find_target(
     pool: asyncpg.Pool, packet_id: UUID, session_id: str | None, rests_on_nothing: Collection[PacketType] | None
 ) -> tuple[PacketRow, list[str]] | None:
@@ -179,6 +181,7 @@ class PacketGrounds:
     grounds: tuple[ImpactRow, ...]
 
 
+@reads(of_given)
 async def get_packet_grounds(
     pool: asyncpg.Pool,
     packet_id: UUID,
@@ -246,6 +249,7 @@ class PacketTree:
     """There is more than was asked for."""
 
 
+@reads(of_given)
 async def get_packet_tree(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None, limit: int = 500
 ) -> PacketTree | None:
@@ -292,6 +296,7 @@ ORDER BY packet.seq DESC LIMIT $3
 _MOST_DECISIONS = 5
 
 
+@reads(of_given)
 async def list_stale_decisions(
     pool: asyncpg.Pool, session_id: str, *, packet_id: UUID | None = None, limit: int = _MOST_DECISIONS
 ) -> tuple[StaleDecision, ...]:

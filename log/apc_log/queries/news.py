@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_log.heads import read_ends
+from apc_log.heads import Given, LogRange, Reach, is_newest_page, read_ends, reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,14 @@ class NewsRow:
     """The refusal's document; a team's rule adds `requires`, `values` and `remedy`."""
 
 
+def _of_passage(given: Given) -> Reach:
+    if given.get("session_id") is not None:
+        return Reach(sessions=[given["session_id"]])
+    parts = zip(*given["passage"].arguments, strict=True)
+    return Reach(ranges=[LogRange(shard, after + 1, until) for shard, after, until in parts])
+
+
+@reads(_of_passage, enough=is_newest_page)
 async def list_news(
     pool: asyncpg.Pool,
     passage: Passage,
@@ -230,6 +238,7 @@ class RefusedRow:
     """Its document; a team's rule adds `requires`, `values` and `remedy`. None of a conflict."""
 
 
+@reads(_of_passage, enough=is_newest_page)
 async def list_refused(
     pool: asyncpg.Pool,
     passage: Passage,
@@ -254,6 +263,7 @@ def _read(row: asyncpg.Record) -> dict[str, Any]:
     return {**row, "refusal": None if refusal is None else orjson.loads(refusal)}
 
 
+@reads(_of_passage)
 async def count_late_heartbeats(
     pool: asyncpg.Pool, passage: Passage, *, session_id: str | None = None, agent_id: str | None = None
 ) -> int:

@@ -10,7 +10,7 @@ import asyncpg
 import orjson
 
 from apc_log.body_encryption import is_sealed
-from apc_log.heads import bounded, read_range
+from apc_log.heads import bounded, of_given, of_places, read_range, reads
 from apc_log.queries.packets import Position
 
 _COLUMNS = "shard, seq, packet_id, packet_type, parent_packet_id, sender_agent_id, judged_at, body_stored AS body"
@@ -67,6 +67,7 @@ class SaidRow:
         return payload if isinstance(payload, dict) else {}
 
 
+@reads(of_given)
 async def find_done(pool: asyncpg.Pool, session_id: str, named: UUID | None) -> SaidRow | None:
     """Return the DECISION DONE of a session: the one that its document names, else the newest that is readable."""
     bounds = await read_range(pool, [session_id])
@@ -77,12 +78,14 @@ async def find_done(pool: asyncpg.Pool, session_id: str, named: UUID | None) -> 
     return None
 
 
+@reads(of_given)
 async def list_reviews(pool: asyncpg.Pool, session_id: str, done: UUID) -> list[SaidRow]:
     """Return the DECISIONs of reviewers on a DONE, oldest first."""
     bounds = await read_range(pool, [session_id])
     return await _said(pool, *bounded(_REVIEWS, bounds, session_id, done, _MOST))
 
 
+@reads(of_given)
 async def list_answers(pool: asyncpg.Pool, session_id: str) -> list[SaidRow]:
     """Return the answers of people, and of the gate for them, in a session; of readable bodies, oldest first."""
     bounds = await read_range(pool, [session_id])
@@ -90,6 +93,7 @@ async def list_answers(pool: asyncpg.Pool, session_id: str) -> list[SaidRow]:
     return [row for row in rows if is_of_people(row.payload)]
 
 
+@reads(of_places)
 async def said_rows(pool: asyncpg.Pool, places: Sequence[Position]) -> list[SaidRow]:
     """Return the packets at these positions, in the order of the log."""
     return await _said(pool, _AT, [one.shard for one in places], [one.seq for one in places])
@@ -101,6 +105,7 @@ def is_of_people(payload: Mapping[str, Any]) -> bool:
     return isinstance(answer, dict) and answer.get("result") is None and answer.get("outcome") != "failed"
 
 
+@reads(of_given)
 async def states_entered(pool: asyncpg.Pool, session_id: str) -> Sequence[asyncpg.Record]:
     """Return `name` of each state that a session entered after its first, and `seq` of the first time."""
     bounds = await read_range(pool, [session_id])

@@ -8,7 +8,19 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.heads import LogRange, bounded, read_range
+from apc_log.heads import (
+    Given,
+    Gone,
+    LogRange,
+    Reach,
+    bounded,
+    is_last_page,
+    of_given,
+    of_page,
+    of_places,
+    read_range,
+    reads,
+)
 from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed
 
 RULING = """
@@ -76,6 +88,7 @@ _OF_SHARD = (
 _AT_ENTRY = "SELECT * FROM (" + _PARTS.format(narrowed="shard = $1 AND seq = ANY ($2)") + ") AS entry ORDER BY seq"
 
 
+@reads(of_given)
 async def entries_of_session(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, last: int, limit: int
 ) -> Sequence[asyncpg.Record]:
@@ -86,6 +99,11 @@ async def entries_of_session(
     return await pool.fetch(_OF_SESSION, session_id, shard, after, last, limit)
 
 
+def _of_span(given: Given) -> Reach:
+    return Reach(ranges=[LogRange(given["shard"], given["after"] + 1, given["last"])])
+
+
+@reads(_of_span)
 async def entries_of_shard(
     pool: asyncpg.Pool, shard: int, *, after: int, last: int, session_id: str | None = None, run_id: str | None = None
 ) -> Sequence[asyncpg.Record]:
@@ -93,6 +111,7 @@ async def entries_of_shard(
     return await pool.fetch(_OF_SHARD, shard, after, last, session_id, run_id)
 
 
+@reads(lambda given: Reach(places=[(given["shard"], seq) for seq in given["positions"]]))
 async def entries_at(pool: asyncpg.Pool, shard: int, positions: Sequence[int]) -> Sequence[asyncpg.Record]:
     """Return the entries at these positions of a shard, in the order of the log, as those of a session."""
     return await pool.fetch(_AT_ENTRY, shard, positions)
@@ -222,6 +241,7 @@ class SearchStep:
     """The last packet that was looked at; None when there was none."""
 
 
+@reads(lambda given: _of_listed(given), enough=is_last_page)
 async def page_of_packets(
     pool: asyncpg.Pool, given: Mapping[str, Any], *, newest: bool, after: Position | None, limit: int
 ) -> list[PacketLine]:
@@ -238,6 +258,18 @@ async def page_of_packets(
     return [PacketLine(**row) for row in await pool.fetch(*bounded(statement, bounds, *values, limit))]
 
 
+def _is_newest_step(step: SearchStep, given: Given, gone: Sequence[Gone], until: datetime | None) -> bool:
+    if not given["newest"] or step.looked_at < given["look_at"] or step.last is None:
+        return False
+    ends = [one.last for one in gone if one.shard == step.last.shard]
+    return all(one.shard <= step.last.shard for one in gone) and step.last.seq > max(ends, default=0)
+
+
+def _of_listed(given: Given) -> Reach:
+    return of_given(given) if given["newest"] else of_page(given)
+
+
+@reads(_of_listed, enough=_is_newest_step)
 async def search_packets(
     pool: asyncpg.Pool,
     given: Mapping[str, Any],
@@ -258,29 +290,34 @@ async def search_packets(
     return SearchStep(await lines_at(pool, matching), len(looked), last)
 
 
+@reads(of_places)
 async def packet_at(pool: asyncpg.Pool, position: Position) -> tuple[UUID, str] | None:
     """Return packet_id and session_id of the packet at a position; None when there is none."""
     row = await pool.fetchrow(_AT, position.shard, position.seq)
     return None if row is None else (row["packet_id"], row["session_id"])
 
 
+@reads(of_given)
 async def sessions_of_packet(pool: asyncpg.Pool, packet_id: UUID) -> list[str]:
     """Return the sessions that have a packet of this id, the oldest first."""
     return [row["session_id"] for row in await pool.fetch(_SESSIONS_OF, packet_id)]
 
 
+@reads(of_given)
 async def links_above(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> list[LinkRow]:
     """Return cause and parent of a packet."""
     bounds = await read_range(pool, [session_id])
     return [LinkRow(**row) for row in await pool.fetch(*bounded(_ABOVE, bounds, session_id, packet_id, 2))]
 
 
+@reads(of_given)
 async def links_below(pool: asyncpg.Pool, session_id: str, packet_id: UUID, *, limit: int = 100) -> list[LinkRow]:
     """Return the packets that name this one as their cause or parent, in the order of the log."""
     bounds = await read_range(pool, [session_id])
     return [LinkRow(**row) for row in await pool.fetch(*bounded(_BELOW, bounds, session_id, packet_id, limit))]
 
 
+@reads(of_given)
 async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> bytes | None:
     """Return the bytes of a packet as they are stored, encrypted ones too; None when the log does not hold it."""
     bounds = await read_range(pool, [session_id])
@@ -288,12 +325,19 @@ async def stored_body(pool: asyncpg.Pool, session_id: str, packet_id: UUID) -> b
     return body
 
 
+@reads(of_places)
 async def bodies_at(pool: asyncpg.Pool, places: Sequence[Position]) -> dict[Position, tuple[str, bytes]]:
     """Return type and stored bytes of the packets at these positions, in the order of the log."""
+    return await bodies_here(pool, places)
+
+
+async def bodies_here(pool: asyncpg.Pool, places: Sequence[Position]) -> dict[Position, tuple[str, bytes]]:
+    """Return as `bodies_at` those that the database has: for what can say which it lacks."""
     rows = await pool.fetch(_BODIES, [place.shard for place in places], [place.seq for place in places])
     return {Position(shard, seq): (packet_type, body) for shard, seq, packet_type, body in rows}
 
 
+@reads(of_given)
 async def places_of_session(
     pool: asyncpg.Pool, session_id: str, shard: int, positions: Collection[int]
 ) -> list[Position]:
@@ -303,6 +347,7 @@ async def places_of_session(
     return [Position(*row) for row in rows]
 
 
+@reads(of_given)
 async def places_of_packets(pool: asyncpg.Pool, session_id: str, packet_ids: Collection[UUID]) -> dict[UUID, Position]:
     """Return the positions of packets of a session by their ids; those that the log does not hold are left out."""
     bounds = await read_range(pool, [session_id])
@@ -324,6 +369,7 @@ def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tu
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", values
 
 
+@reads(of_places)
 async def lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
     """Return the packets at these places, in this order."""
     shards, seqs = [place.shard for place in places], [place.seq for place in places]
@@ -402,6 +448,7 @@ class SessionTransferRow:
     refusal_code: str | None
 
 
+@reads(of_given)
 async def timeline_rows(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, limit: int
 ) -> Sequence[asyncpg.Record]:
@@ -414,6 +461,7 @@ async def timeline_rows(
     return await pool.fetch(*bounded(_TIMELINE, bounds, session_id, shard, after, limit))
 
 
+@reads(of_given)
 async def timeline_rulings(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int
 ) -> dict[int, tuple[str, str]]:

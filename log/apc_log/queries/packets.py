@@ -17,7 +17,7 @@ from apc_bus.settings import EncryptionSettings
 from apc_contracts.session.session import ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
-from apc_log.heads import LogRange, bounded, read_range
+from apc_log.heads import Given, LogRange, Reach, bounded, of_given, of_page, of_places, read_range, reads
 
 # What the queries return: frozen rows, times in UTC, JSON columns as Python values.
 
@@ -412,6 +412,18 @@ BEGINNING = Position(-1, 0)
 """Before the first entry of the log."""
 
 
+def _of_rows(given: Given) -> Reach:
+    return Reach(sessions={packet.session_id for packet in given["packets"]})
+
+
+def _of_conflicts(given: Given) -> Reach:
+    """Conflicts name packets that no session may have: without a session any segment may hold one."""
+    if given["session_id"] is None:
+        return Reach() if given["packet_id"] is not None else Reach(sessions=())
+    return Reach(sessions=[given["session_id"]])
+
+
+@reads(of_page)
 async def trace(
     pool: asyncpg.Pool,
     *,
@@ -442,6 +454,7 @@ async def trace(
     return TracePage(packets, rows[-1].position if len(rows) == limit else None)
 
 
+@reads(of_page)
 async def list_agent_packets(
     pool: asyncpg.Pool, *, limit: int = 100, after: Position | None = None, **filters: Unpack[TraceFilters]
 ) -> list[PacketRow]:
@@ -453,6 +466,7 @@ async def list_agent_packets(
     return [to_row(PacketRow, record) for record in records]
 
 
+@reads(of_given)
 async def list_packet_events(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None
 ) -> list[TransitionRow]:
@@ -461,6 +475,7 @@ async def list_packet_events(
     return await transitions_of(pool, packets)
 
 
+@reads(of_given)
 async def get_packet_timeline(
     pool: asyncpg.Pool, packet_id: UUID, *, session_id: str | None = None
 ) -> PacketTimeline | None:
@@ -477,6 +492,7 @@ async def _range_behind(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> Log
     return replace(bounds, first=min(packet.seq for packet in packets))
 
 
+@reads(_of_rows)
 async def transitions_of(
     pool: asyncpg.Pool, packets: Sequence[PacketRow], bounds: LogRange | None = None
 ) -> list[TransitionRow]:
@@ -488,11 +504,13 @@ async def transitions_of(
     return [to_row(TransitionRow, record) for record in await pool.fetch(*bounded(TRANSITIONS, bounds, sessions, ids))]
 
 
+@reads(of_places)
 async def names_cited(pool: asyncpg.Pool, place: Position) -> Sequence[str]:
     """Return what a packet refers to: `packet:ID`, hashes of artifacts, protocols."""
     return await pool.fetchval(_REFERS_TO, *place) or ()
 
 
+@reads(_of_rows)
 async def stale_packets(
     pool: asyncpg.Pool, packets: Sequence[PacketRow], bounds: LogRange | None = None
 ) -> dict[tuple[str, UUID], Staleness]:
@@ -506,6 +524,7 @@ async def stale_packets(
     }
 
 
+@reads(_of_conflicts)
 async def list_conflicts(
     pool: asyncpg.Pool, *, session_id: str | None, packet_id: UUID | None, limit: int
 ) -> list[ConflictRow]:
@@ -553,17 +572,20 @@ WHERE known.packet_id = $1 AND hop.attempt < 0 ORDER BY hop.shard, hop.seq
 """
 
 
+@reads(of_given)
 async def session_effects(pool: asyncpg.Pool, session_id: str) -> list[LoggedEffect]:
     """Return the effects of a session, in the order in which they were first reported."""
     bounds = await read_range(pool, [session_id])
     return _effects_in(map(_effect_row, await pool.fetch(*bounded(EFFECTS_OF_SESSION, bounds, session_id))))
 
 
+@reads(of_given)
 async def packet_effects(pool: asyncpg.Pool, packet_id: UUID) -> list[LoggedEffect]:
     """Return the effects that were made for a packet; of all sessions that know the id."""
     return _effects_in(map(_effect_row, await pool.fetch(EFFECTS_OF_PACKET, packet_id)))
 
 
+@reads(lambda given: Reach(sessions={session for session, _ in given["packets"]}))
 async def effects_of(
     pool: asyncpg.Pool, packets: Collection[tuple[str, UUID]], bounds: LogRange | None = None
 ) -> dict[tuple[str, UUID], list[LoggedEffect]]:

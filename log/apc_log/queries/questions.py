@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Reach, bounded, is_newest_page, of_given, read_range, reads
 
 _OPEN = """
 SELECT session.session_id, session.run_id, session.document ->> 'task_id' AS task_id, question.key::uuid AS packet_id,
@@ -188,6 +188,7 @@ class AnsweredFilters(TypedDict, total=False):
     until: datetime | None
 
 
+@reads(of_given, enough=is_newest_page)
 async def list_answered(
     pool: asyncpg.Pool,
     *,
@@ -206,6 +207,7 @@ async def list_answered(
     ]
 
 
+@reads(lambda given: Reach(sessions={one.session_id for one in given["answers"]}))
 async def followed_of(pool: asyncpg.Pool, answers: Sequence[AnsweredRow]) -> dict[UUID, list[FollowedRow]]:
     """Return the first packets that rest on each answer, at most five."""
     found: dict[UUID, list[FollowedRow]] = {one.answer_id: [] for one in answers}
@@ -232,11 +234,13 @@ WHERE packet_id = $1 AND kind = 'refused' AND user_id = $2
 """
 
 
+@reads(of_given)
 async def is_logged(pool: asyncpg.Pool, packet_id: UUID) -> bool:
     """Return whether the log holds a packet of this id, in any session."""
     return bool(await pool.fetchval(_IS_KNOWN, packet_id))
 
 
+@reads(of_given)
 async def read_verdicts(
     pool: asyncpg.Pool, session_id: str, packet_id: UUID, sender: str, user: str
 ) -> Sequence[asyncpg.Record]:

@@ -24,7 +24,18 @@ from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.replay.what_if import Change, Trial, WhatIf
 from apc_contracts.vocabulary import PRESENCE_SESSION
 from apc_log.body_encryption import is_sealed
-from apc_log.heads import AnyConnection, LogRange, bounded, read_ends, read_range
+from apc_log.heads import (
+    AnyConnection,
+    Given,
+    LogRange,
+    Reach,
+    bounded,
+    of_given,
+    read_ends,
+    read_range,
+    reads,
+    require_here,
+)
 from apc_log.queries.packets import (
     BEGINNING,
     ConflictRow,
@@ -88,6 +99,7 @@ class PostgresRecords:
 
     async def sessions(self, run_id: str) -> list[str]:
         """Return the sessions that have a packet of the run, in the order in which they began."""
+        await require_here(self.connection, Reach(runs=[run_id]))
         rows = await self.connection.fetch(_SESSIONS_OF_RUN, run_id, PRESENCE_SESSION)
         return [row["session_id"] for row in rows]
 
@@ -119,6 +131,7 @@ class PostgresRecords:
 
     async def _entries(self, session_id: str) -> AsyncIterator[Entry]:
         """Yield the entries of a session from three cursors, merged by seq: a session is in one shard."""
+        await require_here(self.connection, Reach(sessions=[session_id]))
         bounds = await read_range(self.connection, [session_id]) if self.trusts_ranges else None
         statements = [bounded(query, bounds, session_id) for query, _ in _READERS]
         cursors = [aiter(self.connection.cursor(*statement, prefetch=_PREFETCH)) for statement in statements]
@@ -238,6 +251,7 @@ class _ReplayRun:
     """Of all its sessions."""
 
 
+@reads(of_given)
 async def replay_page(
     pool: asyncpg.Pool, run_id: str, task_id: str | None = None, *, limit: int = 100, after: Position | None = None
 ) -> ReplayPage:
@@ -268,12 +282,19 @@ async def replay(
         page = await _page(pool, run, PAGE, page.after)
 
 
+def _of_replay(given: Given) -> Reach:
+    run: _ReplayRun = given["run"]
+    return Reach(sessions=run.sessions, runs=[run.run_id])
+
+
+@reads(of_given)
 async def _find(pool: asyncpg.Pool, run_id: str, task_id: str | None) -> _ReplayRun:
     ends = await read_ends(pool)
     sessions = [record["session_id"] for record in await pool.fetch(_SESSIONS, run_id, task_id)]
     return _ReplayRun(run_id, task_id, sessions, ends, await read_range(pool, sessions))
 
 
+@reads(_of_replay)
 async def _page(pool: asyncpg.Pool, run: _ReplayRun, limit: int, after: Position) -> ReplayPage:
     packets = await list_agent_packets(pool, run_id=run.run_id, task_id=run.task_id, limit=limit, after=after)
     hops = await pool.fetch(*bounded(_HOPS, run.bounds, run.sessions, *after, limit, run.run_id, run.task_id))

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import asyncpg
 
+from apc_log.heads import places_away
 from apc_log.queries.packets import Position
 from apc_log.queries.search import query_of, read_said
 
@@ -77,7 +78,8 @@ class RunCard:
     updated_at: datetime
     team: str | None
     title: str | None
-    """One line of its input; None before it came, where it has no text, and where it is encrypted."""
+    """One line of its input; None before it came, where it has no text, and where it is encrypted; `ARCHIVED` where it
+    is in the archive."""
     tags: list[str]
     """KEY=VALUE."""
     contract: str | None
@@ -92,6 +94,10 @@ class RunCard:
     agents: list[str]
     key: datetime | float | str | None
     """What the list is sorted by."""
+
+
+ARCHIVED = "(in the archive)"
+"""Stands for a text of a packet that was released from the database."""
 
 
 class AfterRun(NamedTuple):
@@ -134,9 +140,12 @@ async def cards_of(pool: asyncpg.Pool, run_ids: Sequence[str]) -> dict[str, RunC
 async def _cards(pool: asyncpg.Pool, rows: Sequence[asyncpg.Record]) -> list[RunCard]:
     places = [Position(row["input_shard"], row["input_seq"]) for row in rows if row["input_seq"] is not None]
     said = await read_said(pool, places)
+    archived = await places_away(pool, [place for place in places if place not in said])
     cards = []
     for row in rows:
         one = said.get(Position(row["input_shard"], row["input_seq"]))
         fields = {name: row[name] for name in RunCard.__slots__ if name != "title"}
-        cards.append(RunCard(**fields, title=one.title or None if one is not None else None))
+        title = one.title or None if one is not None else None
+        is_away = (row["input_shard"], row["input_seq"]) in archived
+        cards.append(RunCard(**fields, title=ARCHIVED if is_away else title))
     return cards

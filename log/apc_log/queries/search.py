@@ -17,7 +17,8 @@ from apc_contracts.content import content_line, document_of, title_of, typed_con
 from apc_contracts.schemas import RegisteredSchema
 from apc_log.body_encryption import is_sealed
 from apc_log.errors import SearchUnusable
-from apc_log.queries.packet_pages import PacketLine, bodies_at, lines_at
+from apc_log.heads import Given, Reach, reads, released_until
+from apc_log.queries.packet_pages import PacketLine, bodies_here, lines_at
 from apc_log.queries.packets import Position
 from apc_log.registry import read_schemas
 
@@ -116,6 +117,8 @@ class Found:
     unread: int
     """Packets of that time whose content is encrypted or cannot be read, at most MOST_UNREAD + 1: they are found by
     names and ids alone."""
+    archived_until: datetime | None = None
+    """Packets up to this time are in the archive, and are not searched; None = all of that time are."""
 
 
 def query_of(text: str | None, names: Sequence[str], values: list[object]) -> str:
@@ -169,7 +172,10 @@ async def search_log(pool: asyncpg.Pool, wanted: Wanted, *, before: BeforeHit | 
     shown = [Position(row["shard"], row["seq"]) for row in rows[:limit]]
     last = BeforeHit(rows[limit - 1]["at"], *shown[-1]) if len(rows) > limit else None
     unread = await pool.fetchval(_UNREAD, wanted.since, wanted.until, MOST_UNREAD + 1)
-    return Found(await lines_at(pool, shown), last, unread)
+    until = await released_until(pool)
+    if until is not None and wanted.since is not None and wanted.since > until:
+        until = None
+    return Found(await lines_at(pool, shown), last, unread, until)
 
 
 async def _among_newest(
@@ -217,10 +223,13 @@ class Said(NamedTuple):
 
 
 async def read_said(pool: asyncpg.Pool, places: Sequence[Position]) -> dict[Position, Said]:
-    """Return what the packets at these places say; those that are encrypted or cannot be read are left out."""
+    """Return what the packets at these places say.
+
+    Those that are encrypted, cannot be read, or were released from the database are left out.
+    """
     payloads: dict[Position, tuple[str, Mapping[str, Any]]] = {}
     for start in range(0, len(places), _AT_ONCE):
-        for place, (packet_type, body) in (await bodies_at(pool, places[start : start + _AT_ONCE])).items():
+        for place, (packet_type, body) in (await bodies_here(pool, places[start : start + _AT_ONCE])).items():
             if (payload := _payload(body)) is not None:
                 payloads[place] = (packet_type, payload)
     carried = {typed[0] for _, payload in payloads.values() if (typed := typed_content(payload)) is not None}
@@ -272,8 +281,16 @@ WHERE right(packet.packet_id::text, length($1)) = $1 ORDER BY packet_id LIMIT $2
 }
 
 
+def _of_end(given: Given) -> Reach:
+    return Reach() if given["kind"] == "packet" else Reach(sessions=())
+
+
+@reads(_of_end, enough=lambda found, *_: bool(found))
 async def ids_that_end(pool: asyncpg.Pool, kind: str, end: str, *, limit: int) -> list[str]:
-    """Return the ids of sessions, runs or packets (`kind`: session, run, packet) that end so; the id `end` alone."""
+    """Return the ids of sessions, runs or packets (`kind`: session, run, packet) that end so; the id `end` alone.
+
+    Packets that were released are not looked through once there is one that was not.
+    """
     values = [end, limit, *([_end_in(end)] if kind == "packet" else [])]
     found = [row[0] for row in await pool.fetch(_IDS_THAT_END[kind], *values)]
     return [end] if end in found else found

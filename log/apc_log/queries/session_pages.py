@@ -9,7 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Reach, bounded, of_given, read_range, reads
 
 # Signals that move a session are read one by one (packet_pages.py); an escaped one may be any of them.
 _IS_MOVING = """
@@ -97,6 +97,7 @@ class CountedRanges:
     """Positions of the entries that move the session: they are in no count."""
 
 
+@reads(of_given)
 async def count_ranges(
     pool: asyncpg.Pool, session_id: str, shard: int, *, after: int, last: int, width: int
 ) -> CountedRanges:
@@ -110,6 +111,7 @@ async def count_ranges(
     return CountedRanges(packets, hops, sorted(moving + moved))
 
 
+@reads(of_given)
 async def extent_of(pool: asyncpg.Pool, session_id: str, shard: int) -> tuple[int, int]:
     """Return how many packets a session has, and the position of the first; (0, 0) when it has none."""
     bounds = await read_range(pool, [session_id])
@@ -295,6 +297,7 @@ async def figures_of_runs(pool: asyncpg.Pool, run_ids: Sequence[str]) -> list[Ru
     return [RunFigures(**row, latest=latest[row["run_id"]]) for row in rows]
 
 
+@reads(lambda given: Reach(sessions=[given["place"].session_id]))
 async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFigures:
     """Return counts of a session's packets; they are counted in the database."""
     verdicts: dict[str, int] = {}
@@ -316,12 +319,14 @@ async def session_figures(pool: asyncpg.Pool, place: SessionPlace) -> SessionFig
     )
 
 
+@reads(of_given)
 async def last_entry(pool: asyncpg.Pool, session_id: str, shard: int) -> int:
     """Return the position of a session's last entry; 0 when it has none."""
     bounds = await read_range(pool, [session_id])
     return await pool.fetchval(*bounded(_LAST, bounds, session_id, shard)) or 0
 
 
+@reads(of_given)
 async def page_of_moves(pool: asyncpg.Pool, session_id: str, *, after: int = 0, limit: int = 500) -> list[MoveRow]:
     """Return the transitions and barriers of a session behind `after`, oldest first."""
     bounds = await read_range(pool, [session_id])

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 
 from apc_contracts.session.document import SessionDocument, decode_document
-from apc_log.heads import bounded, read_range
+from apc_log.heads import Given, Reach, bounded, of_given, read_range, reads
 from apc_log.queries.packets import Position
 
 _COLUMNS = "session_id, open_deliveries, updated_at, is_terminal, document"
@@ -63,6 +63,7 @@ async def get_session(pool: asyncpg.Pool, session_id: str) -> SessionRow | None:
     return None if record is None else _session(record)
 
 
+@reads(of_given)
 async def list_held_packets(pool: asyncpg.Pool, session_id: str) -> list[HeldRow]:
     """Return what a session holds, until its barrier or until RESUME, in the order of the log."""
     bounds = await read_range(pool, [session_id])
@@ -145,6 +146,7 @@ BEGINNING = Position(-1, 0)
 """Before every packet of every shard."""
 
 
+@reads(of_given)
 async def run_packets(
     pool: asyncpg.Pool, run_id: str, packet_types: Sequence[str], after: Position = BEGINNING
 ) -> Sequence[asyncpg.Record]:
@@ -156,6 +158,7 @@ async def run_packets(
     return await pool.fetch(_PACKETS, run_id, packet_types, *after)
 
 
+@reads(of_given)
 async def count_run_packets(pool: asyncpg.Pool, run_id: str) -> dict[tuple[str, str], int]:
     """Return how many packets a run has, by packet type and verdict on arrival."""
     return {(row["packet_type"], row["verdict"]): row["packets"] for row in await pool.fetch(_COUNTS, run_id)}
@@ -169,6 +172,7 @@ async def run_transfer_ends(pool: asyncpg.Pool, run_id: str) -> dict[UUID, tuple
     return {row["packet_id"]: (row["to_state"], row["metadata"]) for row in await pool.fetch(_TRANSFER_ENDS, run_id)}
 
 
+@reads(of_given)
 async def run_moves(pool: asyncpg.Pool, run_id: str) -> Sequence[asyncpg.Record]:
     """Return `event`, `to_state`, `round`, `generation` and `facts` (JSON text) of the transitions and barriers."""
     return await pool.fetch(_MOVES, run_id)
@@ -179,6 +183,11 @@ async def has_run_ended(pool: asyncpg.Pool, run_id: str) -> bool:
     return bool(await pool.fetchval(_HAS_ENDED, run_id))
 
 
+def _of_trials(given: Given) -> Reach:
+    return Reach() if given["only"] is None else Reach(runs=[given["only"]])
+
+
+@reads(_of_trials)
 async def past_trials(
     connection: asyncpg.Connection, but_not: str, most_runs: int, only: str | None = None
 ) -> Sequence[asyncpg.Record]:

@@ -21,7 +21,7 @@ from apc_contracts.explanation.surroundings import (
 )
 from apc_contracts.identity.registry import Registration
 from apc_contracts.vocabulary import ORCHESTRATOR
-from apc_log.heads import bounded, read_range
+from apc_log.heads import bounded, of_given, read_range, reads
 from apc_log.queries.agents import OWN_REPORT, ListedAgent, list_registered
 from apc_log.queries.dead import list_dead
 from apc_log.queries.failures import failures_of, halting_failure
@@ -101,6 +101,7 @@ GROUP BY code, rule, sender_agent_id, packet_type ORDER BY max(seq) DESC LIMIT $
 _MOST_CODES = 50
 
 
+@reads(of_given)
 async def count_refusals(pool: asyncpg.Pool, session_id: str) -> tuple[RefusalCount, ...]:
     """Return how many packets of a session were refused: by code, rule, sender and type; at most 50, latest first."""
     bounds = await read_range(pool, [session_id])
@@ -139,6 +140,7 @@ SELECT document ->> 'halt_reason' FROM apc_log.sessions WHERE session_id = $1 AN
 """
 
 
+@reads(of_given)
 async def read_refused_usage(pool: asyncpg.Pool, session_id: str) -> tuple[RefusedUsage, ...]:
     """Return what was reported as spent in a session and not charged, the largest parts first; at most 100."""
     bounds = await read_range(pool, [session_id])
@@ -146,6 +148,7 @@ async def read_refused_usage(pool: asyncpg.Pool, session_id: str) -> tuple[Refus
     return tuple(RefusedUsage(**row) for row in rows)
 
 
+@reads(of_given)
 async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
     """Return why what came of a session is open to doubt; encrypted ERRORs are read with the master key."""
     doubts = await read_log_doubts(pool, session_id)
@@ -158,6 +161,7 @@ async def read_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
     )
 
 
+@reads(of_given)
 async def read_log_doubts(pool: asyncpg.Pool, session_id: str) -> Doubts:
     """Return what is open to doubt beside failures."""
     bounds = await read_range(pool, [session_id])
@@ -187,6 +191,7 @@ async def _shared_user(pool: asyncpg.Pool, session_id: str, registry: Mapping[st
     return users.pop() if len(members) > 1 and len(users) == 1 else None
 
 
+@reads(of_given)
 async def read_surroundings(pool: asyncpg.Pool, session_id: str, silence: timedelta) -> Surroundings:
     """Return what an explanation of this session needs; `silence` is the workers' setting heartbeat_silence."""
     bounds = await read_range(pool, [session_id])

@@ -9,6 +9,9 @@ from uuid import UUID
 import asyncpg
 import orjson
 
+from apc_log.heads import places_away
+from apc_log.queries.run_cards import ARCHIVED
+
 TroubleKind = Literal["refusal", "failure", "dead_letter", "verification"]
 Grouping = Literal["code", "rule", "agent", "field"]
 GROUPS: Mapping[Grouping, tuple[str, ...]] = {
@@ -275,7 +278,7 @@ class Trouble:
     """Of a failure the packet that was being handled."""
     packet_type: str | None
     message: str | None
-    """What the gate, the handler or the log says of it."""
+    """What the gate, the handler or the log says of it; `ARCHIVED` where that is in the archive."""
     refusal: dict[str, object] | None = None
 
 
@@ -284,9 +287,13 @@ async def list_troubles(
 ) -> list[Trouble]:
     """Return single troubles, newest first, behind `after` (at, shard, seq)."""
     rows = await pool.fetch(_OCCURRENCES, *filters.arguments, *(after or (None, None, None)), limit)
-    return [
-        Trouble(**{**row, "refusal": None if row["refusal"] is None else orjson.loads(row["refusal"])}) for row in rows
-    ]
+    away = await places_away(pool, [(row["shard"], row["seq"]) for row in rows if row["message"] is None])
+    troubles = []
+    for row in rows:
+        refusal = None if row["refusal"] is None else orjson.loads(row["refusal"])
+        message = ARCHIVED if (row["shard"], row["seq"]) in away else row["message"]
+        troubles.append(Trouble(**{**row, "refusal": refusal, "message": message}))
+    return troubles
 
 
 # Somebody knows of an issue: an entry of every shard's log, by the one function that may write it.

@@ -1,0 +1,165 @@
+"""Readings of a log that was released: each is complete, or an error with the place of what is missing."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import asyncpg
+import pytest
+from tests.support.log.archived import write_segments
+
+import apc_log.queries
+from apc_bus.database import open_pool
+from apc_contracts.contract.contract import load_contract
+from apc_log.archive import Archive
+from apc_log.errors import ArchiveUnavailable
+from apc_log.offline_verifier import PublicKey
+from apc_log.queries.dead import DeliveryId
+from apc_log.queries.news import Passage
+from apc_log.queries.packets import list_agent_packets
+from apc_log.queries.replay import replay
+from apc_persister.ageing import Ageing, Policy
+from apc_persister.follower import Follower
+
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
+EARLY = datetime(2020, 1, 1, tzinfo=UTC)
+SESSION, RUN = "session-of-run-0", "run-0"
+_BEGIN_SESSIONS = """
+INSERT INTO apc_log.sessions (session_id, shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step,
+                              open_deliveries, document, first_seq, last_seq)
+SELECT session_id, shard, 1, 1, substr(session_id, 12), 'RESULT_READY', session_id <> 'session-of-run-1', 1, 1, 1, 0,
+       '{}', first_seq, last_seq
+FROM apc_log.unopened_sessions
+"""
+_EXPORTED = """
+INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 0, 'held', next_seq FROM apc_log.shards
+"""
+# Of tables that stay as a whole, or of what is said to be of the database alone.
+UNDIVIDED = frozenset(
+    "known_keys opened_bodies bodies_here read_said search_log read_lag list_sessions get_session run_transfer_ends "
+    "has_run_ended page_of_sessions sessions_of_opener count_of_opener has_other_opener find_session figures_of_runs "
+    "list_issues list_acknowledgements troubles_behind list_troubles acknowledge list_questions passages replay "
+    "count_minutes first_minute entries_behind list_agent_days read_latencies latest_packets count_left_behind "
+    "list_registered read_signs count_open_deliveries read_seconds_ahead read_exports count_dead_by_reason read_age "
+    "recent_work list_shard_ends page_of_cards cards_of get_packet_lineage_summary get_protocol_effectiveness "
+    "get_transfer_quality_rollup get_transfer_eval_correlation get_transfer_refusals list_protocol_propagation "
+    "list_protocols session_scores session_transfers read_recorded list_arbitrations verify_run try_contract".split()
+)
+
+
+class ReleasedLog:
+    """A log, and what of its two segments was released."""
+
+    def __init__(self, pool: asyncpg.Pool, archive: Archive, key: PublicKey) -> None:
+        self.pool = pool
+        self.archive = archive
+        self.key = key
+
+    async def release(self) -> None:
+        """Archive both segments and let go of them."""
+        async with self.pool.acquire() as connection:
+            policy = Policy(release_after=timedelta(microseconds=1))
+            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == [
+                "archived",
+                "waits",
+            ] * 2
+            await connection.execute(_EXPORTED)
+            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == ["released"] * 2
+
+
+@pytest.fixture
+async def log(postgres_url: str, tmp_path: Path) -> AsyncIterator[ReleasedLog]:
+    """A log with two full segments, nothing released: session-of-run-1 is open, the others have ended."""
+    name, key, _ = await write_segments(postgres_url)
+    pool = await open_pool(postgres_url, max_size=4)
+    await Follower(pool).catch_up()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute(_BEGIN_SESSIONS)
+        await connection.execute("DELETE FROM apc_log.unopened_sessions")
+    yield ReleasedLog(pool, Archive(tmp_path / "archive", name, cache=tmp_path / "cache"), key)
+    await pool.close()
+
+
+def readings() -> Iterator[tuple[str, Callable[..., Awaitable[Any]]]]:
+    """Yield every public reading of the log's queries, by its name."""
+    for module in pkgutil.iter_modules(apc_log.queries.__path__):
+        found: ModuleType = importlib.import_module(f"apc_log.queries.{module.name}")
+        for name, function in vars(found).items():
+            if inspect.isfunction(function) and function.__module__ == found.__name__ and name[0] != "_":
+                if next(iter(inspect.signature(function).parameters), "") in ("pool", "connection"):
+                    yield name, function
+
+
+def test_every_reading_is_complete_or_named_here() -> None:
+    """A new reading of the log says what it looks at."""
+    named = {name for name, function in readings() if "reads" not in vars(function)}
+    assert named - UNDIVIDED == set()
+
+
+async def arguments(pool: asyncpg.Pool) -> dict[str, Any]:
+    """Return for each name of a parameter what the readings are asked for."""
+    rows = await list_agent_packets(pool, session_id=SESSION, limit=50)
+    claim = next(row for row in rows if row.packet_type == "CLAIM")
+    last = await pool.fetchval("SELECT next_seq - 1 FROM apc_log.shards")
+    delivery = DeliveryId(SESSION, rows[0].packet_id, rows[0].recipients[0])
+    return {
+        **{"session_id": SESSION, "run_id": RUN, "packet_id": claim.packet_id, "limit": 100, "shard": 0},
+        **{"place": rows[0].position, "places": [row.position for row in rows], "position": rows[0].position},
+        **{"positions": [row.seq for row in rows], "after": 0, "last": last, "width": 1000, "newest": False},
+        **{"given": {"session_id": SESSION}, "look_at": 500, "text": "word", "packets": rows, "since": EARLY},
+        **{"step": timedelta(days=1000), "days": 3000, "packet_ids": [row.packet_id for row in rows]},
+        **{"delivery": delivery, "deliveries": [delivery], "named": None, "done": claim.packet_id, "user": "u"},
+        **{"passage": Passage({0: last}), "wanted": [(SESSION, row.packet_id) for row in rows], "only": RUN},
+        **{"answers": [], "sender": claim.sender_agent_id, "halt_reason": None, "dead": [], "agent_id": "receiver-0"},
+        **{"contract": load_contract(), "silence": timedelta(minutes=1), "packet_types": ["CLAIM"], "but_not": "x"},
+        **{"most_runs": 10, "kind": "packet", "end": str(claim.packet_id)[-6:]},
+    }
+
+
+def given_to(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a reading: what it cannot do without, and what narrows it."""
+    given: dict[str, Any] = {}
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= {"session_id": SESSION} if name not in ("page_of_arbitrations",) else {}
+        elif parameter.default is parameter.empty:
+            given[parameter.name] = known.get(parameter.name)
+    if name == "effects_of":
+        given["packets"] = known["wanted"]
+    if name in ("run_packets",):
+        given.pop("after", None)
+    if name == "session_figures":
+        given["place"] = type("Place", (), {"session_id": SESSION, "shard": 0})()
+    if name in ("page_of_packets",):
+        given["after"] = None
+    if name == "search_packets":
+        given["after"] = None
+    return given
+
+
+async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: ReleasedLog) -> None:
+    known = await arguments(log.pool)
+    asked = {
+        name: (function, given_to(name, function, known)) for name, function in readings() if "reads" in vars(function)
+    }
+    before = {name: await function(log.pool, **given) for name, (function, given) in asked.items()}
+    await log.release()
+    refused, same, wrong = [], [], []
+    for name, (function, given) in asked.items():
+        try:
+            result = await function(log.pool, **given)
+        except ArchiveUnavailable as error:
+            assert str(error).startswith("ARCHIVE_UNAVAILABLE: log/"), name
+            refused.append(name)
+        else:
+            (same if result == before[name] else wrong).append(name)
+    print("same", same, "refused", refused)
+    assert wrong == []
+    assert len(refused) > 30
+    with pytest.raises(ArchiveUnavailable, match=r"log/.*/00000000000000000001: it was released from the database"):
+        [row async for row in replay(log.pool, RUN)]

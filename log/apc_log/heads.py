@@ -5,7 +5,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, wraps
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
@@ -279,7 +279,8 @@ def _filled(statement: str) -> str:
 # and EVALs with what is about them. A reading that needs more is an error, or is repeated with the archive.
 
 _GONE = """
-SELECT shard, first_seq, last_seq, state = 'expired' FROM apc_log.segments WHERE state IN ('released', 'expired')
+SELECT shard, first_seq, last_seq, state = 'expired', manifest ->> 'sha256' FROM apc_log.segments
+WHERE state IN ('released', 'expired')
 ORDER BY shard, first_seq
 """
 # A session whose transitions or other packets are still there has stayed in this segment as a whole.
@@ -306,6 +307,7 @@ WHERE NOT EXISTS (
 )
 """
 _RUN_SESSIONS = "SELECT session_id FROM apc_log.sessions WHERE run_id = ANY ($1::text[])"
+_RUN_PACKETS = "SELECT DISTINCT session_id FROM apc_log.agent_packets WHERE run_id = ANY ($1::text[])"
 # What names the run in a session that never began is looked for between its first entry and its last.
 _STRAYS = """
 SELECT DISTINCT gone.shard, gone.first_seq
@@ -342,6 +344,8 @@ class Gone:
     last: int
     is_expired: bool
     """Its rows may have gone from the archive as well."""
+    manifest: str | None
+    """SHA-256 of its manifest, as the log has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,12 +359,24 @@ class Reach:
     places: Collection[tuple[int, int]] | None = None
     ranges: Collection[LogRange] | None = None
     since: datetime | None = None
+    page: "Page | None" = None
+    """Of the named part a page of packets alone is wanted."""
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is named."""
         named = (self.sessions, self.runs, self.packets, self.places, self.ranges, self.since)
         return all(one is None for one in named)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of packets that match every filter, in the order of the log or against it, behind `after`."""
+
+    filters: Mapping[str, Any]
+    after: tuple[int, int] | None
+    limit: int
+    newest: bool = False
 
 
 async def released_in(connection: asyncpg.Pool | AnyConnection, reach: Reach) -> list[Gone]:
@@ -415,6 +431,21 @@ async def _at_places(
     rows = await connection.fetch(_PACKETS_AT, [shard for shard, _ in of], [seq for _, seq in of])
     here = {(row["shard"], row["seq"]): row["session_id"] for row in rows}
     return set(here.values()), {segment for place, segment in of.items() if place not in here}
+
+
+async def sessions_here(connection: asyncpg.Pool | AnyConnection, reach: Reach) -> set[str]:
+    """Return the sessions that the database knows of what is reached: runs, packets, places."""
+    found: set[str] = set()
+    if reach.runs is not None:
+        for statement in (_RUN_SESSIONS, _RUN_PACKETS):
+            found |= {row[0] for row in await connection.fetch(statement, list(reach.runs))}
+    if reach.packets is not None:
+        rows = await connection.fetch(_SESSIONS_OF_PACKETS, list(reach.packets))
+        found |= {row["session_id"] for row in rows}
+    if reach.places is not None:
+        shards, seqs = [place[0] for place in reach.places], [place[1] for place in reach.places]
+        found |= {row["session_id"] for row in await connection.fetch(_PACKETS_AT, shards, seqs)}
+    return found
 
 
 async def places_away(
@@ -541,10 +572,12 @@ def of_given(given: Given) -> Reach:
 def of_page(given: Given) -> Reach:
     """Return the reach of a page in the order of the log, behind `after`."""
     reach, after = of_given(given), given.get("after")
-    if after is None or not reach.is_whole:
-        return reach
+    wanted = given.get("filters", given.get("given", {}))
+    page = Page(wanted, after, given["limit"], given.get("newest", False))
+    if after is None or not reach.is_whole or page.newest:
+        return replace(reach, page=page)
     others = (LogRange(shard, 1) for shard in range(after[0] + 1, _SHARDS))
-    return Reach(ranges=[LogRange(after[0], after[1] + 1), *others])
+    return Reach(ranges=[LogRange(after[0], after[1] + 1), *others], page=page)
 
 
 def of_places(given: Given) -> Reach:

@@ -10,7 +10,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.vocabulary import CONTROL_TYPES
-from apc_log.heads import Given, Reach, bounded, of_page, read_range, reads
+from apc_log.heads import Given, Reach, bounded, read_range, reads
 from apc_log.queries.packets import Position
 
 # The newest hop of a recipient is its state; a RETRACTION is one hop of the whole packet.
@@ -114,7 +114,7 @@ class DeliveryHop:
 def _of_dead(given: Given) -> Reach:
     if given["session_id"] is None and given["packet_ids"] is not None:
         return Reach(packets=given["packet_ids"])
-    return of_page({"session_id": given["session_id"], "after": given["after"]})
+    return Reach() if given["session_id"] is None else Reach(sessions=[given["session_id"]])
 
 
 @reads(_of_dead)

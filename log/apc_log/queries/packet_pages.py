@@ -1,7 +1,7 @@
 """Packets for the web console: entries for a feed, pages without bodies, neighbours, text search, columns to draw."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -241,7 +241,7 @@ class SearchStep:
     """The last packet that was looked at; None when there was none."""
 
 
-@reads(lambda given: _of_listed(given), enough=is_last_page)
+@reads(of_page, enough=is_last_page)
 async def page_of_packets(
     pool: asyncpg.Pool, given: Mapping[str, Any], *, newest: bool, after: Position | None, limit: int
 ) -> list[PacketLine]:
@@ -266,7 +266,7 @@ def _is_newest_step(step: SearchStep, given: Given, gone: Sequence[Gone], until:
 
 
 def _of_listed(given: Given) -> Reach:
-    return of_given(given) if given["newest"] else of_page(given)
+    return replace(of_page({**given, "limit": 0}), page=None)
 
 
 @reads(_of_listed, enough=_is_newest_step)

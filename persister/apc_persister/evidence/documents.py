@@ -11,7 +11,7 @@ from uuid import UUID
 
 import orjson
 
-from apc_log.heads import AnyConnection
+from apc_log.heads import AnyConnection, LogRange, Reach, require_here
 from apc_log.offline_verifier import (
     BUNDLE,
     CONSISTENCY,
@@ -64,7 +64,13 @@ async def last_checkpoint(connection: AnyConnection, shard: int) -> str | None:
 
 
 async def find_packet(connection: AnyConnection, packet_id: UUID, session_id: str | None = None) -> tuple[int, int]:
-    """Return shard and seq of a packet. Raises ProofImpossible: the log has none, or several sessions have one."""
+    """Return shard and seq of a packet.
+
+    Raises:
+        ProofImpossible: the log has none, or several sessions have one.
+        ArchiveUnavailable: it may have been released from the database.
+    """
+    await require_here(connection, Reach(packets=[packet_id]))
     rows = await connection.fetch(_PLACES, packet_id)
     matching = [row for row in rows if session_id in (None, row["session_id"])]
     if not matching:
@@ -81,8 +87,10 @@ async def prove_entry(connection: AnyConnection, key: PublicKey, shard: int, seq
     Raises:
         ProofImpossible: no such entry, or not in the tree yet.
         TreeBroken: tiles are missing.
+        ArchiveUnavailable: it was released from the database: `prove_cold` proves it from the archive.
     """
     async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await require_here(connection, Reach(ranges=[LogRange(shard, seq, seq)]))
         tiles = await Tiles.open(connection, shard)
         await prepare_reader(connection)
         head = await _head(connection, tiles.tree.size, key, shard)
@@ -133,8 +141,10 @@ async def bundle_lines(
         ProofImpossible: no such run, a contract of the run is not among those given or was changed in the database, an
             entry is not in the tree yet.
         TreeBroken: the log of a shard does not verify.
+        ArchiveUnavailable: some of the run was released from the database.
     """
     async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await require_here(connection, Reach(runs=[run_id]))
         await prepare_reader(connection)
         places: dict[int, list[int]] = {}
         for shard, seq in await connection.fetch(_OF_A_RUN, run_id):

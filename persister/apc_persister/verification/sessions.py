@@ -15,6 +15,7 @@ from apc_contracts.replay.session_replay import SessionReplay
 from apc_contracts.session.session import Session
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
+from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import AnyConnection
 from apc_log.queries.replay import ContractBook, PostgresRecords
 from apc_persister.verification.findings import MOST_FINDINGS, LogFinding
@@ -105,6 +106,8 @@ async def compare_sessions(
             except ReplayDiffers as error:
                 sessions.findings.append(_finding(error.shard, error.seq, session_id, _difference(error)))
             except ReplayImpossible as error:
+                sessions.unplayed.append(f"session {session_id!r}: {error}")
+            except ArchiveUnavailable as error:
                 sessions.unplayed.append(f"session {session_id!r}: {error}")
             except (*UNREADABLE, *UNPLAYABLE) as error:
                 sessions.findings.append(_finding(None, 1, session_id, f"cannot be read: {error!r}"))

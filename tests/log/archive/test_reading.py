@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +16,11 @@ from tests.support.log.archived import write_segments
 
 import apc_log.queries
 from apc_bus.database import open_pool
+from apc_bus.settings import ArchiveSettings
 from apc_contracts.contract.contract import load_contract
-from apc_log.archive import Archive
+from apc_log.archive import BLOCK, Archive
+from apc_log.cold import read_archive
 from apc_log.errors import ArchiveUnavailable
-from apc_log.offline_verifier import PublicKey
 from apc_log.queries.dead import DeliveryId
 from apc_log.queries.news import Passage
 from apc_log.queries.packets import list_agent_packets
@@ -52,13 +54,22 @@ UNDIVIDED = frozenset(
 )
 
 
+WHOLE = frozenset(
+    "page_of_arbitrations count_set_aside list_dead count_unstored entries_of_shard ids_that_end count_deliveries "
+    "list_news list_refused count_verdicts count_late_heartbeats past_trials count_conflicts count_retried "
+    "list_invocations count_recent".split()
+)
+"""Looks at the whole log, or all of a time: an error with an archive as well."""
+
+
 class ReleasedLog:
     """A log, and what of its two segments was released."""
 
-    def __init__(self, pool: asyncpg.Pool, archive: Archive, key: PublicKey) -> None:
+    def __init__(self, pool: asyncpg.Pool, log_name: str, folder: Path) -> None:
         self.pool = pool
-        self.archive = archive
-        self.key = key
+        self.log_name = log_name
+        self.folder = folder
+        self.archive = Archive(folder / "archive", log_name, cache=folder / "cache")
 
     async def release(self) -> None:
         """Archive both segments and let go of them."""
@@ -71,17 +82,22 @@ class ReleasedLog:
             await connection.execute(_EXPORTED)
             assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == ["released"] * 2
 
+    def attach(self) -> None:
+        """Let the pool read the archive."""
+        settings = ArchiveSettings(archive_url=self.archive.location, data_dir=self.folder)
+        read_archive(self.pool, settings, self.log_name)
+
 
 @pytest.fixture
 async def log(postgres_url: str, tmp_path: Path) -> AsyncIterator[ReleasedLog]:
     """A log with two full segments, nothing released: session-of-run-1 is open, the others have ended."""
-    name, key, _ = await write_segments(postgres_url)
+    name, _, _ = await write_segments(postgres_url)
     pool = await open_pool(postgres_url, max_size=4)
     await Follower(pool).catch_up()
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute(_BEGIN_SESSIONS)
         await connection.execute("DELETE FROM apc_log.unopened_sessions")
-    yield ReleasedLog(pool, Archive(tmp_path / "archive", name, cache=tmp_path / "cache"), key)
+    yield ReleasedLog(pool, name, tmp_path)
     await pool.close()
 
 
@@ -149,7 +165,7 @@ async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: Relea
     }
     before = {name: await function(log.pool, **given) for name, (function, given) in asked.items()}
     await log.release()
-    refused, same, wrong = [], [], []
+    refused, same, wrong = list[str](), list[str](), list[str]()
     for name, (function, given) in asked.items():
         try:
             result = await function(log.pool, **given)
@@ -158,8 +174,78 @@ async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: Relea
             refused.append(name)
         else:
             (same if result == before[name] else wrong).append(name)
-    print("same", same, "refused", refused)
     assert wrong == []
     assert len(refused) > 30
     with pytest.raises(ArchiveUnavailable, match=r"log/.*/00000000000000000001: it was released from the database"):
         [row async for row in replay(log.pool, RUN)]
+
+
+async def test_each_reading_goes_on_in_the_archive(log: ReleasedLog) -> None:
+    known = await arguments(log.pool)
+    complete = {name: function for name, function in readings() if "reads" in vars(function)}
+    asked = {name: (function, given_to(name, function, known)) for name, function in complete.items()}
+    before = {name: await function(log.pool, **given) for name, (function, given) in asked.items()}
+    replayed = [row async for row in replay(log.pool, RUN)]
+    await log.release()
+    log.attach()
+
+    refused, wrong = set[str](), list[str]()
+    for name, (function, given) in asked.items():
+        try:
+            result = await function(log.pool, **given)
+        except ArchiveUnavailable as error:
+            assert "this is not looked for in the archive" in str(error), name
+            refused.add(name)
+        except Exception as error:
+            wrong.append(f"{name} {error!r}"[:300])
+        else:
+            if name == "read_surroundings":
+                result = replace(result, now=before[name].now)
+            wrong += [] if result == before[name] else [name]
+    assert wrong == []
+    assert refused == WHOLE
+    assert [row async for row in replay(log.pool, RUN)] == replayed
+
+
+PAGED: tuple[dict[str, Any], ...] = (
+    {},
+    {"session_id": SESSION},
+    {"run_id": RUN},
+    {"task_id": "task-3"},
+    {"packet_type": "TRANSFER"},
+    {"packet_type": "CLAIM", "run_id": "run-2"},
+    {"packet_id": APPROVAL},
+)
+
+
+async def pages(pool: asyncpg.Pool, given: dict[str, Any]) -> list[TracePage]:
+    """Return all pages of a trace, each large enough to take in some of the log that is not archived."""
+    found, after = list[TracePage](), None
+    while True:
+        found.append(await trace(pool, limit=4_000, after=after, **given))
+        after = found[-1].after
+        if after is None:
+            return found
+
+
+async def test_traces_of_cold_and_hot_are_what_they_were(log: ReleasedLog) -> None:
+    """Pages in the order of the log and against it; TRANSFERs stand in both, and are counted once."""
+    before = [await pages(log.pool, given) for given in PAGED]
+    last = await log.pool.fetchval("SELECT max(seq) FROM apc_log.agent_packets")
+    assert last > 2 * BLOCK, "some of it stays"
+    asked = [({"task_id": "task-3"}, None), ({}, None), ({}, Position(0, BLOCK + 99)), ({"session_id": SESSION}, None)]
+    newest = [await page_of_packets(log.pool, given, newest=True, after=after, limit=300) for given, after in asked]
+    await log.release()
+    with pytest.raises(ArchiveUnavailable):
+        await pages(log.pool, {"task_id": "task-3"})
+    log.attach()
+    for given, was in zip(PAGED, before, strict=True):
+        assert await pages(log.pool, given) == was, given
+    for (given, after), rows in zip(asked, newest, strict=True):
+        assert await page_of_packets(log.pool, given, newest=True, after=after, limit=300) == rows, (given, after)
+
+
+async def test_a_session_that_stays_needs_no_archive(log: ReleasedLog) -> None:
+    before = await pages(log.pool, {"session_id": "session-of-run-1"})
+    await log.release()
+    assert await pages(log.pool, {"session_id": "session-of-run-1"}) == before

@@ -18,7 +18,7 @@ import asyncpg
 
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
 from apc_bus.port import ActPublisher, Bus
-from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.settings import ArchiveSettings, BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
@@ -93,6 +93,11 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
         try:
             if not await holds_log(pool):
                 raise InputUnusable("this database holds no log: run `apc migrate`")
+            archive = ArchiveSettings()
+            if archive.archive_url is not None:
+                from apc_log.cold import read_archive  # loads an object store
+
+                read_archive(pool, archive)
             yield pool, url
         except DATABASE_AWAY as error:
             raise ServiceAway(f"the database failed: {first_line(error)}") from error

@@ -23,7 +23,7 @@ from apc_log.archive import BLOCK, OF_ENTRIES, SCHEMAS, Archive, Manifest, place
 from apc_log.body_encryption import is_sealed
 from apc_log.entries import BYTES_COLUMN, FLOATS, HASHES, JSON, TIME_LISTS, TIMES
 from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
-from apc_log.heads import AnyConnection, Gone, Page, Reach, attach_archive, released_in, sessions_here
+from apc_log.heads import AnyConnection, Gone, Page, Reach, attach_archive, origin_of, released_in, sessions_here
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes
 from apc_log.offline_verifier import (
     COLUMNS,
@@ -678,15 +678,18 @@ NOT EXISTS (SELECT FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) AS gon
 """
 
 
-def read_archive(pool: asyncpg.Pool, settings: ArchiveSettings, log_name: str) -> None:
-    """Let readings of the log through this pool go on in the archive of the settings, if they name one."""
-    if settings.archive_url is not None:
-        attach_archive(pool, partial(_thaw, Archive.open(settings, log_name)))
+def read_archive(pool: asyncpg.Pool, settings: ArchiveSettings) -> None:
+    """Let readings of the log through this pool go on in the archive of the settings."""
+    attach_archive(pool, partial(_thaw, settings, {}))
 
 
 @asynccontextmanager
 async def _thaw(
-    archive: Archive, pool: asyncpg.Pool, reach: Reach, gone: Sequence[Gone]
+    settings: ArchiveSettings,
+    opened: dict[str, Archive],
+    pool: asyncpg.Pool,
+    reach: Reach,
+    gone: Sequence[Gone],
 ) -> AsyncIterator[asyncpg.Pool]:
     """Give what takes statements as the pool does, and reads the rows of a reach, archived ones too.
 
@@ -694,6 +697,8 @@ async def _thaw(
         ArchiveUnavailable, ArchiveDiffers: a segment or an object of it cannot be read; rows have expired.
         ArchiveError: DuckDB is not installed, or the reading would need the whole log.
     """
+    name = (await origin_of(pool, gone[0].shard)).rpartition("/")[0]
+    archive = opened.setdefault(name, opened.get(name) or Archive.open(settings, name))
     is_page = reach.page is not None and not {"verdict", "refusal_code"} & {
         name for name, value in reach.page.filters.items() if value is not None
     }

@@ -470,9 +470,14 @@ async def released_until(connection: asyncpg.Pool | AnyConnection) -> datetime |
     return max((at for at in times if at is not None), default=None)
 
 
+async def origin_of(connection: asyncpg.Pool | AnyConnection, shard: int) -> str:
+    """Return the origin of a shard that its signed checkpoints name: `<log name>/<shard>`."""
+    return str(await connection.fetchval(_ORIGIN, shard))
+
+
 async def unavailable(connection: asyncpg.Pool | AnyConnection, gone: Gone) -> ArchiveUnavailable:
     """Return the error of who needs the archive of a segment and has none."""
-    origin = await connection.fetchval(_ORIGIN, gone.shard)
+    origin = await origin_of(connection, gone.shard)
     problem = "it was released from the database, and there is no archive to read: set APC_ARCHIVE_URL"
     return ArchiveUnavailable(f"log/{origin}/{gone.first:020}", None, problem)
 

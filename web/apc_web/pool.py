@@ -6,6 +6,7 @@ from datetime import timedelta
 import asyncpg
 
 from apc_bus.database import open_pool
+from apc_bus.settings import ArchiveSettings
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -25,8 +26,17 @@ _SETTINGS = {
 
 
 async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
-    """Return a pool that reads as `apc_reader`, 5 s a statement. Raises DatabaseUnavailable."""
-    return await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS})
+    """Return a pool that reads as `apc_reader`, 5 s a statement, and in the archive of APC_ARCHIVE_URL.
+
+    Raises DatabaseUnavailable.
+    """
+    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS})
+    archive = ArchiveSettings()
+    if archive.archive_url is not None:
+        from apc_log.cold import read_archive  # loads an object store
+
+        read_archive(pool, archive)
+    return pool
 
 
 async def open_state_reader(url: str, wait: timedelta) -> asyncpg.Pool:

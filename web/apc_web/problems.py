@@ -15,7 +15,7 @@ from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError, DatabaseUnavailable
 from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
-from apc_log.errors import SearchUnusable
+from apc_log.errors import ArchiveDiffers, ArchiveUnavailable, SearchUnusable
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_web.errors import ApiError
 from apc_web.models import ProblemDocument
@@ -92,6 +92,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(503, "AWAY", str(error))
         case ProofImpossible():
             return ApiError(409, "PROOF_IMPOSSIBLE", str(error))
+        case ArchiveUnavailable() | ArchiveDiffers():
+            return ApiError(503, "ARCHIVE_UNAVAILABLE", str(error))
         case TreeBroken():
             return ApiError(503, "TREE_BROKEN", str(error))
         case asyncpg.QueryCanceledError():

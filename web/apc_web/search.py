@@ -44,6 +44,8 @@ class SearchPage(ApiModel):
     """Packets of that time whose content is not searched: encrypted, or no JSON. They are found by names and ids."""
     is_unread_whole: bool
     """False: there are more of them than `unread`."""
+    archived_until: datetime | None
+    """Packets up to this time are in the archive, and are not searched; null where all of that time are."""
     behind: int
     """Entries of the log that the search does not know yet."""
 
@@ -64,6 +66,7 @@ async def search_page(reading: Reading, wanted: Wanted, after: str | None, limit
         next=cursor,
         unread=min(found.unread, MOST_UNREAD),
         is_unread_whole=found.unread <= MOST_UNREAD,
+        archived_until=found.archived_until,
         behind=await read_lag(reading.pool, "packet_search", "run_cards"),
     )
 

@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 import typer
 
-from apc_bus.settings import LogKeySettings
+from apc_bus.settings import ArchiveSettings, LogKeySettings
 from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whole_session_id
 from apc_cli.commands.log_archive import add_to
 from apc_cli.commands.log_verification import (
@@ -35,6 +35,7 @@ from apc_cli.system.running import run_quietly
 from apc_contracts import load_contract
 from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_contracts.text import numbered
+from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import read_epochs
 from apc_log.offline_verifier import main as verify_offline
 from apc_persister.encryption import erase_subject
@@ -236,16 +237,21 @@ async def prove(
     ] = None,
 ) -> None:
     """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
-    if archive is not None:
-        _write_document(await prove_from_archive(archive, what, keys or [], session_id), out)
-        return
-    async with open_log() as pool, pool.acquire() as connection:
-        number = _ENTRY.fullmatch(what)
-        if number:
-            shard, seq = int(number[1]), int(number[2])
-        else:
-            shard, seq = await find_packet(connection, _packet_id(what), session_id)
-        _write_document(await prove_entry(connection, TrustedKeys(keys or []).of(shard), shard, seq), out)
+    if archive is None:
+        try:
+            async with open_log() as pool, pool.acquire() as connection:
+                number = _ENTRY.fullmatch(what)
+                if number:
+                    shard, seq = int(number[1]), int(number[2])
+                else:
+                    shard, seq = await find_packet(connection, _packet_id(what), session_id)
+                _write_document(await prove_entry(connection, TrustedKeys(keys or []).of(shard), shard, seq), out)
+                return
+        except ArchiveUnavailable:  # it was released from the database
+            archive = ArchiveSettings().archive_url
+            if archive is None:
+                raise
+    _write_document(await prove_from_archive(archive, what, keys or [], session_id), out)
 
 
 @app.command()

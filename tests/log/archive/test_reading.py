@@ -12,7 +12,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support.log.archived import write_segments
+from tests.support.log.archived import APPROVAL, write_segments
 
 import apc_log.queries
 from apc_bus.database import open_pool
@@ -23,7 +23,8 @@ from apc_log.cold import read_archive
 from apc_log.errors import ArchiveUnavailable
 from apc_log.queries.dead import DeliveryId
 from apc_log.queries.news import Passage
-from apc_log.queries.packets import list_agent_packets
+from apc_log.queries.packet_pages import page_of_packets
+from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
 from apc_log.queries.replay import replay
 from apc_persister.ageing import Ageing, Policy
 from apc_persister.follower import Follower
@@ -85,7 +86,7 @@ class ReleasedLog:
     def attach(self) -> None:
         """Let the pool read the archive."""
         settings = ArchiveSettings(archive_url=self.archive.location, data_dir=self.folder)
-        read_archive(self.pool, settings, self.log_name)
+        read_archive(self.pool, settings)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Search over packets and runs, for readers: what is found tells what bodies hold."""
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query

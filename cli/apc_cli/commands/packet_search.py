@@ -76,7 +76,7 @@ def _remarks(found: Found, behind: int) -> list[str]:
         remarks.append("there is more: narrow the search, or give a larger --limit")
     if found.archived_until is not None:
         until = found.archived_until.isoformat(timespec="seconds")
-        remarks.append(f"packets up to {until} are in the archive and were not searched: name a session or a run to trace")
+        remarks.append(f"packets up to {until} are in the archive and were not searched: trace a session or a run")
     if found.unread:
         count = f"more than {MOST_UNREAD:,} packets" if found.unread > MOST_UNREAD else numbered(found.unread, "packet")
         remarks.append(f"the content of {count} was not searched: it is encrypted, or no JSON")

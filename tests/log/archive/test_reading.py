@@ -12,36 +12,21 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.support.log.archived import APPROVAL, write_segments
+from tests.support.log.archived import APPROVAL, ReleasedLog, full_log
 
 import apc_log.queries
-from apc_bus.database import open_pool
-from apc_bus.settings import ArchiveSettings
 from apc_contracts.contract.contract import load_contract
-from apc_log.archive import BLOCK, Archive
-from apc_log.cold import read_archive
+from apc_log.archive import BLOCK
 from apc_log.errors import ArchiveUnavailable
 from apc_log.queries.dead import DeliveryId
 from apc_log.queries.news import Passage
 from apc_log.queries.packet_pages import page_of_packets
 from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
 from apc_log.queries.replay import replay
-from apc_persister.ageing import Ageing, Policy
-from apc_persister.follower import Follower
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 SESSION, RUN = "session-of-run-0", "run-0"
-_BEGIN_SESSIONS = """
-INSERT INTO apc_log.sessions (session_id, shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step,
-                              open_deliveries, document, first_seq, last_seq)
-SELECT session_id, shard, 1, 1, substr(session_id, 12), 'RESULT_READY', session_id <> 'session-of-run-1', 1, 1, 1, 0,
-       '{}', first_seq, last_seq
-FROM apc_log.unopened_sessions
-"""
-_EXPORTED = """
-INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 0, 'held', next_seq FROM apc_log.shards
-"""
 # Of tables that stay as a whole, or of what is said to be of the database alone.
 UNDIVIDED = frozenset(
     "known_keys opened_bodies bodies_here read_said search_log read_lag list_sessions get_session run_transfer_ends "
@@ -63,43 +48,11 @@ WHOLE = frozenset(
 """Looks at the whole log, or all of a time: an error with an archive as well."""
 
 
-class ReleasedLog:
-    """A log, and what of its two segments was released."""
-
-    def __init__(self, pool: asyncpg.Pool, log_name: str, folder: Path) -> None:
-        self.pool = pool
-        self.log_name = log_name
-        self.folder = folder
-        self.archive = Archive(folder / "archive", log_name, cache=folder / "cache")
-
-    async def release(self) -> None:
-        """Archive both segments and let go of them."""
-        async with self.pool.acquire() as connection:
-            policy = Policy(release_after=timedelta(microseconds=1))
-            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == [
-                "archived",
-                "waits",
-            ] * 2
-            await connection.execute(_EXPORTED)
-            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == ["released"] * 2
-
-    def attach(self) -> None:
-        """Let the pool read the archive."""
-        settings = ArchiveSettings(archive_url=self.archive.location, data_dir=self.folder)
-        read_archive(self.pool, settings)
-
-
 @pytest.fixture
 async def log(postgres_url: str, tmp_path: Path) -> AsyncIterator[ReleasedLog]:
-    """A log with two full segments, nothing released: session-of-run-1 is open, the others have ended."""
-    name, _, _ = await write_segments(postgres_url)
-    pool = await open_pool(postgres_url, max_size=4)
-    await Follower(pool).catch_up()
-    async with pool.acquire() as connection, connection.transaction():
-        await connection.execute(_BEGIN_SESSIONS)
-        await connection.execute("DELETE FROM apc_log.unopened_sessions")
-    yield ReleasedLog(pool, name, tmp_path)
-    await pool.close()
+    """A log with two full segments, nothing released."""
+    async with full_log(postgres_url, tmp_path) as log:
+        yield log
 
 
 def readings() -> Iterator[tuple[str, Callable[..., Awaitable[Any]]]]:

@@ -1,7 +1,8 @@
 """A log of two segments, of every kind of entry, and its archive in a folder: what tests of the archive begin with."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -13,8 +14,8 @@ from tests.support.log.entries import coordination, hop, lifecycle, packet_entry
 
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery, Message
-from apc_bus.settings import PersisterSettings
-from apc_log.archive import BLOCK, Archive, Manifest
+from apc_bus.settings import ArchiveSettings, PersisterSettings
+from apc_log.archive import BLOCK, Archive, Manifest, place_of
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
     LOG_BATCH_TYPE,
@@ -28,10 +29,13 @@ from apc_log.batch import (
     RegistryEntry,
     encode,
 )
+from apc_log.cold import read_archive
 from apc_log.offline_verifier import Checkpoint, PublicKey, parse_note
+from apc_persister.ageing import Ageing, Policy
 from apc_persister.archiving import archive_segment
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
+from apc_persister.follower import Follower
 from apc_persister.intake import read_message
 from apc_persister.transaction import commit
 from apc_persister.writer import drop_connection, take_connection
@@ -152,3 +156,63 @@ def _fate(packet: PacketEntry, number: int, place: int) -> Iterator[Entry]:
 def _cheap(number: int) -> Sequence[Entry]:
     raw = b"no batch %d" % number
     return [ConflictEntry(None, None, "unreadable", None, "no batch", raw, None, None, None)] * _BATCH
+
+
+# The same log with both segments released.
+
+_BEGIN_SESSIONS = """
+INSERT INTO apc_log.sessions (session_id, shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step,
+                              open_deliveries, document, first_seq, last_seq)
+SELECT session_id, shard, 1, 1, substr(session_id, 12), 'RESULT_READY', session_id <> 'session-of-run-1', 1, 1, 1, 0,
+       '{}', first_seq, last_seq
+FROM apc_log.unopened_sessions
+"""
+_EXPORTED = """
+INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 0, 'held', next_seq FROM apc_log.shards
+"""
+
+
+class ReleasedLog:
+    """A log, and what of its two segments was released."""
+
+    def __init__(self, pool: asyncpg.Pool, log_name: str, folder: Path) -> None:
+        self.pool = pool
+        self.log_name = log_name
+        self.folder = folder
+        self.archive = Archive(folder / "archive", log_name, cache=folder / "cache")
+
+    async def release(self) -> None:
+        """Archive both segments and let go of them."""
+        async with self.pool.acquire() as connection:
+            policy = Policy(release_after=timedelta(microseconds=1))
+            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == [
+                "archived",
+                "waits",
+            ] * 2
+            await connection.execute(_EXPORTED)
+            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == ["released"] * 2
+
+    @property
+    def places(self) -> list[str]:
+        """Where the objects of the segments stand."""
+        return [place_of(f"{self.log_name}/0", 1 + number * BLOCK) for number in range(SEGMENTS)]
+
+    def attach(self) -> None:
+        """Let the pool read the archive."""
+        settings = ArchiveSettings(archive_url=self.archive.location, data_dir=self.folder)
+        read_archive(self.pool, settings)
+
+
+@asynccontextmanager
+async def full_log(url: str, folder: Path) -> AsyncIterator[ReleasedLog]:
+    """Give a log of two full segments, nothing released: session-of-run-1 is open, the others have ended."""
+    name, _, _ = await write_segments(url)
+    pool = await open_pool(url, max_size=4)
+    try:
+        await Follower(pool).catch_up()
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute(_BEGIN_SESSIONS)
+            await connection.execute("DELETE FROM apc_log.unopened_sessions")
+        yield ReleasedLog(pool, name, folder)
+    finally:
+        await pool.close()

@@ -81,6 +81,7 @@ function Results() {
                   <p className="quiet" style={{ padding: "8px 14px", margin: 0 }} role="status">
                     {packets.length > 0 && `${count(packets.length)}${answer.hasNextPage ? " and more" : packets.length === 1 ? " packet" : " packets"}, the newest first.`}
                     {first && first.unread > 0 && ` ${first.is_unread_whole ? "" : "More than "}${plural(first.unread, "packet")} ${words} could not be searched for words: encrypted, or no JSON.`}
+                    {first?.archived_until && ` Packets up to ${new Date(first.archived_until).toLocaleString()} are in the archive, and were not searched.`}
                     {first && first.behind > 0 && ` The newest ${plural(first.behind, "entry", "entries")} of the log are not searched yet.`}
                   </p>
                 </Card>

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -181,8 +181,8 @@ class ReleasedLog:
         self.folder = folder
         self.archive = Archive(folder / "archive", log_name, cache=folder / "cache")
 
-    async def release(self) -> None:
-        """Archive both segments and let go of them."""
+    async def release(self, number: int = SEGMENTS) -> None:
+        """Archive both segments and let go of the first `number` of them."""
         async with self.pool.acquire() as connection:
             policy = Policy(release_after=timedelta(microseconds=1))
             assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == [
@@ -190,7 +190,8 @@ class ReleasedLog:
                 "waits",
             ] * 2
             await connection.execute(_EXPORTED)
-            assert [step.done async for step in Ageing(connection, self.archive, policy).run()] == ["released"] * 2
+            async with aclosing(Ageing(connection, self.archive, policy).run()) as steps:
+                assert [(await anext(steps)).done for _ in range(number)] == ["released"] * number
 
     @property
     def places(self) -> list[str]:

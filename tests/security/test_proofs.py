@@ -171,9 +171,6 @@ HERE: Table = {
     "gate/test_memory.py": {
         "test_sessions_that_do_not_exist_have_one_bound_in_bytes": "is (bound == 1 << 40)",
     },
-    "log/test_released_readings.py": {
-        "test_an_object_that_is_not_the_archived_one_is_an_error_with_its_place": "len(unguarded) < len(honest)",
-    },
     "log/test_archive_attacks.py": {
         "test_an_object_with_other_bytes": "write_bytes(",
         "test_a_missing_object": "unlink()",

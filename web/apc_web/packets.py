@@ -10,9 +10,11 @@ from uuid import UUID
 import asyncpg
 from fastapi import APIRouter, Path, Query, Response
 
+from apc_bus.settings import ArchiveSettings
 from apc_contracts.content import natural_text
 from apc_contracts.vocabulary import PacketType, RunPhase
 from apc_log.body_encryption import is_sealed
+from apc_log.errors import ArchiveUnavailable
 from apc_log.offline_verifier import PublicKey
 from apc_log.queries import get_packet_impact, get_packet_tree, list_agent_packets
 from apc_log.queries.health import list_shard_ends
@@ -24,13 +26,15 @@ from apc_log.queries.packet_pages import (
     links_below,
     packet_at,
     page_of_packets,
+    places_of_packets,
     search_packets,
     sessions_of_packet,
     stored_body,
 )
 from apc_log.queries.packets import Position, list_packet_events, stale_packets
 from apc_log.session_loading import contract_of_session
-from apc_persister.evidence.documents import find_packet, prove_consistency, prove_entry
+from apc_persister.errors import ProofImpossible
+from apc_persister.evidence.documents import prove_consistency, prove_entry
 from apc_web.access import AccountRole
 from apc_web.contents import Said, SchemaDocument, Spoken, document_of, payload_of, said_at, spoken
 from apc_web.cursors import (
@@ -434,18 +438,33 @@ async def impact_of(reading: Reading, name: str, session: str | None, limit: int
 async def proof_of(reading: Reading, name: str, session: str | None) -> InclusionProof:
     """Return the proof that a packet is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
     key = await find_key(reading, name, session)
-    async with reading.pool.acquire() as connection:
-        shard, seq = await find_packet(connection, key.packet_id, key.session_id)
-        document = await prove_entry(connection, _key(reading, shard), shard, seq)
-    return InclusionProof.model_validate(document)
+    places = await places_of_packets(reading.pool, key.session_id, [key.packet_id])
+    if key.packet_id not in places:
+        raise ProofImpossible(f"the log holds no packet {key.packet_id}")
+    return await _proof(reading, *places[key.packet_id])
 
 
 async def entry_proof_of(reading: Reading, shard: int, seq: int) -> InclusionProof:
     """Return the proof that an entry of any kind is in the log. Raises ApiError, ProofImpossible, TreeBroken."""
     if all(one.shard != shard for one in await list_shard_ends(reading.pool)):
         raise not_found(f"shard {shard}", "take one that `GET /log/checkpoints` lists", "shard")
-    async with reading.pool.acquire() as connection:
-        document = await prove_entry(connection, _key(reading, shard), shard, seq)
+    return await _proof(reading, shard, seq)
+
+
+async def _proof(reading: Reading, shard: int, seq: int) -> InclusionProof:
+    """Prove an entry from the database, or from the archive if it was released and APC_ARCHIVE_URL names one."""
+    key = _key(reading, shard)
+    try:
+        async with reading.pool.acquire() as connection:
+            document = await prove_entry(connection, key, shard, seq)
+    except ArchiveUnavailable:
+        settings = ArchiveSettings()
+        if settings.archive_url is None:
+            raise
+        from apc_log.archive import Archive  # loads an object store
+        from apc_log.cold import prove_cold
+
+        document = await prove_cold(Archive.open(settings, key.name.rpartition("/")[0]), key, seq)
     return InclusionProof.model_validate(document)
 
 

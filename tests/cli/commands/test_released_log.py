@@ -1,0 +1,36 @@
+"""Commands over a log of which segments were released."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.log.archived import APPROVAL, full_log
+
+pytestmark = [pytest.mark.postgres, pytest.mark.long]
+SESSION = "session-of-run-0"
+
+
+async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(postgres_url: str, tmp_path: Path) -> None:
+    async with full_log(postgres_url, tmp_path) as log:
+        await log.release()
+    apc = ApcCommand(tmp_path)
+    without = {"APC_DATABASE_URL": postgres_url, "APC_LOG_NAME": log.log_name}
+    given = without | {"APC_ARCHIVE_URL": str(log.archive.location)}
+    said = f"ARCHIVE_UNAVAILABLE: {log.places[0]}: it was released from the database"
+    for command in (
+        ("packet", "trace", "--session-id", SESSION, "--json"),
+        ("packet", "trace", "--packet-id", str(APPROVAL), "--json"),
+        ("packet", "replay", "--run-id", "run-0", "--json"),
+        ("packet", "tree", str(APPROVAL), "--json"),
+        ("packet", "lineage", str(APPROVAL), "--json"),
+        ("log", "prove", str(APPROVAL)),
+    ):
+        refused = apc(*command, given=without)
+        print(command, refused.returncode, refused.stderr[:200])
+        done = apc(*command, given=given)
+        print(done.returncode, done.stdout[:200], done.stderr[:300])
+        assert (refused.returncode != 0, refused.stdout) == (True, ""), command
+        assert said in refused.stderr, command
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout.splitlines()[0] if done.stdout[0] == "{" else done.stdout), command
